@@ -1,0 +1,7 @@
+"""The application: the one place that wires concrete classes together."""
+
+from aft.app.aft import Aft
+from aft.app.process import DispatcherProcess, Role
+from aft.app.run import NoWorkerWarning, Run
+
+__all__ = ["Aft", "DispatcherProcess", "NoWorkerWarning", "Role", "Run"]

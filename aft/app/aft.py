@@ -1,0 +1,202 @@
+"""Aft: one database, one broker, one namespace; start runs with it, look at them, run a dispatcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from aft.app.parts import make_broker, make_ladder
+from aft.app.process import DispatcherProcess, Role
+from aft.app.run import Run
+from aft.brokers.base import Broker
+from aft.clock import Clock, SystemClock
+from aft.config import Settings
+from aft.errors import DefinitionError
+from aft.fault import Fault, FaultState
+from aft.flows import context, registry
+from aft.flows.flow import Flow
+from aft.flows.loop import LoopThread
+from aft.flows.registry import Registry, flow_names
+from aft.flows.runner import Runner
+from aft.flows.tools import Tools
+from aft.recovery.delays import Delays
+from aft.runs import faults, rows, submit
+from aft.runs.states import Status
+from aft.runs.submit import NewRun
+from aft.store import Store, schema
+from aft.store.leases import Lease
+from aft.telemetry import RunStarted, Telemetry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Aft:
+    """Starts runs and looks after them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
+
+    def __init__(
+        self,
+        database: str | None = None,
+        broker: str | None = None,
+        namespace: str | None = None,
+        *,
+        settings: Settings | None = None,
+        registry: Registry = registry.declared,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or Settings.load(database_url=database, broker_url=broker, namespace=namespace)
+        self.namespace = self.settings.namespace
+        self.registry = registry
+        self.clock = clock or SystemClock()
+        self.telemetry = Telemetry()
+        self.store = Store(self.settings.database_url, pool_size=self.settings.concurrency + 12)
+        self.ladder = make_ladder(self.settings)
+        self.broker: Broker = make_broker(self.settings, self.store)
+        self.loop = LoopThread()
+        self._lock = threading.Lock()
+        self._checked = False
+        self._tools: Tools | None = None
+
+    @classmethod
+    def from_env(cls) -> Aft:
+        """Make one from ``AFT_DATABASE_URL``, ``AFT_BROKER_URL``, ``AFT_NAMESPACE`` and the other settings."""
+        return cls(settings=Settings.load())
+
+    # Starting runs ----------------------------------------------------------------------------------------------
+
+    def start(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Make a run and execute it here, in this thread, until it ends, waits or is handed over.
+
+        With a key that already names a run, that run is returned, and nothing is executed.
+        """
+        new = self._new_run(flow, args, kwargs)
+        tools = self._own_tools()
+        with self.store.write() as connection:
+            row, made = submit.begin(connection, new, tools.lease.worker)
+        if made:
+            self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
+            Runner(tools).run(row, fresh=True)
+        return Run(self, row.id)
+
+    def submit(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Make a run that some dispatcher executes. It is durable when this returns; needs no broker."""
+        new = self._new_run(flow, args, kwargs)
+        self.check()
+        with self.store.write() as connection:
+            row, made = submit.enqueue(connection, new, self.clock.now(), self.settings.grace)
+        if made:
+            self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
+        return Run(self, row.id)
+
+    def _new_run(self, flow: Flow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
+        if not isinstance(flow, Flow):
+            raise DefinitionError(f"{flow!r} is not a flow; declare it with @aft.flow")
+        if context.flow_context() is not None:
+            raise DefinitionError(
+                f"flow {flow.name!r} was started from a flow's own code, which a replay would do again; "
+                "start it in an activity"
+            )
+        options = flow.run_options
+        return NewRun(
+            namespace=self.namespace,
+            flow=flow.name,
+            version=flow.version,
+            args=flow.arguments.encode(flow.arguments.bind(args, kwargs)),
+            key=options.key,
+            priority=options.priority,
+            owner=options.owner,
+        )
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> Run:
+        """Return the run with this id, or with an unmistakable part of it; raises UnknownRun."""
+        self.check()
+        with self.store.read() as connection:
+            return Run(self, rows.find(connection, self.namespace, run_id).id)
+
+    def runs(self, *, status: str | Status | None = None, flow: str | None = None, limit: int = 50) -> list[Run]:
+        """Return the newest runs, newest first."""
+        self.check()
+        wanted = None if status is None else Status(status)
+        with self.store.read() as connection:
+            found = rows.listing(connection, self.namespace, status=wanted, flow=flow, limit=limit)
+        return [Run(self, row.id) for row in found]
+
+    def faults(self, *, state: str | FaultState | None = None, limit: int = 50) -> list[Fault]:
+        """Return the newest faults, newest first."""
+        self.check()
+        wanted = None if state is None else FaultState(state)
+        with self.store.read() as connection:
+            return faults.listing(connection, self.namespace, state=wanted, limit=limit)
+
+    # Processes --------------------------------------------------------------------------------------------------
+
+    def dispatcher(
+        self, *, concurrency: int | None = None, only: Iterable[str | Role] | None = None
+    ) -> DispatcherProcess:
+        """Make what ``aft dispatcher`` runs; a context manager that starts it and drains it at the end."""
+        roles = frozenset(Role) if only is None else frozenset(Role(role) for role in only)
+        return DispatcherProcess(self, roles, concurrency or self.settings.concurrency)
+
+    def delays(self) -> Delays:
+        """The delay queues of this namespace."""
+        return Delays(self.store, self.broker, self.namespace)
+
+    def waits(self) -> set[timedelta]:
+        """Every wait that the settings' ladder and the registered activities declare."""
+        return {*self.ladder.waits, *self.registry.waits}
+
+    def check(self) -> None:
+        """Raise NotMigrated if the database is not ready; an empty SQLite file is made ready. Looks once."""
+        if not self._checked:
+            schema.check(self.store)
+            self._checked = True
+
+    def make_tools(self, lease: Lease, **more: Any) -> Tools:
+        """Put together what executing runs needs."""
+        return Tools(
+            namespace=self.namespace,
+            store=self.store,
+            lease=lease,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            registry=self.registry,
+            loop=self.loop,
+            ladder=self.ladder,
+            immediate=self.settings.immediate,
+            grace=self.settings.grace,
+            **more,
+        )
+
+    def make_lease(self) -> Lease:
+        """Make a membership among the workers, not begun yet."""
+        return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
+
+    def close(self) -> None:
+        """Let go of everything: the lease, threads, connections. Harmless twice."""
+        with self._lock:
+            tools, self._tools = self._tools, None
+        if tools is not None:
+            tools.lease.end()
+        self.loop.close()
+        self.broker.close()
+        self.store.close()
+
+    def __enter__(self) -> Aft:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _own_tools(self) -> Tools:
+        """The tools for runs that this process starts itself: a worker, made when first needed."""
+        with self._lock:
+            if self._tools is None:
+                self.check()
+                lease = self.make_lease()
+                lease.begin(flows=flow_names(self.registry))
+                self._tools = self.make_tools(lease)
+            return self._tools

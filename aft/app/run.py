@@ -1,0 +1,163 @@
+"""Run: a handle on one durable execution. It holds an id and asks the database each time."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+import warnings
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sqlalchemy import Connection, select
+
+from aft.codec import decode_untyped
+from aft.errors import FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
+from aft.fault import Fault
+from aft.ids import RunId
+from aft.runs import faults, orders, rows
+from aft.runs.orders import Person
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.store.moments import now
+from aft.store.tables import workers
+
+if TYPE_CHECKING:
+    from aft.app.aft import Aft
+
+#: Seconds between two looks at a run that somebody waits for: at first, and at the most.
+FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
+#: Seconds after which a waiting caller is told that nobody can execute its run.
+WARN_AFTER = 2.0
+
+Order = Callable[[Connection, RunRow, Person, datetime, timedelta], None]
+
+
+class NoWorkerWarning(UserWarning):
+    """Given when somebody waits for a run whose flow no live worker knows."""
+
+
+class Run:
+    """One durable execution of a flow. Thread-safe."""
+
+    def __init__(self, app: Aft, run_id: RunId) -> None:
+        self._app = app
+        self.id = run_id
+
+    @property
+    def row(self) -> RunRow:
+        """Everything its row says now."""
+        with self._app.store.read() as connection:
+            return rows.get(connection, self._app.namespace, self.id)
+
+    @property
+    def status(self) -> Status:
+        """Its state now; a text: ``"completed"``, ``"recovering"``, …"""
+        return self.row.status
+
+    @property
+    def fault(self) -> Fault | None:
+        """The failure that ended it or is undoing it, if there is one."""
+        with self._app.store.read() as connection:
+            fault_id = rows.get(connection, self._app.namespace, self.id).fault_id
+            return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for its end and return the flow's result.
+
+        Raises FlowCompensated, FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout``
+        seconds, which changes nothing about the run.
+        """
+        began = time.monotonic()
+        pause, warned = FIRST_LOOK, False
+        while not (row := self.row).status.ended:
+            waited = time.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(_still(row, timeout))
+            if not warned and waited >= WARN_AFTER:
+                self._warn_if_nobody_knows(row)
+                warned = True
+            left = LONGEST_LOOK if timeout is None else timeout - waited
+            time.sleep(min(pause, max(left, 0.001)))
+            pause = min(LONGEST_LOOK, pause * 1.5)
+        return self._value(row)
+
+    # By hand ----------------------------------------------------------------------------------------------------
+
+    def retry(self, *, note: str | None = None, by: str | None = None) -> None:
+        """Let a parked run try again what it was parked for; raises OrderRefused if it is not parked."""
+        self._order(orders.retry, note, by)
+
+    def skip_frame(self, *, note: str, by: str | None = None) -> None:
+        """Let the frame go that the run is parked for; it will end ``failed``, with the note."""
+        self._order(orders.skip_frame, note, by)
+
+    def frame_done(self, *, note: str, by: str | None = None) -> None:
+        """Say that the frame the run is parked for was undone by hand; unwinding goes on below it."""
+        self._order(orders.frame_done, note, by)
+
+    def _order(self, order: Order, note: str | None, by: str | None) -> None:
+        person = Person(by or _me(), note)
+        with self._app.store.write() as connection:
+            row = rows.get(connection, self._app.namespace, self.id)
+            order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
+
+    # Its end ----------------------------------------------------------------------------------------------------
+
+    def _value(self, row: RunRow) -> Any:
+        if row.status is not Status.COMPLETED:
+            self._raise_end(row)
+        try:
+            return self._app.registry.flow(row.flow, row.version).result.decode(row.result or "null")
+        except UnknownFlow:
+            return decode_untyped(row.result or "null")
+
+    def _raise_end(self, row: RunRow) -> NoReturn:
+        fault = self.fault
+        why = f": {fault}" if fault else ""
+        ends: dict[Status, tuple[type[FlowCompensated | FlowFailed | FlowCancelled], str]] = {
+            Status.COMPENSATED: (FlowCompensated, "failed, and everything it had done was undone"),
+            Status.FAILED: (FlowFailed, "failed, and part of its undoing was let go by hand"),
+            Status.CANCELLED: (FlowCancelled, "was cancelled"),
+        }
+        error, text = ends[row.status]
+        raise error(f"run {row.id} of flow {row.flow!r} {text}{why}", fault)
+
+    def _warn_if_nobody_knows(self, row: RunRow) -> None:
+        if row.status is Status.PARKED:
+            warnings.warn(f"run {row.id} is parked and waits for a person: {row.reason}", NoWorkerWarning, stacklevel=3)
+        elif row.worker_id is None and not self._somebody_knows(row):
+            warnings.warn(
+                f"run {row.id} waits for a worker, and no live one knows flow {row.flow}@{row.version}; "
+                "start one with `aft dispatcher MODULE`",
+                NoWorkerWarning,
+                stacklevel=3,
+            )
+
+    def _somebody_knows(self, row: RunRow) -> bool:
+        statement = select(workers.c.flows, workers.c.roles).where(
+            workers.c.namespace == row.namespace, workers.c.expires_at > now()
+        )
+        with self._app.store.read() as connection:
+            live = connection.execute(statement).all()
+        return any(
+            "work" in json.loads(worker.roles) and f"{row.flow}@{row.version}" in json.loads(worker.flows)
+            for worker in live
+        )
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+
+def _still(row: RunRow, timeout: float) -> str:
+    why = f": {row.reason}" if row.reason else ""
+    due = f", due at {row.due_at:%H:%M:%S} UTC" if row.due_at else ""
+    return f"run {row.id} of flow {row.flow!r} has not ended within {timeout:g} s; it is {row.status.value}{due}{why}"
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

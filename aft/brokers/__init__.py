@@ -1,0 +1,1 @@
+"""Message brokers behind one small port: see ``base`` for what it guarantees."""

@@ -1,0 +1,144 @@
+"""The port: what aft asks of a message broker, and what it may rely on.
+
+Guarantees that every implementation gives, and ``tests/contract`` checks on each:
+
+- **Durable.** When ``publish`` returns, every message is on disk and survives the broker's restart. A message
+  that could not be stored or routed makes ``publish`` raise; then any part of the batch may have arrived.
+- **At least once.** A delivery that was not acknowledged comes back when its consumer is closed or dies.
+  Duplicates happen; consumers look at the row, never at the message alone.
+- **Delayed.** A message published to a delay queue appears in the resume queue when its wait is over, not before.
+- **Back-pressure.** A consumer holds at most ``prefetch`` unacknowledged deliveries.
+- **Bounded.** Every call ends: with its result, or with a :class:`~aft.errors.BrokerError`, within its time limit.
+- **Reconnecting.** After a connection was lost, the next call connects anew. Deliveries received before are void:
+  acknowledging them does nothing, and they come again.
+
+A broker and its publisher are thread-safe. A consumer belongs to one thread. There is no negative
+acknowledgement: nothing in aft is retried by putting a message back.
+
+*Express* is the other mode: memory only, at most once, never blocks the sender; for live events, which may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from aft import names
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A body and the queue it goes to."""
+
+    queue: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A body that was received; ``tag`` is the implementation's, to acknowledge it by."""
+
+    queue: str
+    body: bytes
+    redelivered: bool
+    tag: object = field(compare=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The queues of one namespace: faults, resume, compensate, undeliverable, and one for each declared wait."""
+
+    namespace: str
+    waits: frozenset[timedelta] = frozenset()
+
+    @property
+    def work_queues(self) -> tuple[str, ...]:
+        """The queues that somebody consumes."""
+        return (
+            names.faults(self.namespace),
+            names.resume(self.namespace),
+            names.compensate(self.namespace),
+        )
+
+    @property
+    def delay_queues(self) -> dict[str, timedelta]:
+        """The queues that nobody consumes: name and wait."""
+        return {names.delay(self.namespace, wait): wait for wait in sorted(self.waits)}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """What a queue looks like now; ``problem`` says what is wrong with it and what to do, or is empty."""
+
+    name: str
+    exists: bool
+    messages: int = 0
+    consumers: int = 0
+    problem: str = ""
+
+
+class Consumer(Protocol):
+    """Receives from one or more queues; belongs to one thread."""
+
+    def receive(self, limit: int, timeout: float) -> list[Delivery]:
+        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds."""
+        ...
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Say that these are dealt with; they do not come again, unless the connection was lost meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Stop receiving; what was not acknowledged goes back to its queue. Harmless twice."""
+        ...
+
+
+class Subscription(Protocol):
+    """Hears express messages from the moment it was made; belongs to one thread."""
+
+    def receive(self, timeout: float) -> bytes | None:
+        """Return the next message, or None after ``timeout`` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Harmless twice."""
+        ...
+
+
+class Broker(Protocol):
+    """A message broker; thread-safe. Making one connects to nothing."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people to read; without its password."""
+        ...
+
+    def declare(self, topology: Topology) -> None:
+        """Make the queues exist. Idempotent; raises BrokerError when one exists with other arguments."""
+        ...
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Store the messages, all confirmed on return. Raises Unroutable if a queue does not exist."""
+        ...
+
+    def consumer(self, queues: Sequence[str], prefetch: int) -> Consumer:
+        """Start to receive from these queues."""
+        ...
+
+    def status(self, topology: Topology) -> list[QueueStatus]:
+        """Look at each queue of the topology, changing nothing."""
+        ...
+
+    def express(self, namespace: str, body: bytes) -> None:
+        """Send to whoever listens now; never blocks for long, never raises, may lose."""
+        ...
+
+    def subscribe(self, namespace: str) -> Subscription:
+        """Listen to the express messages of a namespace."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every connection. Harmless twice."""
+        ...

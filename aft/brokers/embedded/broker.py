@@ -1,0 +1,183 @@
+"""Does aft need a message broker beside its database? Not with this one: its queues are tables.
+
+On disk, with the guarantees of :mod:`aft.brokers.base`, for several processes and threads, on PostgreSQL and
+SQLite. A publish is one transaction and is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from aft.brokers.base import Outgoing, QueueStatus, Topology
+from aft.brokers.embedded import routes, rows
+from aft.brokers.embedded.consumer import EmbeddedConsumer, broker_errors
+from aft.brokers.embedded.express import Mailbox, Sender, Transport
+from aft.brokers.embedded.routes import Route
+from aft.brokers.embedded.sockets import SocketExpress
+from aft.brokers.embedded.watch import Bell, BellWatch, FileWatch, Watch
+from aft.errors import BrokerError, Unroutable
+from aft.store.engine import Store
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class EmbeddedBroker:
+    """A broker in the database of a store; thread-safe. Making one connects to nothing.
+
+    ``visibility`` is how many seconds a consumer may be silent before its messages are given to others; it
+    renews three times in that time. The store is the caller's: closing the broker leaves it open.
+
+    Any number of brokers may work on one database. Each keeps in memory only what can be read again (the
+    routes, which never change) and which consumers and subscriptions it has to close; a crash loses nothing
+    else.
+    """
+
+    def __init__(self, store: Store, *, visibility: float = 10.0) -> None:
+        if visibility <= 0:
+            raise ValueError(f"visibility is {visibility!r}; it must be a positive number of seconds")
+        self._store = store
+        self._visibility = visibility
+        self._bell = Bell()
+        self._known: dict[str, Route] = {}
+        self._transport = _transport_for(store)
+        self._sender = Sender(self._transport)
+        # Guards the three below.
+        self._lock = threading.Lock()
+        self._to_close: set[_Closable] = set()
+        self._listens = False
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def declare(self, topology: Topology) -> None:
+        self._check_open()
+        wanted = routes.routes_of(topology)
+        with broker_errors():
+            # Looked at first: where nothing is missing, nothing is written.
+            if wanted.items() <= self._read_routes().items():
+                return
+            with self._store.write() as connection:
+                routes.add(connection, wanted)
+                # Refused inside the transaction: where one queue is in the way, none is made.
+                if problem := routes.mismatch(routes.read(connection), wanted):
+                    raise BrokerError(problem)
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        self._check_open()
+        if not messages:
+            return
+        with broker_errors():
+            found = self._find_routes({message.queue for message in messages})
+            targets = {route.target for route in found.values()}
+            with self._store.write() as connection:
+                rows.add(connection, [(message, found[message.queue]) for message in messages])
+                rows.announce(connection, targets)
+        self._bell.ring(targets)
+
+    def consumer(self, queues: Sequence[str], prefetch: int) -> EmbeddedConsumer:
+        self._check_open()
+        with broker_errors():
+            self._find_routes(set(queues))
+        self._listen()
+        consumer = EmbeddedConsumer(
+            self._store,
+            queues,
+            prefetch,
+            visibility=self._visibility,
+            watch=self._watch(queues),
+            bell=self._bell,
+            forget=self._forget,
+        )
+        self._remember(consumer)
+        return consumer
+
+    def status(self, topology: Topology) -> list[QueueStatus]:
+        self._check_open()
+        with broker_errors(), self._store.read() as connection:
+            return routes.describe(connection, topology)
+
+    def express(self, namespace: str, body: bytes) -> None:
+        self._sender.send(namespace, body)
+
+    def subscribe(self, namespace: str) -> Mailbox:
+        self._check_open()
+        mailbox = Mailbox(self._forget)
+        mailbox.open(self._transport, namespace)
+        self._remember(mailbox)
+        return mailbox
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            to_close, self._to_close = self._to_close, set()
+        for one in to_close:
+            one.close()
+        self._sender.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerError(f"the broker on {self.url!r} is closed; make a new one")
+
+    def _find_routes(self, wanted: set[str]) -> dict[str, Route]:
+        """Tell the routes of these queues, or raise Unroutable. Reads only when one is not known yet."""
+        known = self._known if wanted <= self._known.keys() else self._read_routes()
+        if missing := sorted(wanted - known.keys()):
+            raise Unroutable(f"queue {missing[0]!r} does not exist on {self.url!r}; run `aft broker declare`")
+        return {queue: known[queue] for queue in wanted}
+
+    def _read_routes(self) -> dict[str, Route]:
+        with self._store.read() as connection:
+            self._known = routes.read(connection)
+        return self._known
+
+    def _watch(self, queues: Sequence[str]) -> Watch:
+        if self._store.file is not None:
+            return FileWatch(Path(self._store.file), self._bell, queues)
+        return BellWatch(self._bell, queues)
+
+    def _listen(self) -> None:
+        """On PostgreSQL, let notifications ring the bell; once for all consumers of this broker."""
+        with self._lock:
+            if self._store.dialect != "postgresql" or self._listens:
+                return
+            self._listens = True
+        # Slow to import, and not needed on SQLite.
+        from aft.brokers.embedded.channels import Listener
+
+        listener = Listener(
+            self._store.engine,
+            rows.CHANNEL,
+            hear=lambda target: self._bell.ring([target]),
+            connected=self._bell.ring_for_all,
+        )
+        listener.start()
+        self._remember(listener)
+
+    def _remember(self, one: _Closable) -> None:
+        with self._lock:
+            if not self._closed:
+                self._to_close.add(one)
+                return
+        # Closed by another thread in the meantime.
+        one.close()
+        self._check_open()
+
+    def _forget(self, one: _Closable) -> None:
+        with self._lock:
+            self._to_close.discard(one)
+
+
+def _transport_for(store: Store) -> Transport:
+    if store.file is not None:
+        return SocketExpress(Path(store.file))
+    # Slow to import, and not needed on SQLite.
+    from aft.brokers.embedded.channels import ChannelExpress
+
+    return ChannelExpress(store.engine)

@@ -1,0 +1,207 @@
+"""How does one consumer take, hold and acknowledge messages?
+
+What it holds is known twice: in the rows (its name, and a ``visible_at`` that it keeps ahead of the clock)
+and in its memory. The rows decide. What its memory has lost with a crash, or because a commit's answer was
+lost, is not renewed and comes back when its visibility is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from aft.brokers.base import Delivery
+from aft.brokers.embedded import rows
+from aft.brokers.embedded.background import Background
+from aft.brokers.embedded.watch import Bell, Watch
+from aft.clock import SystemClock
+from aft.errors import BrokerError, StoreError
+from aft.ids import new_id
+from aft.store.engine import Store
+
+#: Seconds to wait when others were faster, or a row is locked: long enough not to spin.
+BEATEN = 0.005
+#: Seconds to wait at the least for what is about to become visible: the step of SQLite's clock.
+GRAIN = 0.001
+
+_log = logging.getLogger(__name__)
+_ticks = SystemClock().ticks
+
+
+class Tag(NamedTuple):
+    """What a delivery is acknowledged by: the row, and which of its deliveries it was."""
+
+    id: int
+    deliveries: int
+
+
+@contextmanager
+def broker_errors() -> Iterator[None]:
+    """Turn the database's errors into the broker's."""
+    try:
+        yield
+    except StoreError as error:
+        raise BrokerError(str(error)) from error
+
+
+class EmbeddedConsumer:
+    """Receives from queues of the database; belongs to one thread.
+
+    At the same time may run: its own renewing thread, other consumers on the same queues in this and other
+    processes, and publishers. Two consumers never get the same message while both are alive and renewing.
+
+    What a crash leaves behind, and who picks it up: before a claim has committed, nothing; after it, rows in
+    this consumer's name, which any consumer takes when their visibility is over; before an acknowledgement
+    has committed, the same; after it, nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        prefetch: int,
+        *,
+        visibility: float,
+        watch: Watch,
+        bell: Bell,
+        forget: Callable[[EmbeddedConsumer], None],
+    ) -> None:
+        self._store = store
+        self._queues = tuple(dict.fromkeys(queues))
+        self._prefetch = prefetch
+        self._visibility = visibility
+        self._watch = watch
+        self._bell = bell
+        self._forget = forget
+        self._name = new_id()
+        self._turn = 0
+        self._closed = threading.Event()
+        # Guards what both threads touch; never held while the database is asked.
+        self._lock = threading.Lock()
+        self._held: dict[int, rows.Taken] = {}
+        self._renewing: Background | None = None
+
+    def receive(self, limit: int, timeout: float) -> list[Delivery]:
+        end = _ticks() + timeout
+        while True:
+            self._check_open()
+            if (room := min(limit, self._prefetch - len(self._held))) <= 0:
+                self._closed.wait(max(end - _ticks(), 0))
+                return []
+            mark = self._watch.mark()
+            due = self._look()
+            visible = [queue for queue, seconds in due.items() if seconds <= 0]
+            if visible and (deliveries := self._take(visible, room)):
+                return deliveries
+            if (left := end - _ticks()) <= 0:
+                return []
+            self._watch.wait(mark, *_pause(left, due))
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        # Forgotten before the database is asked: if it fails they are not renewed, and come again as
+        # promised.
+        if ids := self._drop(deliveries):
+            with broker_errors(), self._store.write() as connection:
+                rows.settle(connection, self._name, ids)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            held, self._held = self._held, {}
+            renewing = self._renewing
+        if renewing is not None:
+            renewing.stop()
+        self._give_back(held)
+        self._watch.close()
+        self._bell.ring(self._queues)  # another thread may close it while its own still waits
+        self._forget(self)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise BrokerError(f"this consumer of {', '.join(self._queues)} is closed; make a new one")
+
+    def _look(self) -> dict[str, float]:
+        """Tell when each queue's first message is due, reading only: an empty queue is never written to."""
+        with broker_errors(), self._store.read() as connection:
+            return rows.next_due(connection, self._queues)
+
+    def _take(self, visible: Sequence[str], limit: int) -> list[Delivery]:
+        taken: list[rows.Taken] = []
+        with broker_errors(), self._store.write() as connection:
+            for queue in self._in_turn(visible):
+                if len(taken) < limit:
+                    room = limit - len(taken)
+                    taken += rows.take(connection, queue, self._name, room, self._visibility)
+        self._keep(taken)
+        return [
+            Delivery(row.target, row.body, redelivered=row.deliveries > 1, tag=Tag(row.id, row.deliveries))
+            for row in taken
+        ]
+
+    def _in_turn(self, visible: Sequence[str]) -> list[str]:
+        """Begin with another queue each time, so that a full one does not starve the others."""
+        self._turn += 1
+        start = self._turn % len(visible)
+        return [*visible[start:], *visible[:start]]
+
+    def _keep(self, taken: Sequence[rows.Taken]) -> None:
+        with self._lock:
+            self._held |= {row.id: row for row in taken}
+            if taken and self._renewing is None and not self._closed.is_set():
+                self._renewing = Background(f"aft-renew-{self._name[-6:]}", self._renew_in_background)
+
+    def _drop(self, deliveries: Iterable[Delivery]) -> list[int]:
+        """Forget these; return the ids of those that were held."""
+        tags = [delivery.tag for delivery in deliveries]
+        with self._lock:
+            ids = {tag.id for tag in tags if isinstance(tag, Tag) and self._holds(tag)}
+            for id in ids:
+                del self._held[id]
+        return sorted(ids)
+
+    def _holds(self, tag: Tag) -> bool:
+        """Tell whether this very delivery is held; a message that was lost and taken again is another."""
+        row = self._held.get(tag.id)
+        return row is not None and row.deliveries == tag.deliveries
+
+    def _renew_in_background(self, thread: Background) -> None:
+        while thread.pause(self._visibility / 3):
+            with self._lock:
+                ids = list(self._held)
+            if ids:
+                self._renew(ids)
+
+    def _renew(self, ids: Sequence[int]) -> None:
+        try:
+            with self._store.write() as connection:
+                rows.renew(connection, self._name, ids, self._visibility)
+        except StoreError as error:
+            # The next turn tries again; if all fail, others take the messages over, which is no loss.
+            _log.warning("messages not renewed: %s", error)
+
+    def _give_back(self, held: Mapping[int, rows.Taken]) -> None:
+        if not held:
+            return
+        targets = {row.target for row in held.values()}
+        try:
+            with self._store.write() as connection:
+                rows.release(connection, self._name, held)
+                rows.announce(connection, targets)
+        except StoreError as error:
+            _log.warning("messages not given back, they return after their visibility: %s", error)
+        self._bell.ring(targets)
+
+
+def _pause(left: float, due: Mapping[str, float]) -> tuple[float, float | None]:
+    """Decide how long to wait: until the end or the next due message, whichever comes first."""
+    soonest = min(due.values(), default=None)
+    if soonest is None:
+        return left, None
+    if soonest <= 0:
+        return min(left, BEATEN), soonest
+    return min(left, max(soonest, GRAIN)), soonest

@@ -1,0 +1,109 @@
+"""Which queues exist, where do their messages turn up, how many wait? The SQL of the table ``queues``.
+
+A queue is one row: its wait and its target. A work queue waits 0 and is its own target; a delay queue's
+target is the resume queue. Rows are never changed or deleted, so a route that was read once stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from aft import names
+from aft.brokers.base import QueueStatus, Topology
+from aft.store.moments import now
+from aft.store.tables import messages, queues
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a queue's messages turn up, and after how many milliseconds."""
+
+    target: str
+    wait_ms: int
+
+
+def routes_of(topology: Topology) -> dict[str, Route]:
+    """Tell the routes that a topology asks for, by queue."""
+    direct = (*topology.work_queues, names.undeliverable(topology.namespace))
+    resume = names.resume(topology.namespace)
+    return {name: Route(name, 0) for name in direct} | {
+        name: Route(resume, round(wait / timedelta(milliseconds=1))) for name, wait in topology.delay_queues.items()
+    }
+
+
+def undeliverable_of(queue: str) -> str:
+    """Tell where a message of this queue goes when it was delivered too often."""
+    # A namespace has no dot, so the name's first part is all of it.
+    return names.undeliverable(queue.partition(".")[0])
+
+
+def read(connection: Connection) -> dict[str, Route]:
+    """Read every queue."""
+    rows = connection.execute(select(queues.c.name, queues.c.target, queues.c.wait_ms))
+    return {row.name: Route(row.target, row.wait_ms) for row in rows}
+
+
+def add(connection: Connection, wanted: dict[str, Route]) -> None:
+    """Make the queues exist; one that exists is left as it is.
+
+    Several processes may do this at once: whoever comes second waits for the first and then changes nothing.
+    All go by the names' order, so two with overlapping names cannot wait for each other.
+    """
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    rows = [{"name": name, "target": route.target, "wait_ms": route.wait_ms} for name, route in sorted(wanted.items())]
+    for row in rows:
+        connection.execute(insert(queues).values(row).on_conflict_do_nothing())
+
+
+def mismatch(found: dict[str, Route], wanted: dict[str, Route]) -> str:
+    """Say which queue exists with other arguments than wanted; an empty text if none does."""
+    for name, route in wanted.items():
+        if (other := found.get(name, route)) != route:
+            return (
+                f"queue {name!r} exists with wait {other.wait_ms} ms and target {other.target!r}, "
+                f"but wait {route.wait_ms} ms and target {route.target!r} are wanted; "
+                "queues are never changed: use another namespace"
+            )
+    return ""
+
+
+def count(connection: Connection, targets: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Count messages and current holders, by the queue that a message is in now.
+
+    A message is in its delay queue until its wait is over, and from then on in its target.
+    """
+    waits = messages.c.visible_at > now()
+    delayed = and_(messages.c.queue != messages.c.target, messages.c.deliveries == 0, waits)
+    place = case((delayed, messages.c.queue), else_=messages.c.target).label("place")
+    holder = case((waits, messages.c.consumer))
+    query = (
+        select(place, func.count(), func.count(holder.distinct()))
+        .where(messages.c.target.in_(list(targets)))
+        .group_by(place)
+    )
+    return {row[0]: (row[1], row[2]) for row in connection.execute(query)}
+
+
+def describe(connection: Connection, topology: Topology) -> list[QueueStatus]:
+    """Look at each queue of the topology."""
+    wanted = routes_of(topology)
+    found = read(connection)
+    counts = count(connection, {route.target for route in wanted.values()})
+    return [_status(name, wanted[name], found.get(name), counts.get(name, (0, 0))) for name in wanted]
+
+
+def _status(name: str, wanted: Route, found: Route | None, counts: tuple[int, int]) -> QueueStatus:
+    if found is None:
+        return QueueStatus(name, exists=False, problem="it does not exist: run `aft broker declare`")
+    return QueueStatus(
+        name,
+        exists=True,
+        messages=counts[0],
+        consumers=counts[1],
+        problem=mismatch({name: found}, {name: wanted}),
+    )

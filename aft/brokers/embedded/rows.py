@@ -1,0 +1,189 @@
+"""How does a message get into its queue, a consumer's hands, and out? The SQL of the table ``messages``.
+
+A message is one row. It can be taken when its ``visible_at`` has passed, by the database's clock. Taking it
+writes the consumer's name and moves ``visible_at`` ahead by the visibility; holding it means to move it ahead
+again and again; acknowledging it deletes the row. Nobody has to notice a death: a dead consumer's
+``visible_at`` passes, and the row can be taken as before. Every statement of a holder names the consumer, so
+one that was presumed dead and wakes up again changes nothing of what others hold now.
+
+**Locks on PostgreSQL.** Takers skip rows that are locked and therefore never wait. All others (renew, settle,
+release) lock their rows in the order of the ids, so no two of them can wait for each other. On SQLite each of
+these is a write transaction, alone in the whole database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    CTE,
+    Connection,
+    Float,
+    ScalarSelect,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from aft.brokers.base import Outgoing
+from aft.brokers.embedded.routes import Route, undeliverable_of
+from aft.store.moments import later, now
+from aft.store.tables import messages
+
+#: A message that was delivered so often without being acknowledged is not delivered again.
+MOST_DELIVERIES = 20
+#: The PostgreSQL channel on which publishers name the target queues of what they have published.
+CHANNEL = "aft_messages"
+
+#: Seconds. SQLite's clock counts whole milliseconds; a delay gets one more so that it never ends too early.
+_GRAIN = 0.001
+#: Ids in one statement; databases limit the number of parameters.
+_CHUNK = 500
+
+
+class Taken(NamedTuple):
+    """A message in a consumer's hands; ``deliveries`` counts this time, too."""
+
+    id: int
+    target: str
+    body: bytes
+    deliveries: int
+
+
+def add(connection: Connection, letters: Sequence[tuple[Outgoing, Route]]) -> None:
+    """Insert messages, each with its queue's route."""
+    statement = insert(messages).values(visible_at=later(bindparam("seconds", type_=Float)))
+    connection.execute(
+        statement,
+        [
+            {
+                "queue": message.queue,
+                "target": route.target,
+                "body": message.body,
+                "seconds": _seconds(route),
+            }
+            for message, route in letters
+        ],
+    )
+
+
+def announce(connection: Connection, targets: Iterable[str]) -> None:
+    """Tell other processes, when this transaction commits, that something happened in these queues."""
+    if connection.dialect.name == "postgresql":
+        for target in sorted(targets):
+            connection.execute(select(func.pg_notify(CHANNEL, target)))
+
+
+def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]:
+    """Tell in how many seconds the first message of each queue can be taken; a queue without any is left out.
+
+    Reads one index entry for each queue, however many messages there are.
+    """
+    firsts = [
+        select(func.min(messages.c.visible_at)).where(messages.c.target == target).scalar_subquery()
+        for target in targets
+    ]
+    clock, *moments = connection.execute(select(now(), *firsts)).one()
+    return {
+        target: (moment - clock).total_seconds()
+        for target, moment in zip(targets, moments, strict=True)
+        if moment is not None
+    }
+
+
+def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[Taken]:
+    """Take up to ``limit`` messages of a queue, oldest first.
+
+    One that was delivered too often goes to the undeliverable queue instead, in the same transaction: a
+    message that kills its consumers ends there and does not loop. A crash before the commit leaves everything
+    as it was; one after it leaves the messages in the dead consumer's hands until the visibility is over.
+    """
+    picked = _pick(target, limit)
+    statement = (
+        update(messages)
+        .where(messages.c.id.in_(select(picked.c.id)))
+        .values(consumer=consumer, visible_at=later(visibility), deliveries=messages.c.deliveries + 1)
+        .returning(messages.c.id, messages.c.target, messages.c.body, messages.c.deliveries)
+    )
+    rows = sorted(Taken(*row) for row in connection.execute(statement))
+    place = undeliverable_of(target)
+    spent = [row.id for row in rows if row.deliveries > MOST_DELIVERIES and target != place]
+    _set_aside(connection, spent, place)
+    return [row for row in rows if row.id not in spent]
+
+
+def renew(connection: Connection, consumer: str, ids: Collection[int], visibility: float) -> None:
+    """Keep for another visibility what this consumer still holds of these."""
+    _change(connection, consumer, ids, visible_at=later(visibility))
+
+
+def release(connection: Connection, consumer: str, ids: Collection[int]) -> None:
+    """Give back what this consumer still holds of these; they can be taken at once."""
+    _change(connection, consumer, ids, visible_at=now(), consumer=None)
+
+
+def settle(connection: Connection, consumer: str, ids: Collection[int]) -> None:
+    """Delete what this consumer still holds of these; what somebody else has taken over stays."""
+    for chunk in _chunks(ids):
+        held = _held(consumer, chunk)
+        connection.execute(delete(messages).where(messages.c.id.in_(select(held.c.id))))
+
+
+def _seconds(route: Route) -> float:
+    return route.wait_ms / 1000 + _GRAIN if route.wait_ms else 0.0
+
+
+def _pick(target: str, limit: int) -> CTE:
+    # A common table expression, not a subquery: PostgreSQL may run a subquery twice, and lock twice the
+    # limit.
+    return (
+        select(messages.c.id)
+        .where(messages.c.target == target, messages.c.visible_at <= _once_now())
+        .order_by(messages.c.visible_at, messages.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("picked")
+    )
+
+
+def _held(consumer: str, ids: Sequence[int]) -> CTE:
+    return (
+        select(messages.c.id)
+        .where(messages.c.id.in_(ids), messages.c.consumer == consumer)
+        .order_by(messages.c.id)
+        .with_for_update()
+        .cte("held")
+    )
+
+
+def _once_now() -> ScalarSelect[Any]:
+    # As a subquery the clock is read once. PostgreSQL's clock_timestamp() in the condition itself would be
+    # read for each row, and the index could not stop at the first message that still has to wait.
+    return select(now()).scalar_subquery()
+
+
+def _change(connection: Connection, owner: str, ids: Collection[int], **values: object) -> None:
+    for chunk in _chunks(ids):
+        held = _held(owner, chunk)
+        connection.execute(
+            update(messages).where(messages.c.id.in_(select(held.c.id))).values(values),
+        )
+
+
+def _set_aside(connection: Connection, ids: Collection[int], place: str) -> None:
+    for chunk in _chunks(ids):
+        connection.execute(
+            update(messages)
+            .where(messages.c.id.in_(chunk))
+            .values(queue=place, target=place, visible_at=now(), consumer=None, deliveries=0)
+        )
+
+
+def _chunks(ids: Collection[int]) -> Iterator[list[int]]:
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), _CHUNK):
+        yield ordered[start : start + _CHUNK]

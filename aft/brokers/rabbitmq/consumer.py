@@ -1,0 +1,164 @@
+"""Consuming: buffered up to the prefetch, acknowledged in batches, void when the connection is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from pika import BasicProperties, spec
+from pika.channel import Channel
+
+from aft.brokers.base import Delivery
+from aft.brokers.rabbitmq.address import Address
+from aft.brokers.rabbitmq.link import Link, Work
+from aft.brokers.rabbitmq.redial import Redial
+from aft.errors import BrokerError
+
+
+class RabbitConsumer:
+    """Receives from its queues on a connection of its own; belongs to one thread, ``close`` to any.
+
+    It connects with the first ``receive``, and again whenever the connection was lost. The prefetch is shared
+    out among the queues, as the broker counts it for each; with more queues than prefetch each still sends
+    one ahead, but no more than ``prefetch`` are ever handed out unacknowledged.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        timeout: float,
+        queues: Sequence[str],
+        prefetch: int,
+        on_close: Callable[[RabbitConsumer], None] = lambda _: None,
+    ) -> None:
+        if not queues or prefetch < 1:
+            raise ValueError(f"a consumer needs a queue and a prefetch of 1 or more, not {queues!r}, {prefetch!r}")
+        self._on_close = on_close
+        self._redial = Redial(lambda: Inbox(address, timeout, queues, prefetch))
+
+    def receive(self, limit: int, timeout: float) -> list[Delivery]:
+        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout``
+        seconds.
+
+        Raises BrokerError when it cannot connect in that time; the next call goes on trying.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            inbox = self._redial.session(deadline - time.monotonic())
+            found = inbox.take(limit, deadline - time.monotonic())
+            if found or not inbox.link.lost:
+                return found
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge these; those of a connection that was lost are left out, as they come again."""
+        inbox = self._redial.current()
+        if inbox is not None:
+            inbox.ack(deliveries)
+
+    def close(self) -> None:
+        """Send the acknowledgements that are under way, then give the rest back. Harmless twice."""
+        self._redial.close()
+        self._on_close(self)
+
+
+class Inbox:
+    """What one connection delivered, and which of it is not acknowledged yet."""
+
+    def __init__(self, address: Address, timeout: float, queues: Sequence[str], prefetch: int) -> None:
+        self._shares = dict(zip(queues, share(prefetch, len(queues)), strict=True))
+        self._prefetch = prefetch
+        self._arrived = threading.Condition()
+        self._buffer: deque[Delivery] = deque()
+        #: Delivery tags, ascending: in the buffer, or handed out and not acknowledged.
+        self._open: dict[int, None] = {}
+        self.link = Link(address, timeout, name="aft-consume", setup=self._prepare, on_lost=self._lost)
+
+    def take(self, limit: int, timeout: float) -> list[Delivery]:
+        """Wait for deliveries; none when the link is lost, or the prefetch is handed out already."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self.link.lost or self._takeable() > 0, max(0.0, timeout))
+            if self.link.lost:
+                return []
+            count = min(limit, self._takeable())
+            return [self._buffer.popleft() for _ in range(count)]
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge what was delivered here and is still open."""
+        with self._arrived:
+            tags = sorted({tag for tag in map(self._tag_of, deliveries) if tag in self._open})
+            for tag in tags:
+                del self._open[tag]
+            plan = list(acknowledgements(tags, lowest_open=next(iter(self._open), None)))
+        try:
+            self.link.post(partial(self._send, plan))
+        except BrokerError:
+            pass  # lost meanwhile: they come again
+
+    def _tag_of(self, delivery: Delivery) -> int | None:
+        match delivery.tag:
+            case (inbox, int(tag)) if inbox is self:
+                return tag
+        return None
+
+    def _takeable(self) -> int:
+        handed_out = len(self._open) - len(self._buffer)
+        return min(len(self._buffer), self._prefetch - handed_out)
+
+    def _send(self, plan: list[tuple[int, bool]]) -> None:
+        if not self.link.lost:
+            for tag, multiple in plan:
+                self.link.channel.basic_ack(tag, multiple)
+
+    def _prepare(self, channel: Channel, ready: Work) -> None:
+        """Subscribe to each queue; pika sends these one after another, ready is the last one's answer."""
+        waiting = set(self._shares)
+
+        def subscribed(queue: str, _frame: object) -> None:
+            waiting.discard(queue)
+            if not waiting:
+                ready()
+
+        for queue, prefetch in self._shares.items():
+            channel.basic_qos(prefetch_count=prefetch)
+            channel.basic_consume(queue, partial(self._deliver, queue), callback=partial(subscribed, queue))
+
+    def _deliver(
+        self,
+        queue: str,
+        _channel: Channel,
+        method: spec.Basic.Deliver,
+        _properties: BasicProperties,
+        body: bytes,
+    ) -> None:
+        tag = method.delivery_tag
+        with self._arrived:
+            self._open[tag] = None
+            self._buffer.append(Delivery(queue, body, bool(method.redelivered), (self, tag)))
+            self._arrived.notify()
+
+    def _lost(self) -> None:
+        with self._arrived:
+            self._arrived.notify()
+
+
+def share(prefetch: int, queues: int) -> Iterator[int]:
+    """Share the prefetch out among so many queues, as evenly as it goes, one for each at the least."""
+    each, rest = divmod(prefetch, queues)
+    for place in range(queues):
+        yield max(1, each + (place < rest))
+
+
+def acknowledgements(tags: Sequence[int], lowest_open: int | None) -> Iterator[tuple[int, bool]]:
+    """Plan the fewest acknowledgements of these ascending tags, as (tag, multiple).
+
+    One "up to and including" for those below every tag that is still open; one each for the others.
+    """
+    below = sum(1 for tag in tags if lowest_open is None or tag < lowest_open)
+    if below:
+        yield tags[below - 1], below > 1
+    for tag in islice(tags, below, None):
+        yield tag, False

@@ -1,0 +1,217 @@
+"""Express: live events to whoever listens now, in memory only, lost rather than waited for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from uuid import uuid4
+
+from pika import BasicProperties, DeliveryMode, spec
+from pika.channel import Channel
+from pika.exchange_type import ExchangeType
+
+from aft import names
+from aft.brokers.rabbitmq import explain
+from aft.brokers.rabbitmq.address import Address
+from aft.brokers.rabbitmq.link import Link, Question, Work
+from aft.brokers.rabbitmq.redial import Redial
+from aft.errors import BrokerError
+
+#: Events that wait to be sent, or to be received, before some are dropped.
+MOST_WAITING = 1000
+#: Events sent between two looks at whether the broker keeps up.
+MOST_AT_ONCE = 200
+#: Seconds that closing waits for events to leave.
+GRACE = 2.0
+
+
+def declare_exchange(namespace: str, *, passive: bool) -> Question:
+    """Ask for the exchange of a namespace's events.
+
+    It is durable, its messages are not: so it is there after a restart for roles that may not declare it.
+    """
+    return lambda channel, reply: channel.exchange_declare(
+        names.express(namespace), ExchangeType.fanout.value, passive=passive, durable=True, callback=reply
+    )
+
+
+class ExpressSender:
+    """Sends events from a thread of its own. Thread-safe; never blocks, never raises."""
+
+    def __init__(self, address: Address, timeout: float, *, passive: bool) -> None:
+        self._passive = passive
+        self._timeout = timeout
+        self._waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(MOST_WAITING)
+        self._redial = Redial(lambda: _Line(address, timeout))
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def send(self, namespace: str, body: bytes) -> None:
+        """Have it sent soon; dropped when too many wait already, or this is closed."""
+        if self._closed:
+            return
+        self._start()
+        try:
+            self._waiting.put_nowait((namespace, body))
+        except queue.Full:
+            pass
+
+    def close(self) -> None:
+        """Send what waits, if that is quick, and let go of the connection. Harmless twice."""
+        with self._lock:
+            already, self._closed = self._closed, True
+        if already or self._thread is None:
+            return
+        try:
+            self._waiting.put_nowait(None)
+            self._thread.join(GRACE)
+        except queue.Full:
+            pass
+        self._redial.close()
+        self._thread.join(GRACE)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="aft-express", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (first := self._next()) is not None:
+            events = [first, *self._more()]
+            try:
+                self._send(events)
+            except (BrokerError, explain.Refused):
+                continue  # lost; the next ones wait for the next connection, or are dropped
+
+    def _next(self) -> tuple[str, bytes] | None:
+        while not self._closed:
+            try:
+                return self._waiting.get(timeout=1)
+            except queue.Empty:
+                continue
+        try:
+            return self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _more(self) -> Iterable[tuple[str, bytes]]:
+        for _ in range(MOST_AT_ONCE - 1):
+            try:
+                event = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if event is None:
+                return
+            yield event
+
+    def _send(self, events: Sequence[tuple[str, bytes]]) -> None:
+        link = self._redial.session(self._timeout).link
+        # The answer also says that the broker has read what was sent before: nothing piles up in this
+        # process.
+        for namespace in {namespace for namespace, _ in events}:
+            link.ask(declare_exchange(namespace, passive=self._passive))
+        link.post(partial(self._publish, link, events))
+
+    def _publish(self, link: Link, events: Sequence[tuple[str, bytes]]) -> None:
+        if link.lost:
+            return
+        properties = BasicProperties(delivery_mode=DeliveryMode.Transient.value)  # type: ignore[no-untyped-call]
+        for namespace, body in events:
+            link.channel.basic_publish(names.express(namespace), "", body, properties)
+
+
+class _Line:
+    """A connection for sending events."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self.link = Link(address, timeout, name="aft-express-io")
+
+
+class RabbitSubscription:
+    """Hears a namespace's events from the moment it was made; belongs to one thread.
+
+    When the connection is lost, it comes back by itself; events meanwhile are lost. When the reader is slow,
+    the oldest events are dropped.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        timeout: float,
+        namespace: str,
+        on_close: Callable[[RabbitSubscription], None],
+        *,
+        passive: bool,
+    ) -> None:
+        self._on_close = on_close
+        self._redial = Redial(lambda: _Ear(address, timeout, namespace, passive=passive))
+        try:
+            self._redial.session(timeout)
+        except BrokerError:
+            self._redial.close()
+            raise
+
+    def receive(self, timeout: float) -> bytes | None:
+        """Return the next event, or None after ``timeout`` seconds, also when the broker is away."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                ear = self._redial.session(deadline - time.monotonic())
+            except BrokerError:
+                return None
+            body = ear.take(deadline - time.monotonic())
+            if body is not None or not ear.link.lost:
+                return body
+
+    def close(self) -> None:
+        """Stop listening. Harmless twice."""
+        self._redial.close()
+        self._on_close(self)
+
+
+class _Ear:
+    """One connection's exclusive queue, bound to the exchange before the link is ready."""
+
+    def __init__(self, address: Address, timeout: float, namespace: str, *, passive: bool) -> None:
+        self._namespace = namespace
+        self._passive = passive
+        self._arrived = threading.Condition()
+        self._buffer: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self.link = Link(address, timeout, name="aft-listen", setup=self._prepare, on_lost=self._wake)
+
+    def take(self, timeout: float) -> bytes | None:
+        """Wait for an event; None when there is none in time, or the link is lost."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._buffer or self.link.lost, max(0.0, timeout))
+            return self._buffer.popleft() if self._buffer else None
+
+    def _prepare(self, channel: Channel, ready: Work) -> None:
+        """Bind a queue of our own; pika sends these one after another, ready is the last one's answer."""
+        exchange = names.express(self._namespace)
+        mine = f"{exchange}.{uuid4().hex}"
+        declare_exchange(self._namespace, passive=self._passive)(channel, lambda _: None)
+        # Exclusive, because brokers from 4.3 refuse other transient queues.
+        channel.queue_declare(
+            mine,
+            exclusive=True,
+            auto_delete=True,
+            arguments={"x-queue-type": "classic", "x-max-length": MOST_WAITING},
+            callback=lambda _: None,
+        )
+        channel.queue_bind(mine, exchange, callback=lambda _: None)
+        channel.basic_consume(mine, self._hear, auto_ack=True, callback=lambda _: ready())
+
+    def _hear(self, _channel: Channel, _method: spec.Basic.Deliver, _props: object, body: bytes) -> None:
+        with self._arrived:
+            self._buffer.append(body)
+            self._arrived.notify()
+
+    def _wake(self) -> None:
+        with self._arrived:
+            self._arrived.notify()

@@ -1,0 +1,101 @@
+"""How does a lost link come back? With a new one, after a wait that grows and is never quite the same."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from aft.brokers.rabbitmq.link import Link
+from aft.errors import BrokerError
+
+#: Seconds before the second attempt, at the most; doubled with each failure.
+FIRST_WAIT = 0.1
+#: Seconds between attempts, at the most.
+LONGEST_WAIT = 5.0
+
+
+class Linked(Protocol):
+    """Whatever lives as long as its link."""
+
+    @property
+    def link(self) -> Link: ...
+
+
+S = TypeVar("S", bound=Linked)
+
+
+class Redial(Generic[S]):
+    """Hands out a session whose link is ready, making a new one when the last was lost.
+
+    ``session`` belongs to one thread; ``close`` may come from any and ends a ``session`` that is waiting. An
+    attempt that outlasts one call is waited for by the next, so that short calls get through to a slow broker
+    as well.
+    """
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._session: S | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._reason = "not connected yet"
+
+    def session(self, timeout: float) -> S:
+        """Return the session, ready. Raises BrokerError with the last reason when that fails for so long."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._attempt(deadline)
+            except BrokerError as error:
+                self._reason = str(error)
+                if self._closed.is_set() or time.monotonic() >= deadline:
+                    raise
+
+    def current(self) -> S | None:
+        """Return the session if its link is not lost; connects to nothing."""
+        session = self._session
+        return session if session is not None and not session.link.lost else None
+
+    def close(self) -> None:
+        """End the session in order. Harmless twice."""
+        with self._lock:
+            self._closed.set()
+            session = self._session
+        if session is not None:
+            session.link.close()
+
+    def _attempt(self, deadline: float) -> S:
+        if self._session is None:
+            self._pause(deadline)
+            self._session = self._dial()
+        try:
+            self._session.link.wait(deadline - time.monotonic())
+        except BrokerError:
+            if self._session.link.lost:
+                self._session = None
+                self._note_failure()
+            raise
+        self._failures = 0
+        return self._session
+
+    def _pause(self, deadline: float) -> None:
+        """Wait until the next attempt is due, or give up when that is after the deadline."""
+        until = min(self._not_before, deadline)
+        self._closed.wait(max(0.0, until - time.monotonic()))
+        if until < self._not_before:
+            raise BrokerError(self._reason)
+
+    def _dial(self) -> S:
+        with self._lock:
+            if self._closed.is_set():
+                raise BrokerError("this was closed; make a new one")
+            return self._make()
+
+    def _note_failure(self) -> None:
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
+        self._not_before = time.monotonic() + random.uniform(0, longest)
+        self._failures = min(self._failures + 1, 16)

@@ -1,0 +1,36 @@
+"""What time is it? Time is injected, always; nothing else in aft asks the operating system."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two kinds of time: a wall clock for records, a boot-time clock for leases and waits."""
+
+    def now(self) -> datetime:
+        """Tell the wall time, aware, in UTC."""
+        ...
+
+    def ticks(self) -> float:
+        """Tell seconds since some fixed moment; never jumps, and goes on while the machine sleeps."""
+        ...
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def ticks(self) -> float:
+        return _boot_seconds()
+
+
+def _boot_seconds() -> float:
+    # A lease must also run out while the machine is suspended; CLOCK_MONOTONIC stands still there.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

@@ -1,0 +1,98 @@
+"""Settings: read once from ``AFT_*`` variables or given in code, validated together, then frozen."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from aft import durations, names
+from aft.errors import ConfigError
+
+#: Variables beginning with AFT_ that are not settings of a process.
+_NOT_OURS = ("AFT_TEST_",)
+
+Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
+
+
+class Settings(BaseSettings):
+    """How one process of aft behaves. Every field can be set by ``AFT_<FIELD>`` in upper case."""
+
+    model_config = SettingsConfigDict(env_prefix="AFT_", env_ignore_empty=True, frozen=True, extra="forbid")
+
+    #: Where the truth lies: ``sqlite:///file`` or ``postgresql+psycopg://user:password@host/database``.
+    database_url: str = Field(default="sqlite:///aft.db", repr=False)
+    #: ``embedded`` keeps the queues in the database; ``amqp://user:password@host/vhost`` is RabbitMQ.
+    broker_url: str = Field(default="embedded", repr=False)
+    #: One code base, one namespace: runs, queues and workers of different ones never meet.
+    namespace: str = "aft"
+    #: The ladder of an activity that declares none: ``wait*tries``, from the first level to the last.
+    levels: str = "10s*3, 1m*3, 10m*3"
+    #: Immediate retries, in the process, of an activity that declares none.
+    immediate: int = Field(default=0, ge=0, le=100)
+    #: How long a worker owns its runs without a heartbeat.
+    lease: Duration = timedelta(seconds=30)
+    #: How long the sweeper gives a message to arrive before it takes the run itself.
+    grace: Duration = timedelta(seconds=5)
+    #: How many runs one dispatcher process executes at a time.
+    concurrency: int = Field(default=8, ge=1, le=1000)
+    #: RabbitMQ's kind of queue: ``quorum``, or ``classic`` where the broker is a single old node.
+    queue_type: Literal["quorum", "classic"] = "quorum"
+    #: For roles that may not declare queues: check that they exist, make nothing.
+    declare_passively: bool = False
+
+    @field_validator("namespace")
+    @classmethod
+    def _namespace(cls, value: str) -> str:
+        return names.check_namespace(value)
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker(cls, value: str) -> str:
+        if value != "embedded" and not value.startswith(("amqp://", "amqps://")):
+            raise ValueError("write 'embedded', or 'amqp://user:password@host:5672/vhost'")
+        return value
+
+    @model_validator(mode="after")
+    def _times(self) -> Settings:
+        if self.lease < timedelta(milliseconds=500):
+            raise ValueError("lease must be half a second or more: heartbeats need time to arrive")
+        return self
+
+    @classmethod
+    def load(cls, **given: Any) -> Settings:
+        """Read the environment, let ``given`` win, and raise ConfigError for anything wrong or unknown."""
+        _refuse_unknown(os.environ)
+        try:
+            return cls(**{field: value for field, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from None
+
+
+def _variable(field: str) -> str:
+    return f"AFT_{field.upper()}"
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = [_variable(field) for field in Settings.model_fields]
+    for name in environ:
+        if name.startswith("AFT_") and not name.startswith(_NOT_OURS) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+            raise ConfigError(f"{name!r} is not a setting of aft; {hint}")
+
+
+def _explain(error: ValidationError) -> str:
+    parts = []
+    for problem in error.errors():
+        text = problem["msg"].removeprefix("Value error, ")
+        field = ".".join(str(part) for part in problem["loc"])
+        # A URL may hold a password.
+        shown = f" is {problem['input']!r}" if not field.endswith("_url") else ""
+        parts.append(f"{_variable(field)}{shown}: {text}" if field else text)
+    return "; ".join(parts)

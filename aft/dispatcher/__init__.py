@@ -1,0 +1,1 @@
+"""The dispatcher: takes faults off the queue, decides about each, and sends its run on."""

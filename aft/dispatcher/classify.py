@@ -1,0 +1,21 @@
+"""Will this fault pass by itself? The first that answers wins: the exception, the declaration, aft's own knowledge.
+
+Pure: decides from the fault's row, needs none of the user's code.
+"""
+
+from __future__ import annotations
+
+from aft.fault import Answer, Fault, FaultKind
+from aft.recovery import knowledge
+from aft.recovery.knowledge import Verdict
+
+
+def classify(fault: Fault) -> Verdict:
+    """Tell whether a fault is recoverable, and why that is thought."""
+    if fault.kind is FaultKind.ABORT:
+        return Verdict(True, "its worker was lost; the run goes on elsewhere")
+    if fault.said is not None:
+        return Verdict(fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself")
+    if fault.declared is not None:
+        return Verdict(fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} so")
+    return knowledge.judge(fault.lineage, fault.status, fault.message)

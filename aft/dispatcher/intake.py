@@ -1,0 +1,235 @@
+"""Intake: faults come off the queue in batches, are classified and routed; each batch is one transaction.
+
+Who may run at the same time: several dispatchers, with the same fault in hand twice, and the sweeper with it a third
+time. The fault's row decides: only ``open`` ones whose run has had no owner since are decided about, under a lock on
+both rows; whoever comes second finds nothing to do. A crash before the commit leaves the fault open and the message
+unacknowledged; after it, the decision's own message is in the outbox, and the repeated fault message is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from aft import names
+from aft.brokers.base import Broker, Consumer
+from aft.clock import Clock
+from aft.dispatcher.classify import classify
+from aft.dispatcher.route import GiveUp, Park, Retry, Route, route
+from aft.envelope import Kind, Message
+from aft.errors import AftError, BrokerError
+from aft.fault import Fault, FaultState
+from aft.recovery import door
+from aft.recovery.delays import SHORTEST, Delays
+from aft.recovery.relay import Relay
+from aft.runs import faults as fault_rows
+from aft.runs.states import Status, sources
+from aft.store import Store, outbox
+from aft.store.moments import later, now
+from aft.store.outbox import HOLD, OutboxRow
+from aft.store.tables import faults, runs
+from aft.telemetry import FaultRouted, RunParked, Telemetry, WakeIgnored
+
+#: Faults decided in one transaction.
+BATCH = 200
+#: Seconds that one look at an empty queue takes.
+PATIENCE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A fault, what becomes of it, and the queue its run goes to; None: the timer's, or a person's."""
+
+    fault: Fault
+    route: Route
+    queue: str | None
+
+
+class Intake:
+    """Decides about faults. ``step`` belongs to one thread; ``decide`` is thread-safe."""
+
+    def __init__(
+        self,
+        namespace: str,
+        store: Store,
+        broker: Broker,
+        delays: Delays,
+        relay: Relay,
+        clock: Clock,
+        telemetry: Telemetry,
+        grace: timedelta,
+    ) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._broker = broker
+        self._delays = delays
+        self._relay = relay
+        self._clock = clock
+        self._telemetry = telemetry
+        self._grace = grace.total_seconds()
+        self._consumer: Consumer | None = None
+
+    def step(self) -> float:
+        """Receive, decide, acknowledge: one batch."""
+        try:
+            if self._consumer is None:
+                self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
+            deliveries = self._consumer.receive(BATCH, PATIENCE)
+            if deliveries:
+                self._admit(door.admit(self._store, self._telemetry, self._namespace, deliveries))
+                self._consumer.ack(deliveries)
+        except AftError:
+            self.close()
+            raise
+        return 0.0
+
+    def close(self) -> None:
+        """Stop receiving; what was not acknowledged comes again."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def decide(self, ids: Sequence[str]) -> set[str]:
+        """Decide about those of these faults that are still open; returns which."""
+        with self._store.read() as connection:
+            found = self._open(connection, ids, lock=False)
+        # Queues are made before the transaction: it must not wait for a broker.
+        decisions = {fault.id: self._choose(fault) for fault in found}
+        if not decisions:
+            return set()
+        with self._store.write() as connection:
+            still = {fault.id for fault in self._open(connection, list(decisions), lock=True)}
+            taken = [decision for decision in decisions.values() if decision.fault.id in still]
+            written = [row for decision in taken for row in self._carry_out(connection, decision)]
+        for decision in taken:
+            self._tell(decision)
+        self._relay.try_send(written)
+        return {str(decision.fault.id) for decision in taken}
+
+    def _admit(self, messages: Sequence[Message]) -> None:
+        named = {message.fault: message for message in messages if message.fault is not None}
+        decided = self.decide([str(fault) for fault in named])
+        for fault, message in named.items():
+            if fault not in decided:
+                self._telemetry.emit(
+                    WakeIgnored(run=message.run, wake=fault, why="stale: the fault is decided, or unknown")
+                )
+        for message in messages:
+            if message.fault is None:
+                self._telemetry.emit(
+                    WakeIgnored(run=message.run, wake=message.wake, why="an order has no business here")
+                )
+
+    def _open(self, connection: Connection, ids: Sequence[str], *, lock: bool) -> list[Fault]:
+        statement = (
+            select(faults)
+            .join(runs, runs.c.id == faults.c.run_id)
+            .where(
+                faults.c.id.in_(list(ids)),
+                faults.c.namespace == self._namespace,
+                faults.c.state == FaultState.OPEN.value,
+                runs.c.epoch == faults.c.epoch,
+                runs.c.worker_id.is_(None),
+            )
+            .order_by(faults.c.id)
+        )
+        if lock:
+            statement = statement.with_for_update()
+        return [fault_rows.from_row(row) for row in connection.execute(statement)]
+
+    def _choose(self, fault: Fault) -> Decision:
+        chosen = route(fault, classify(fault))
+        if isinstance(chosen, GiveUp):
+            return Decision(fault, chosen, names.compensate(self._namespace))
+        if isinstance(chosen, Park):
+            return Decision(fault, chosen, None)
+        return Decision(fault, chosen, self._queue_for(chosen))
+
+    def _queue_for(self, chosen: Retry) -> str | None:
+        if chosen.wait < SHORTEST:
+            return names.resume(self._namespace)
+        if not chosen.declared:
+            return None
+        try:
+            return self._delays.queue_for(chosen.wait)
+        except BrokerError:
+            return None  # the broker is away: the timer keeps the time meanwhile
+
+    # Carrying out -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, connection: Connection, decision: Decision) -> list[OutboxRow]:
+        fault, chosen = decision.fault, decision.route
+        if isinstance(chosen, Retry):
+            self._await(connection, decision, chosen)
+        elif isinstance(chosen, GiveUp):
+            self._mark(connection, fault, FaultState.FINAL, chosen.why)
+            self._set_run(connection, fault, wake_id=fault.id, due_at=now(), sweep_at=later(self._grace))
+        else:
+            self._mark(connection, fault, FaultState.PARKED, chosen.why)
+            self._set_run(connection, fault, status=Status.PARKED, reason=_reason(fault, chosen))
+        if decision.queue is None:
+            return []
+        kind = Kind.COMPENSATE if isinstance(chosen, GiveUp) else Kind.RESUME
+        message = Message.about_fault(kind, fault.run_id, fault.id, self._clock.now())
+        return outbox.put(connection, self._namespace, [(decision.queue, message.encode())], hold=HOLD)
+
+    def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
+        seconds = chosen.wait.total_seconds()
+        self._mark(
+            connection,
+            decision.fault,
+            FaultState.WAITING,
+            chosen.why,
+            level=chosen.level,
+            try_in_level=chosen.try_in_level,
+            wait_seconds=seconds,
+            due_at=later(seconds),
+        )
+        # Without a queue the timer is the way back; with one it comes in only if the message does not.
+        slack = 0.0 if decision.queue is None else self._grace
+        self._set_run(
+            connection,
+            decision.fault,
+            wake_id=decision.fault.id,
+            due_at=later(seconds),
+            sweep_at=later(seconds + slack),
+        )
+
+    def _mark(self, connection: Connection, fault: Fault, state: FaultState, why: str, **more: Any) -> None:
+        connection.execute(
+            update(faults)
+            .where(faults.c.id == fault.id)
+            .values(state=state.value, verdict=why, decided_at=now(), **more)
+        )
+
+    def _set_run(self, connection: Connection, fault: Fault, **changes: Any) -> None:
+        statement = update(runs).where(runs.c.id == fault.run_id, runs.c.epoch == fault.epoch)
+        if "status" in changes:
+            allowed = [source.value for source in sources(changes["status"])]
+            statement = statement.where(runs.c.status.in_(allowed))
+        connection.execute(statement.values(updated_at=now(), **changes))
+
+    def _tell(self, decision: Decision) -> None:
+        fault, chosen = decision.fault, decision.route
+        state = {Retry: FaultState.WAITING, GiveUp: FaultState.FINAL, Park: FaultState.PARKED}[type(chosen)]
+        self._telemetry.emit(
+            FaultRouted(
+                run=fault.run_id,
+                fault=fault.id,
+                activity=fault.name,
+                state=state.value,
+                queue=decision.queue,
+                verdict=chosen.why,
+                wait=chosen.wait if isinstance(chosen, Retry) else None,
+            )
+        )
+        if isinstance(chosen, Park):
+            self._telemetry.emit(RunParked(run=fault.run_id, flow="", reason=_reason(fault, chosen)))
+
+
+def _reason(fault: Fault, chosen: Park) -> str:
+    return f"compensator {fault.name!r} (step {fault.path}) failed: {fault}; {chosen.why}"

@@ -1,0 +1,68 @@
+"""What becomes of a classified fault: another try, at which level and when; or the end, and which. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aft import durations
+from aft.fault import Fault, FaultKind
+from aft.recovery.knowledge import Verdict
+from aft.recovery.levels import Ladder
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue."""
+
+    wait: timedelta
+    why: str
+    level: int | None = None
+    try_in_level: int | None = None
+    declared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The failure is final: raised at its call site; nobody catching it there, everything is undone."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """A person has to look: an undo that cannot be done must not be forgotten."""
+
+    why: str
+
+
+Route = Retry | GiveUp | Park
+
+
+def route(fault: Fault, verdict: Verdict) -> Route:
+    """Choose what to do about a fault."""
+    if fault.kind is FaultKind.ABORT:
+        return Retry(timedelta(0), verdict.reason)
+    if not verdict.recoverable:
+        return _give_up(fault, f"unrecoverable: {verdict.reason}")
+    rung = _ladder(fault).rung(fault.attempt)
+    if rung is None:
+        return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {verdict.reason}")
+    asked = fault.after or timedelta(0)
+    why = f"recoverable: {verdict.reason}"
+    if asked > rung.wait:
+        why += f"; it asked to wait {durations.spell(asked)}"
+    return Retry(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
+
+
+def _give_up(fault: Fault, why: str) -> Route:
+    return Park(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
+
+
+def _ladder(fault: Fault) -> Ladder:
+    try:
+        return Ladder.decode(json.loads(fault.ladder))
+    except ValueError:
+        # A row that somebody edited by hand: no more tries, and its run is undone or parked, not lost.
+        return Ladder(())

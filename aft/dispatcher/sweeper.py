@@ -1,0 +1,195 @@
+"""The sweeper: finds what a lost message, a dead worker or a late effect left lying, and sets it going again.
+
+- Faults that are still open long after they were raised: decided as if their message had come.
+- Runs of workers whose lease is over: taken away from them, as faults of kind *abort*.
+- Effects that arrived late: dropped, undone or parked (see ``runs.late``).
+
+Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
+run; rows that one holds are skipped by the others. Emits: RunRescued, EffectLate, RunParked.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection, select, update
+
+from aft import names
+from aft.clock import Clock
+from aft.compensation import stack
+from aft.compensation.stack import FrameState
+from aft.dispatcher.intake import Intake
+from aft.envelope import Message
+from aft.fault import FaultState
+from aft.ids import OrderId, new_id
+from aft.recovery.relay import Relay
+from aft.runs import late
+from aft.runs.late import Fate, Found
+from aft.runs.rescue import rescue
+from aft.runs.states import Status
+from aft.store import Store, leases, outbox
+from aft.store.moments import later, now
+from aft.store.tables import faults, runs, workers
+from aft.telemetry import EffectLate, RunParked, Telemetry
+
+#: Rows of each kind that one round looks at.
+BATCH = 200
+#: Rounds between two prunings of workers that are long gone.
+PRUNE_EVERY = 1000
+
+
+class Sweeper:
+    """Sweeps one namespace. One thread at a time."""
+
+    def __init__(
+        self,
+        namespace: str,
+        store: Store,
+        intake: Intake,
+        relay: Relay,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        grace: timedelta,
+        lease: timedelta,
+    ) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._intake = intake
+        self._relay = relay
+        self._clock = clock
+        self._telemetry = telemetry
+        self._grace = grace
+        self._lease = lease
+        #: A dead worker is noticed within a quarter of a lease after it expired.
+        self._pause = min(grace / 2, lease / 4, timedelta(seconds=1)).total_seconds()
+        self._rounds = 0
+
+    def step(self) -> float:
+        """One round; straight to the next if a batch was full."""
+        swept = max(self.decide_forgotten(), self.rescue_orphans(), self.settle_late())
+        if self._rounds % PRUNE_EVERY == 0:
+            leases.prune(self._store, self._namespace, self._lease)
+        self._rounds += 1
+        return 0.0 if swept >= BATCH else self._pause
+
+    def decide_forgotten(self) -> int:
+        """Decide about faults whose message did not come."""
+        statement = (
+            select(faults.c.id)
+            .where(
+                faults.c.namespace == self._namespace,
+                faults.c.state == FaultState.OPEN.value,
+                faults.c.raised_at <= later(-self._grace.total_seconds()),
+            )
+            .order_by(faults.c.raised_at)
+            .limit(BATCH)
+        )
+        with self._store.read() as connection:
+            ids = list(connection.execute(statement).scalars())
+        return len(self._intake.decide(ids)) if ids else 0
+
+    def rescue_orphans(self) -> int:
+        """Take runs away from workers whose lease is over."""
+        with self._store.read() as connection:
+            if not _any_expired(connection, self._namespace):
+                return 0
+        with self._store.write() as connection:
+            events, written = rescue(connection, self._namespace, self._clock.now(), BATCH)
+        for event in events:
+            self._telemetry.emit(event)
+        self._relay.try_send(written)
+        return len(events)
+
+    def settle_late(self) -> int:
+        """Drop, undo or park what arrived late."""
+        with self._store.read() as connection:
+            found = late.find_open(connection, self._namespace, BATCH)
+            if all(late.decide(effect) is Fate.WAIT for effect in found):
+                return 0
+        settled: list[tuple[Found, Fate]] = []
+        with self._store.write() as connection:
+            for effect in late.find_open(connection, self._namespace, BATCH):
+                fate = late.decide(effect)
+                if fate is not Fate.WAIT and self._settle(connection, effect, fate):
+                    settled.append((effect, fate))
+        for effect, fate in settled:
+            self._tell(effect, fate)
+        return len(settled)
+
+    def _settle(self, connection: Connection, found: Found, fate: Fate) -> bool:
+        if fate is Fate.UNDO and not self._owe(connection, found):
+            return False
+        if fate is Fate.PARK and not self._park(connection, found):
+            return False
+        late.settle(connection, found.id, fate)
+        return True
+
+    def _owe(self, connection: Connection, found: Found) -> bool:
+        """Push a frame of its own for the effect, and wake the ended run to undo it."""
+        effect, order = found.effect, OrderId(new_id())
+        seq = connection.execute(
+            update(runs)
+            .where(runs.c.id == effect.run_id, runs.c.worker_id.is_(None), runs.c.wake_id.is_(None))
+            .values(
+                seq=runs.c.seq + 1,
+                wake_id=order,
+                due_at=now(),
+                sweep_at=later(self._grace.total_seconds()),
+                updated_at=now(),
+            )
+            .returning(runs.c.seq)
+        ).scalar()
+        if seq is None:
+            return False  # somebody has the run just now; the next round looks again
+        stack.push(
+            connection,
+            effect.run_id,
+            seq,
+            effect.path,
+            effect.scope,
+            effect.activity,
+            effect.compensator or "",
+            at=self._clock.now(),
+            state=FrameState.LATE,
+            key_generation=effect.key_generation,
+            args=effect.args,
+            value=effect.value,
+        )
+        message = Message.about_order(effect.run_id, order, self._clock.now())
+        outbox.put(connection, self._namespace, [(names.resume(self._namespace), message.encode())])
+        return True
+
+    def _park(self, connection: Connection, found: Found) -> bool:
+        statement = update(runs).where(
+            runs.c.id == found.effect.run_id,
+            runs.c.worker_id.is_(None),
+            runs.c.wake_id.is_(None),
+            runs.c.status == found.status.value,
+        )
+        changes = {"status": Status.PARKED.value, "reason": _reason(found), "updated_at": now()}
+        return bool(connection.execute(statement.values(**changes)).rowcount)
+
+    def _tell(self, found: Found, fate: Fate) -> None:
+        effect = found.effect
+        self._telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
+        if fate is Fate.PARK:
+            self._telemetry.emit(RunParked(run=effect.run_id, flow="", reason=_reason(found)))
+
+
+def _any_expired(connection: Connection, namespace: str) -> bool:
+    statement = (
+        select(runs.c.id)
+        .join(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, workers.c.expires_at < now())
+        .limit(1)
+    )
+    return connection.execute(statement).first() is not None
+
+
+def _reason(found: Found) -> str:
+    effect = found.effect
+    return (
+        f"late effect: activity {effect.activity!r} (step {effect.path}) had its effect after the run had ended "
+        "without it, and has no compensator; undo it by hand, then retry"
+    )

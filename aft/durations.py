@@ -1,0 +1,49 @@
+"""How long is "10s"? One reading and one spelling of durations, for settings, levels and queue names."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+#: Milliseconds in each unit, longest first: the order in which a duration is spelled.
+_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_TEXT = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
+
+#: No wait is longer than ten years: longer ones are slips of the keyboard.
+LONGEST = timedelta(days=3650)
+
+
+def parse(value: timedelta | float | str) -> timedelta:
+    """Read ``"10s"``, ``"1h30m"``, ``"250ms"``, a number of seconds, or a timedelta.
+
+    Raises ValueError that says what would have been right.
+    """
+    if isinstance(value, timedelta):
+        found = value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found = _seconds(float(value))
+    elif isinstance(value, str) and _TEXT.fullmatch(text := value.strip().lower()):
+        found = timedelta(milliseconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+    else:
+        raise ValueError(f"{value!r} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
+    if not timedelta(0) <= found <= LONGEST:
+        raise ValueError(f"{value!r} is not a duration between 0 and ten years")
+    return found
+
+
+def _seconds(value: float) -> timedelta:
+    if not -LONGEST.total_seconds() <= value <= 2 * LONGEST.total_seconds():  # also catches nan and inf
+        raise ValueError(f"{value!r} is not a duration between 0 and ten years")
+    return timedelta(seconds=value)
+
+
+def spell(value: timedelta) -> str:
+    """Spell a duration in its shortest whole units: ``10s``, ``1h30m``, ``250ms``; ``0s`` for nothing."""
+    rest = round(value / timedelta(milliseconds=1))
+    parts: list[str] = []
+    for unit, size in _UNITS.items():
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"

@@ -1,0 +1,188 @@
+"""What does a message look like, and which ones are refused at the door?
+
+A message carries ids only. Arguments, results and texts stay in the database, so that neither secrets nor
+megabytes travel; what a message says is a hint, the row decides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from aft.ids import FaultId, OrderId, RunId, new_id
+
+#: The version this code writes, and the only one it reads.
+VERSION = 1
+#: Bytes; an envelope of ids is a few hundred.
+MOST_BYTES = 8_192
+#: Digits in one number; longer ones are costly to parse and never ours.
+MOST_DIGITS = 20
+#: Nested objects or arrays; ours has one inside the outermost, the trace context.
+MOST_DEPTH = 4
+#: Characters in an id or a time.
+MOST_TEXT = 128
+
+_LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
+
+
+class Kind(StrEnum):
+    """What a message asks for."""
+
+    FAULT = "fault"  #: decide about this fault
+    RESUME = "resume"  #: this run shall go on
+    COMPENSATE = "compensate"  #: this run's failure is final
+
+
+class Refused(ValueError):
+    """Raised for a message that must be quarantined; its text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: which run, and the fault or the order that it is about."""
+
+    id: str
+    kind: Kind
+    run: RunId
+    fault: FaultId | None
+    order: OrderId | None
+    at: datetime
+    trace: dict[str, str]
+
+    @classmethod
+    def about_fault(cls, kind: Kind, run: RunId, fault: FaultId, at: datetime) -> Message:
+        """Make a message about a fault of a run."""
+        return cls(new_id(), kind, run, fault, None, at, {})
+
+    @classmethod
+    def about_order(cls, run: RunId, order: OrderId, at: datetime) -> Message:
+        """Make a message that a run shall carry out an order."""
+        return cls(new_id(), Kind.RESUME, run, None, order, at, {})
+
+    @property
+    def wake(self) -> str:
+        """The fault or order that this message names."""
+        return self.fault or self.order or ""
+
+    def encode(self) -> str:
+        """Spell the message as JSON."""
+        body: dict[str, Any] = {"v": VERSION, "id": self.id, "kind": self.kind.value, "run": self.run}
+        if self.fault is not None:
+            body["fault"] = self.fault
+        if self.order is not None:
+            body["order"] = self.order
+        body["at"] = self.at.isoformat()
+        if self.trace:
+            body["trace"] = self.trace
+        return json.dumps(body, separators=(",", ":"))
+
+
+def decode(body: bytes) -> Message:
+    """Read a message, or raise :class:`Refused`. Costs are bounded before anything is parsed."""
+    _check_limits(body)
+    try:
+        found = json.loads(body.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise Refused("not UTF-8") from None
+    except RecursionError:
+        raise Refused("nested too deeply") from None
+    except Refused:
+        raise
+    except ValueError as error:
+        raise Refused(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Refused(f"a JSON object is expected, not {type(found).__name__}")
+    return _checked(found)
+
+
+def _check_limits(body: bytes) -> None:
+    if len(body) > MOST_BYTES:
+        raise Refused(f"{len(body)} bytes; {MOST_BYTES} are the most")
+    if _LONG_NUMBER.search(body):
+        raise Refused(f"a number of more than {MOST_DIGITS} digits")
+    depth = 0
+    in_string = escaped = False
+    for byte in body:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in b"{[":
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise Refused(f"nested more than {MOST_DEPTH} deep")
+        elif byte in b"}]":
+            depth -= 1
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refused("a key appears twice")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise Refused(f"{text} is not JSON")
+
+
+def _checked(body: dict[str, Any]) -> Message:
+    version = body.get("v")
+    if type(version) is not int or version != VERSION:
+        raise Refused(f"version {version!r}; this aft reads version {VERSION}")
+    try:
+        kind = Kind(_text(body, "kind"))
+    except ValueError as error:
+        raise Refused(f"unknown kind: {error}") from None
+    fault, order = _optional(body, "fault"), _optional(body, "order")
+    if (fault is None) == (order is None):
+        raise Refused("names neither a fault nor an order" if fault is None else "names both a fault and an order")
+    if kind is not Kind.RESUME and fault is None:
+        raise Refused(f"a message of kind {kind.value!r} must name a fault")
+    return Message(
+        id=_text(body, "id"),
+        kind=kind,
+        run=RunId(_text(body, "run")),
+        fault=None if fault is None else FaultId(fault),
+        order=None if order is None else OrderId(order),
+        at=_moment(body),
+        trace=_trace(body.get("trace", {})),
+    )
+
+
+def _text(body: dict[str, Any], key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT or "\x00" in value:
+        raise Refused(f"{key!r} must be a text of 1 to {MOST_TEXT} characters")
+    return value
+
+
+def _optional(body: dict[str, Any], key: str) -> str | None:
+    return _text(body, key) if key in body else None
+
+
+def _moment(body: dict[str, Any]) -> datetime:
+    try:
+        at = datetime.fromisoformat(_text(body, "at"))
+    except Refused:
+        raise
+    except ValueError:
+        raise Refused("'at' must be a time in ISO format") from None
+    if at.tzinfo is None:
+        raise Refused("'at' must name its time zone")
+    return at
+
+
+def _trace(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise Refused("'trace' must be an object of texts")
+    return value

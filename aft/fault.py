@@ -1,0 +1,80 @@
+"""Fault: the durable record that something went wrong, as it lies in the faults table.
+
+A fault holds everything the dispatcher decides from, so that the dispatcher needs none of the user's code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from aft.ids import FaultId, RunId, StepPath
+
+
+class FaultKind(StrEnum):
+    """What went wrong."""
+
+    ACTIVITY = "activity"  #: an activity raised
+    COMPENSATOR = "compensator"  #: a compensator raised
+    FLOW = "flow"  #: the flow's own code raised
+    ABORT = "abort"  #: the run's owner died or lost its lease
+
+
+class FaultState(StrEnum):
+    """How far a fault has come."""
+
+    OPEN = "open"  #: raised; nobody has decided yet
+    WAITING = "waiting"  #: in the ladder, to be tried again at ``due_at``
+    TRIED = "tried"  #: tried again, and failed again: a newer fault of the step took its place
+    FINAL = "final"  #: no more tries; the failure is, or will be, raised at its call site
+    PARKED = "parked"  #: its run waits for a person
+    RESOLVED = "resolved"  #: a later try succeeded, or a person settled it
+
+
+class Answer(StrEnum):
+    """Whether a fault will pass by itself."""
+
+    RECOVERABLE = "recoverable"
+    UNRECOVERABLE = "unrecoverable"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. ``attempt`` counts the failures on its step, this one included; aborts are counted apart."""
+
+    id: FaultId
+    run_id: RunId
+    path: StepPath | None
+    kind: FaultKind
+    name: str
+    state: FaultState
+    epoch: int
+    attempt: int
+    type: str
+    lineage: tuple[str, ...]
+    message: str
+    args: str
+    exact: bool
+    traceback: str
+    said: Answer | None
+    declared: Answer | None
+    status: int | None
+    after: timedelta | None
+    ladder: str
+    raised_at: datetime
+    level: int | None = None
+    try_in_level: int | None = None
+    wait: timedelta | None = None
+    verdict: str | None = None
+    due_at: datetime | None = None
+    decided_at: datetime | None = None
+    settled_at: datetime | None = None
+
+    @property
+    def short_type(self) -> str:
+        """The exception's class without its module."""
+        return self.type.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        return f"{self.short_type}: {self.message}" if self.message else self.short_type

@@ -1,0 +1,173 @@
+"""One step's attempt: call the function, with its immediate retries, its time limit and its transaction.
+
+The outcome is a value, or :class:`Raised` with what the user's code raised. Everything else that leaves here is the
+engine's own: ``Fenced`` (the run has another owner), ``StoreError`` (the database is away, the outcome unknown) and
+``CodecError`` (the value cannot be stored; of a transactional attempt nothing remains then).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
+from aft import durations
+from aft.errors import StoreError
+from aft.flows import context
+from aft.flows.context import AttemptContext, Current
+from aft.flows.failures import passes
+from aft.flows.leaving import Leave
+from aft.flows.loop import LoopThread, running_on
+from aft.flows.policy import Policy
+from aft.runs.owner import Fenced, Owner
+
+#: What user code may raise without ending more than its attempt.
+CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
+
+
+class Raised(Exception):
+    """Raised when the user's function raised; ``error`` is what."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A function to be called for a step, and what to do with its value.
+
+    ``record`` encodes the value and returns what writes it in the owner's transaction. ``late`` is told a value that
+    nobody waits for any more: the function was given up, or the run has another owner by now.
+    """
+
+    owner: Owner
+    what: str
+    current: Current
+    policy: Policy
+    immediate: int
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    record: Callable[[Any], Callable[[Connection, int], None]]
+    late: Callable[[Any], None]
+
+
+class Performer:
+    """Performs attempts for one run, and remembers the threads that it gave up waiting for."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self._loop = loop
+        self.abandoned: list[threading.Thread] = []
+
+    def perform(self, attempt: Attempt) -> None:
+        """Call the function until it returns or its immediate retries are spent; its value is recorded on return."""
+        retrying = Retrying(
+            stop=stop_after_attempt(attempt.immediate + 1),
+            retry=retry_if_exception(lambda error: isinstance(error, Raised) and passes(error.error, attempt.policy)),
+            reraise=True,
+        )
+        for trial in retrying:
+            with trial:
+                _check_lease(attempt.owner)
+                number = attempt.current.attempt + trial.retry_state.attempt_number - 1
+                self._once(attempt, replace(attempt.current, attempt=number))
+
+    def _once(self, attempt: Attempt, current: Current) -> None:
+        if attempt.policy.transactional:
+            self._in_transaction(attempt, current)
+            return
+        value = self._call(attempt, AttemptContext(current))
+        try:
+            attempt.owner.write(attempt.record(value))
+        except Fenced:
+            attempt.late(value)
+            raise
+
+    def _in_transaction(self, attempt: Attempt, current: Current) -> None:
+        """Let effect and record commit together: the function works on the connection that the outcome is written on.
+
+        The owner is checked last: a stale one rolls its effect back with everything else.
+        """
+        owner = attempt.owner
+        try:
+            with owner.store.write() as connection:
+                ours = AttemptContext(current, connection)
+                value = self._call(attempt, ours)
+                if ours.session is not None:
+                    _flush(ours)
+                owner.write_in(connection, attempt.record(value))
+        except StoreError as error:
+            if not owner.settle_unknown():
+                raise Raised(error) from error
+            return
+        owner.seq += 1
+
+    def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
+        timeout = attempt.policy.timeout
+        try:
+            with context.in_attempt(ours), running_on(None):
+                if inspect.iscoroutinefunction(attempt.fn):
+                    return self._loop.run(
+                        attempt.fn(*attempt.args, **attempt.kwargs),
+                        None if timeout is None else timeout.total_seconds(),
+                    )
+                if timeout is None:
+                    return attempt.fn(*attempt.args, **attempt.kwargs)
+                return self._call_in_time(attempt, timeout.total_seconds())
+        except Leave as error:
+            raise Raised(RuntimeError(f"{attempt.what} leaked control flow of aft")) from error
+        except CATCHABLE as error:
+            raise Raised(error) from error
+
+    def _call_in_time(self, attempt: Attempt, seconds: float) -> Any:
+        """Wait so long for a function on a thread of its own; one that is given up tells ``late`` when it returns."""
+        outcome: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        given_up = threading.Lock()  # held by whoever decides first: the function's end, or the time limit
+
+        def call() -> None:
+            try:
+                returned, value = True, attempt.fn(*attempt.args, **attempt.kwargs)
+            except CATCHABLE as error:
+                returned, value = False, error
+            if given_up.acquire(blocking=False):
+                outcome.put((returned, value))
+            elif returned:
+                attempt.late(value)
+
+        here = contextvars.copy_context()
+        thread = threading.Thread(target=here.run, args=(call,), name=f"aft-{attempt.what}", daemon=True)
+        thread.start()
+        try:
+            returned, value = outcome.get(timeout=seconds)
+        except queue.Empty:
+            if given_up.acquire(blocking=False):
+                self.abandoned.append(thread)
+                limit = durations.spell(attempt.policy.timeout or durations.parse(seconds))
+                raise TimeoutError(f"{attempt.what} did not return within {limit}") from None
+            returned, value = outcome.get()
+        if returned:
+            return value
+        raise value
+
+
+def _check_lease(owner: Owner) -> None:
+    if not owner.lease.holds():
+        raise StoreError("the lease of this worker is over; its runs are somebody else's", transient=False)
+
+
+def _flush(ours: AttemptContext) -> None:
+    assert ours.session is not None
+    try:
+        ours.session.flush()
+    except CATCHABLE as error:
+        raise Raised(error) from error
+    ours.session.close()

@@ -1,0 +1,131 @@
+"""Where is this code running: in a flow, in an attempt of an activity, or outside a run?
+
+Context variables carry the answer, also into the event loop's thread. In a flow, activities are durable. In an attempt
+(and so in compensators), and outside, they are the plain functions they wrap.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import uuid as uuid_module
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from aft.errors import DefinitionError
+from aft.ids import RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Where an activity or a flow finds itself; ``key`` is the same for every attempt of the same step."""
+
+    run_id: RunId | None
+    key: str
+    attempt: int
+    epoch: int
+    activity: str | None = None
+
+
+class FlowContext(Protocol):
+    """What a flow's code may ask of the engine."""
+
+    def current(self) -> Current: ...
+    def now(self) -> datetime: ...
+    def uuid(self) -> uuid_module.UUID: ...
+    def random(self) -> random_module.Random: ...
+    def savepoint(self, name: str) -> AbstractContextManager[None]: ...
+    def call(self, activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+@dataclass(slots=True)
+class AttemptContext:
+    """What an attempt's code may ask of the engine."""
+
+    current: Current
+    connection: Connection | None = None
+    session: Session | None = None
+
+
+_flow: ContextVar[FlowContext | None] = ContextVar("aft_flow", default=None)
+_attempt: ContextVar[AttemptContext | None] = ContextVar("aft_attempt", default=None)
+
+
+def flow_context() -> FlowContext | None:
+    """The flow whose code is running; None inside an attempt and outside a run."""
+    return None if _attempt.get() is not None else _flow.get()
+
+
+@contextmanager
+def in_flow(context: FlowContext) -> Iterator[None]:
+    """Let the code in this block be a flow's."""
+    flow_token, attempt_token = _flow.set(context), _attempt.set(None)
+    try:
+        yield
+    finally:
+        _flow.reset(flow_token)
+        _attempt.reset(attempt_token)
+
+
+@contextmanager
+def in_attempt(context: AttemptContext) -> Iterator[None]:
+    """Let the code in this block be an attempt's."""
+    token = _attempt.set(context)
+    try:
+        yield
+    finally:
+        _attempt.reset(token)
+
+
+def current() -> Current:
+    """Tell where this code is running: run id, idempotency key, attempt, epoch.
+
+    Outside a run there is no run id, and the key is a fresh one each time: such a call is an operation of its own.
+    """
+    if (attempt := _attempt.get()) is not None:
+        return attempt.current
+    if (flow := _flow.get()) is not None:
+        return flow.current()
+    return Current(run_id=None, key=str(uuid_module.uuid4()), attempt=1, epoch=0)
+
+
+def now() -> datetime:
+    """Tell the time; in a flow, the moment of the last recorded outcome, so that a replay sees the same."""
+    flow = flow_context()
+    return datetime.now(UTC) if flow is None else flow.now()
+
+
+def uuid() -> uuid_module.UUID:
+    """Make a UUID; in a flow, the same one again on replay."""
+    flow = flow_context()
+    return uuid_module.uuid4() if flow is None else flow.uuid()
+
+
+def random() -> random_module.Random:
+    """Give a generator of random numbers; in a flow it is seeded by the run, so that a replay draws the same."""
+    flow = flow_context()
+    return random_module.Random() if flow is None else flow.random()
+
+
+def session() -> Session:
+    """Give the SQLAlchemy session of a transactional activity: what it does commits with the outcome, or not at all."""
+    attempt = _attempt.get()
+    if attempt is None or attempt.connection is None:
+        raise DefinitionError(
+            "aft.session() works only inside an activity declared with transactional=True, while it runs in a flow"
+        )
+    if attempt.session is None:
+        attempt.session = Session(bind=attempt.connection)
+    return attempt.session
+
+
+def savepoint(name: str = "") -> AbstractContextManager[None]:
+    """Unwind what was pushed in this block if an exception leaves it; then the exception travels on."""
+    flow = flow_context()
+    return nullcontext() if flow is None else flow.savepoint(name)

@@ -1,0 +1,164 @@
+"""From an exception to a fault, and from a fault back to an exception.
+
+A fault holds what only the process that caught the exception knows; the dispatcher decides from it without the user's
+code. On replay the exception's class is looked up among modules that are already imported, never imported by a stored
+name; where it cannot be rebuilt, the flow gets ``ActivityFailed``. Both carry ``.fault``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from aft import durations
+from aft.codec import decode_untyped, encode_loosely
+from aft.errors import ActivityFailed, CodecError, Recoverable, Unrecoverable
+from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.flows.policy import Policy
+from aft.ids import FaultId, RunId, StepPath, new_id
+from aft.recovery import knowledge
+from aft.recovery.levels import Ladder
+
+#: Characters of a message, and of a traceback, that are kept; of the latter its end.
+MOST_MESSAGE = 10_000
+MOST_TRACEBACK = 50_000
+
+#: Exceptions that, raised by the flow function itself, are taken for bugs: the run is parked, not undone.
+BUGS = (NameError, AttributeError, TypeError, ImportError, AssertionError, SyntaxError)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something failed: run, step, and how often before."""
+
+    run_id: RunId
+    epoch: int
+    path: StepPath | None
+    kind: FaultKind
+    name: str
+    failures: int = 0
+
+
+def describe(
+    error: BaseException,
+    place: Place,
+    policy: Policy,
+    ladder: Ladder,
+    at: datetime,
+    *,
+    state: FaultState = FaultState.OPEN,
+    verdict: str | None = None,
+) -> Fault:
+    """Make the fault that records an exception. Never raises, whatever the exception's own methods do."""
+    args, exact = encode_loosely(list(error.args))
+    lineage = knowledge.mro_names(type(error))
+    return Fault(
+        id=FaultId(new_id()),
+        run_id=place.run_id,
+        path=place.path,
+        kind=place.kind,
+        name=place.name,
+        state=state,
+        epoch=place.epoch,
+        attempt=place.failures + 1,
+        type=lineage[0][:400],
+        lineage=tuple(lineage),
+        message=_clean(_text(error))[:MOST_MESSAGE],
+        args=args,
+        exact=exact,
+        traceback=_clean(_trace(error))[-MOST_TRACEBACK:],
+        said=said(error),
+        declared=policy.answer(error),
+        status=knowledge.http_status(error),
+        after=_after(error, at),
+        ladder=json.dumps(ladder.encode()),
+        raised_at=at,
+        verdict=verdict,
+    )
+
+
+def said(error: BaseException) -> Answer | None:
+    """What the exception says of itself."""
+    if isinstance(error, Recoverable):
+        return Answer.RECOVERABLE
+    return Answer.UNRECOVERABLE if isinstance(error, Unrecoverable) else None
+
+
+def passes(error: BaseException, policy: Policy) -> bool:
+    """Tell whether an immediate retry makes sense, as far as this process can know: rules are not asked for it."""
+    answer = said(error) or policy.answer(error)
+    if answer is not None:
+        return answer is Answer.RECOVERABLE
+    lineage = knowledge.mro_names(type(error))
+    return knowledge.judge(lineage, knowledge.http_status(error), _text(error)).recoverable
+
+
+def rebuild(fault: Fault) -> Exception:
+    """Make the exception that a flow sees for a final failure; calls no ``__init__`` and imports nothing."""
+    cls = _find_class(fault.type)
+    if cls is not None and fault.exact:
+        try:
+            error = cls.__new__(cls)
+            error.args = tuple(decode_untyped(fault.args))
+            error.fault = fault  # type: ignore[attr-defined]
+            return error
+        except (TypeError, ValueError, AttributeError, CodecError):
+            pass  # not a class that can be made this way
+    return ActivityFailed(f"activity {fault.name!r} failed for good: {fault}", fault)
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """The fault that an exception was rebuilt from, if it was."""
+    fault = getattr(error, "fault", None)
+    return fault if isinstance(fault, Fault) else None
+
+
+def is_bug(error: BaseException) -> bool:
+    """Tell whether an exception that left a flow is a bug in the flow's own code, to be parked and fixed."""
+    return isinstance(error, BUGS) and fault_of(error) is None
+
+
+def _find_class(name: str) -> type[Exception] | None:
+    parts = name.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:split]))
+        if module is None:
+            continue
+        found: object = module
+        for part in parts[split:]:
+            # vars() instead of getattr: a module's or class's own __getattr__ could run code, even import.
+            found = vars(found).get(part) if hasattr(found, "__dict__") else None
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    return None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"({type(error).__name__} cannot be shown: its __str__ raised {type(broken).__name__})"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return ""
+
+
+def _clean(text: str) -> str:
+    # PostgreSQL stores no NUL in text, and no driver stores lone surrogates.
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _after(error: BaseException, at: datetime) -> timedelta | None:
+    if isinstance(error, Recoverable) and error.after is not None:
+        try:
+            return durations.parse(error.after)
+        except ValueError:
+            return None
+    return knowledge.retry_after(error, at)

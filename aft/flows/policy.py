@@ -1,0 +1,54 @@
+"""How is a function tried, and what does its declaration say of an exception?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aft.fault import Answer
+from aft.recovery.levels import Ladder
+
+#: Exception classes, or a function that looks at the exception.
+Declared = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How an activity or a compensator is tried. None means: as the settings say."""
+
+    ladder: Ladder | None = None
+    immediate: int | None = None
+    timeout: timedelta | None = None
+    recoverable: Declared = ()
+    unrecoverable: Declared = ()
+    transactional: bool = False
+
+    def answer(self, error: BaseException) -> Answer | None:
+        """Say what is declared of an exception: the nearest class along its bases decides, then the functions."""
+        passing, lasting = _classes(self.recoverable), _classes(self.unrecoverable)
+        for cls in type(error).__mro__:
+            if cls in lasting:
+                return Answer.UNRECOVERABLE
+            if cls in passing:
+                return Answer.RECOVERABLE
+        if _predicate(self.unrecoverable, error):
+            return Answer.UNRECOVERABLE
+        if _predicate(self.recoverable, error):
+            return Answer.RECOVERABLE
+        return None
+
+
+def _classes(declared: Declared) -> tuple[type[BaseException], ...]:
+    if isinstance(declared, tuple):
+        return declared
+    return (declared,) if isinstance(declared, type) else ()
+
+
+def _predicate(declared: Declared, error: BaseException) -> bool:
+    if isinstance(declared, tuple | type):
+        return False
+    try:
+        return bool(declared(error))
+    except Exception:
+        return False  # a predicate that fails has no opinion; the fault itself must not be lost

@@ -1,0 +1,45 @@
+"""Reading a journal back: which outcomes are recorded, and does the code still ask for them?
+
+The flow's code asks step by step. A recorded outcome is handed out once, if its kind and name are those of the step
+that asks. Anything else means that code and journal have parted: :class:`Diverged` tells which step.
+"""
+
+from __future__ import annotations
+
+from aft.errors import ReplayDiverged
+from aft.ids import StepPath
+from aft.runs.journal import Entry, EntryKind
+
+
+class Replay:
+    """The journal of one run, being replayed. One thread at a time."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._left = {entry.path: entry for entry in entries}
+
+    def take(self, path: StepPath, kind: EntryKind, name: str) -> Entry | None:
+        """Hand out the outcome of a step; None if it has none yet, which only the newest step may have."""
+        entry = self._left.pop(path, None)
+        if entry is None:
+            self.check_spent(f"the code now calls {kind.value} {name!r} as step {path}")
+            return None
+        if (entry.kind, entry.name) != (kind, name):
+            raise ReplayDiverged(
+                f"step {path} is {entry.kind.value} {entry.name!r} in the journal, but the code now calls "
+                f"{kind.value} {name!r} there; bring back code that matches, then retry"
+            )
+        return entry
+
+    def peek(self, path: StepPath, kind: EntryKind) -> Entry | None:
+        """Hand out the outcome of a step that may have been recorded, or not, at this point of the code."""
+        entry = self._left.get(path)
+        return self._left.pop(path) if entry is not None and entry.kind is kind else None
+
+    def check_spent(self, now: str) -> None:
+        """Raise ReplayDiverged if the journal has outcomes that the code did not ask for."""
+        if self._left:
+            entry = next(iter(self._left.values()))
+            raise ReplayDiverged(
+                f"{now}, but the journal goes on with step {entry.path}, {entry.kind.value} {entry.name!r}; "
+                "bring back code that matches, then retry"
+            )

@@ -1,0 +1,168 @@
+"""Executing a run that this process owns, until it ends, waits, is handed over or parked.
+
+Who may run at the same time: nobody for this run, unless this process has lost it and does not know yet; then its next
+guarded write is refused (``Fenced``) and it stops, having written nothing. A crash anywhere leaves what was committed:
+the journal up to the last outcome, the stack down from the frame being undone. The lease runs out, the run is rescued,
+the next owner replays and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from sqlalchemy import Connection
+
+from aft.compensation import stack
+from aft.compensation.stack import FrameState
+from aft.errors import StoreError
+from aft.fault import Fault, FaultKind, FaultState
+from aft.flows import failures, writing
+from aft.flows.execution import Execution, must_park
+from aft.flows.failures import Place
+from aft.flows.leaving import Leave
+from aft.flows.policy import Policy
+from aft.flows.steps import Stepper
+from aft.flows.tools import Tools
+from aft.flows.unwind import unwind
+from aft.runs import faults, inbox, journal
+from aft.runs.inbox import Letter, Verb
+from aft.runs.journal import Entry
+from aft.runs.owner import Fenced, Owner
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.telemetry import RunReleased
+
+
+class Runner:
+    """Executes runs with a process's tools. Thread-safe: what belongs to one run is made for it."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def run(self, row: RunRow, *, fresh: bool = False) -> list[threading.Thread]:
+        """Execute an owned run; ``fresh`` if it was just made, so that there is nothing to read.
+
+        Returns the threads of attempts that were given up and have not returned: they still hold resources.
+        """
+        owner = Owner(self._tools.store, self._tools.lease, row)
+        stepper = Stepper(self._tools, owner)
+        try:
+            entries = [] if fresh else self._load(stepper)
+            self._carry_out(stepper, entries)
+        except Leave as leave:
+            if leave.lost:
+                self._lost(row, leave.why)
+        except (Fenced, StoreError) as error:
+            self._lost(row, str(error))
+        return stepper.performer.abandoned
+
+    def _lost(self, row: RunRow, why: str) -> None:
+        """Nothing more may be written by us. Lease and sweeper see to it that somebody goes on."""
+        self._tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=why))
+
+    def _load(self, stepper: Stepper) -> list[Entry]:
+        """Read what is recorded; only after the claim has committed, or it could be a stale owner's world."""
+        owner = stepper.owner
+        with self._tools.store.read() as connection:
+            entries = journal.load(connection, owner.run_id)
+            live = faults.live_of_run(connection, owner.run_id)
+            armed = stack.armed(connection, owner.run_id)
+            letters = inbox.unread(connection, owner.run_id) if owner.inbox_seq else []
+        stepper.remember(live, armed)
+        if letters:
+            self._obey(stepper, letters, live)
+        return entries
+
+    def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
+        row = stepper.owner.run
+        if row.ended_as is not None:
+            unwind(stepper, None, None, late=True)
+            writing.release(self._tools, stepper.owner)
+        elif row.status is Status.COMPENSATING:
+            self._unwind(stepper)
+        else:
+            self._play(stepper, entries)
+
+    # Forward ----------------------------------------------------------------------------------------------------
+
+    def _play(self, stepper: Stepper, entries: list[Entry]) -> None:
+        row = stepper.owner.run
+        flow = self._tools.registry.flow(row.flow, row.version)
+        execution = Execution(stepper, flow, entries)
+        try:
+            value = execution.play()
+            result = flow.result.encode(value, "result")
+        except Exception as error:
+            self._failed(stepper, execution, error)
+            return
+        writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
+
+    def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
+        """An exception left the flow's code: park for its mistakes, undo everything for the rest."""
+        if must_park(error):
+            execution.park(error)
+        execution.check_spent(f"the flow now raises {type(error).__name__}")
+        self._begin_unwinding(stepper, error)
+        self._unwind(stepper)
+
+    def _begin_unwinding(self, stepper: Stepper, error: Exception) -> None:
+        known = failures.fault_of(error)
+        fault = known or self._flow_fault(stepper, error)
+
+        def then(connection: Connection, seq: int) -> None:
+            if known is None:
+                faults.add(connection, self._tools.namespace, fault)
+
+        stepper.owner.write(then, status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
+        stepper.cause = fault
+
+    def _flow_fault(self, stepper: Stepper, error: Exception) -> Fault:
+        owner = stepper.owner
+        return failures.describe(
+            error,
+            Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
+            Policy(),
+            self._tools.ladder,
+            self._tools.clock.now(),
+            state=FaultState.FINAL,
+            verdict="raised by the flow itself: everything is undone",
+        )
+
+    # Backward ---------------------------------------------------------------------------------------------------
+
+    def _unwind(self, stepper: Stepper) -> None:
+        owner = stepper.owner
+        unwind(stepper, stepper.cause or self._cause(owner), None)
+        with self._tools.store.read() as connection:
+            skipped = stack.any_skipped(connection, owner.run_id)
+        writing.end(self._tools, owner, Status.FAILED if skipped else Status.COMPENSATED)
+
+    def _cause(self, owner: Owner) -> Fault | None:
+        with self._tools.store.read() as connection:
+            return faults.get(connection, self._tools.namespace, owner.run.fault_id or "")
+
+    # By hand ----------------------------------------------------------------------------------------------------
+
+    def _obey(self, stepper: Stepper, letters: list[Letter], live: list[Fault]) -> None:
+        """Do what people asked while the run was parked, in the transaction that marks their letters read."""
+        owner = stepper.owner
+        parked = [fault for fault in live if fault.state is FaultState.PARKED]
+
+        def then(connection: Connection, seq: int) -> None:
+            for letter in letters:
+                _settle_frame(connection, owner, letter)
+            faults.settle(connection, [fault.id for fault in parked], FaultState.RESOLVED)
+            inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
+
+        owner.write(then)
+        for fault in parked:
+            stepper.forget(fault)
+
+
+def _settle_frame(connection: Connection, owner: Owner, letter: Letter) -> None:
+    states: dict[Verb, FrameState] = {Verb.SKIP: FrameState.SKIPPED, Verb.DONE: FrameState.DONE}
+    if letter.verb in states:
+        path = str(letter.payload["path"]).removesuffix("/undo")
+        note: Any = letter.payload.get("note")
+        stack.settle_step(connection, owner.run_id, path, states[letter.verb], note)

@@ -1,0 +1,349 @@
+"""Executing one step for its run's owner: an activity forward, or a compensator backward.
+
+Both read alike: started, performed, recorded; or failed, described, left to the dispatcher. They differ in what their
+record holds, and in the state that a fault leaves the run in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection
+
+from aft.compensation import stack
+from aft.compensation.registry import UNKNOWN, Compensator
+from aft.compensation.stack import Frame, FrameState
+from aft.errors import CodecError, StoreError
+from aft.fault import Fault, FaultKind, FaultState
+from aft.flows import failures, writing
+from aft.flows.activity import Activity, compensator_policy
+from aft.flows.attempt import Attempt, Performer, Raised
+from aft.flows.context import Current
+from aft.flows.failures import Place
+from aft.flows.leaving import Leave
+from aft.flows.policy import Policy
+from aft.flows.tools import Tools
+from aft.ids import StepPath
+from aft.runs import faults, journal, late
+from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.late import LateEffect
+from aft.runs.owner import Owner
+from aft.runs.states import Status
+from aft.telemetry import ActivityRecorded, AttemptStarted, EffectLate, FrameCompensated
+
+#: Encodes a value and returns what writes it in the owner's transaction.
+Record = Callable[[Any], Callable[[Connection, int], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A function to be executed for a run; ``status`` is what a fault makes of the run, None: no change."""
+
+    kind: FaultKind
+    path: StepPath
+    name: str
+    policy: Policy
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    status: Status | None
+
+
+class Stepper:
+    """Executes the steps of one run; the run's live faults tell how often each has failed. One thread at a time."""
+
+    def __init__(self, tools: Tools, owner: Owner) -> None:
+        self.tools = tools
+        self.owner = owner
+        self.performer = Performer(tools.loop)
+        #: The failure that the run is being undone for, once that is known.
+        self.cause: Fault | None = None
+        self._faults: dict[StepPath, Fault] = {}
+        #: Aborts that this owner came to make good: settled with its next outcome.
+        self._aborts: list[str] = []
+        self._armed: set[str] = set()
+
+    def remember(self, live: list[Fault], armed: set[str]) -> None:
+        """Take over what earlier owners left: faults that are not settled, and armed frames."""
+        self._faults = {fault.path: fault for fault in live if fault.path is not None}
+        self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
+        self._armed = armed
+
+    def final_fault(self, path: StepPath) -> Fault | None:
+        """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
+        fault = self._faults.get(path)
+        return fault if fault is not None and fault.state is FaultState.FINAL else None
+
+    def forget(self, fault: Fault) -> None:
+        """Let a step begin anew, as a person asked."""
+        if fault.path is not None:
+            self._faults.pop(fault.path, None)
+
+    def key(self, path: str) -> str:
+        """The idempotency key of a step: the same for every attempt, and for nothing else."""
+        return f"{self.owner.run_id}/{self.owner.run.key_generation}/{path}"
+
+    def check_may_go_on(self) -> None:
+        """Leave at a step's boundary if this process is stopping."""
+        if self.tools.draining.is_set():
+            writing.hand_back(self.tools, self.owner, "this process is stopping")
+            raise Leave("this process is stopping")
+
+    # Forward ----------------------------------------------------------------------------------------------------
+
+    def execute(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Entry:
+        """Execute an activity and return its recorded outcome, or leave with a fault."""
+        self.check_may_go_on()
+        self._arm(activity, path, scope, args)
+        recorded: list[Entry] = []
+        started = self.tools.clock.ticks()
+
+        def record(value: Any) -> Callable[[Connection, int], None]:
+            entry = self._entry(activity, path, scope, args, activity.result.encode(value, "result"))
+            recorded[:] = [entry]
+            return lambda connection, seq: self._record(connection, seq, activity, entry)
+
+        positional, named = activity.arguments.call_arguments(activity.arguments.decode(args))
+        step = Step(
+            FaultKind.ACTIVITY,
+            path,
+            activity.name,
+            activity.policy,
+            activity.fn,
+            positional,
+            named,
+            Status.RECOVERING,
+        )
+        self._perform(step, record, lambda value: self._late(activity, path, scope, args, value))
+        self.tools.telemetry.emit(
+            ActivityRecorded(
+                run=self.owner.run_id,
+                path=path,
+                activity=activity.name,
+                outcome=Outcome.OK.value,
+                frame=activity.compensator.name if activity.compensator else None,
+                elapsed=timedelta(seconds=self.tools.clock.ticks() - started),
+            )
+        )
+        return recorded[0]
+
+    def record_failure(
+        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, fault: Fault
+    ) -> Entry:
+        """Journal that a step failed for good; from now on a replay raises it at its call site."""
+        entry = Entry(
+            path=path,
+            scope=scope,
+            kind=EntryKind.ACTIVITY,
+            name=activity.name,
+            outcome=Outcome.FAILED,
+            recorded_at=self.tools.clock.now(),
+            attempts=fault.attempt,
+            args=args,
+            fault_id=fault.id,
+            key_generation=self.owner.run.key_generation,
+        )
+        self.owner.write(lambda connection, seq: self._append(connection, seq, entry))
+        return entry
+
+    def record_undone(self, path: StepPath, scope: str, name: str) -> None:
+        """Journal that a savepoint's frames were unwound."""
+        entry = Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, self.tools.clock.now())
+        self.owner.write(lambda connection, seq: self._append(connection, seq, entry))
+
+    def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
+        """Push the frame of a ``when="started"`` activity before it is called, with a commit of its own."""
+        undo = activity.compensator
+        if undo is None or undo.when != "started" or path in self._armed:
+            return
+        self.owner.write(
+            lambda connection, seq: stack.push(
+                connection,
+                self.owner.run_id,
+                seq,
+                path,
+                scope,
+                activity.name,
+                undo.name,
+                at=self.tools.clock.now(),
+                state=FrameState.ARMED,
+                key_generation=self.owner.run.key_generation,
+                args=args,
+            )
+        )
+        self._armed.add(path)
+
+    def _entry(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str) -> Entry:
+        return Entry(
+            path=path,
+            scope=scope,
+            kind=EntryKind.ACTIVITY,
+            name=activity.name,
+            outcome=Outcome.OK,
+            recorded_at=self.tools.clock.now(),
+            attempts=self._failures(path) + 1,
+            args=args,
+            value=value,
+            key_generation=self.owner.run.key_generation,
+        )
+
+    def _record(self, connection: Connection, seq: int, activity: Activity[Any, Any], entry: Entry) -> None:
+        self._append(connection, seq, entry)
+        undo = activity.compensator
+        if undo is None:
+            return
+        if entry.path in self._armed:
+            stack.complete(connection, self.owner.run_id, entry.path, seq)
+            return
+        stack.push(
+            connection,
+            self.owner.run_id,
+            seq,
+            entry.path,
+            entry.scope,
+            activity.name,
+            undo.name,
+            at=entry.recorded_at,
+            key_generation=entry.key_generation,
+        )
+
+    def _append(self, connection: Connection, seq: int, entry: Entry) -> None:
+        journal.append(connection, self.owner.run_id, self.owner.epoch, seq, entry)
+        state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
+        self._settle(connection, entry.path, state)
+
+    # Backward ---------------------------------------------------------------------------------------------------
+
+    def undo(
+        self,
+        frame: Frame,
+        activity: Activity[Any, Any],
+        compensator: Compensator,
+        cause: Fault | None,
+        status: Status | None,
+    ) -> None:
+        """Run a frame's compensator and take the frame off, or leave with a fault; ``status`` is the run's then."""
+        self.check_may_go_on()
+        path = StepPath(f"{frame.path}/undo")
+        offered = activity.arguments.decode(frame.args or "{}")
+        offered["result"] = UNKNOWN if frame.value is None else activity.result.decode(frame.value)
+        offered["fault"] = cause
+        offered["key"] = self.key(path)
+
+        def settle(connection: Connection, seq: int) -> None:
+            stack.settle(connection, self.owner.run_id, frame.seq, FrameState.UNDONE)
+            self._settle(connection, path, FaultState.RESOLVED)
+
+        wanted = compensator.arguments(offered)
+        policy = compensator_policy(activity, compensator)
+        step = Step(FaultKind.COMPENSATOR, path, compensator.name, policy, compensator.fn, (), wanted, status)
+        # One that was given up and returns after all has undone it; the retry does so again under the same key.
+        self._perform(step, lambda value: settle, lambda value: None)
+        self.tools.telemetry.emit(
+            FrameCompensated(
+                run=self.owner.run_id, path=frame.path, activity=frame.activity, compensator=frame.compensator
+            )
+        )
+
+    # Both -------------------------------------------------------------------------------------------------------
+
+    def _perform(self, step: Step, record: Record, late: Callable[[Any], None]) -> None:
+        failed, immediate = self._failures(step.path), self.tools.immediate_of(step.policy)
+        current = Current(
+            run_id=self.owner.run_id,
+            key=self.key(step.path),
+            attempt=failed * (immediate + 1) + 1,
+            epoch=self.owner.epoch,
+            activity=step.name,
+        )
+        self.tools.telemetry.emit(
+            AttemptStarted(run=self.owner.run_id, path=step.path, activity=step.name, attempt=current.attempt)
+        )
+        attempt = Attempt(
+            owner=self.owner,
+            what=f"{step.kind.value} {step.name!r}",
+            current=current,
+            policy=step.policy,
+            immediate=immediate,
+            fn=step.fn,
+            args=step.args,
+            kwargs=step.kwargs,
+            record=record,
+            late=late,
+        )
+        try:
+            self.performer.perform(attempt)
+        except Raised as raised:
+            self._fail(step, raised.error)
+        except CodecError as error:
+            if step.policy.transactional:
+                self._fail(step, error)
+            self._park(step, error)
+        self._faults.pop(step.path, None)
+        self._aborts = []
+
+    def _fail(self, step: Step, error: BaseException) -> NoReturn:
+        fault = failures.describe(
+            error, self._place(step), step.policy, self.tools.ladder_of(step.policy), self.tools.clock.now()
+        )
+        before = self._faults.get(step.path)
+        replaces = [*self._aborts, *([before.id] if before is not None else [])]
+        writing.raise_fault(self.tools, self.owner, fault, step.status, replaces)
+        raise Leave(f"{step.name} failed")
+
+    def _park(self, step: Step, error: CodecError) -> NoReturn:
+        """Stop where an effect has happened whose result cannot be kept: undoing it may need that result."""
+        fault = failures.describe(
+            error,
+            self._place(step),
+            step.policy,
+            self.tools.ladder,
+            self.tools.clock.now(),
+            state=FaultState.PARKED,
+        )
+        reason = (
+            f"{step.kind.value} {step.name!r} (step {step.path}) returned what cannot be stored: {error}; "
+            "after the fix, retry executes it again under the same key"
+        )
+        writing.park(self.tools, self.owner, reason, fault)
+        raise Leave(reason)
+
+    def _place(self, step: Step) -> Place:
+        return Place(self.owner.run_id, self.owner.epoch, step.path, step.kind, step.name, self._failures(step.path))
+
+    def _late(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: Any) -> None:
+        """Keep an effect that nobody waited for any more, if it can be kept; whoever owns the run now is not asked."""
+        try:
+            effect = LateEffect(
+                run_id=self.owner.run_id,
+                namespace=self.tools.namespace,
+                path=path,
+                scope=scope,
+                activity=activity.name,
+                key=self.key(path),
+                key_generation=self.owner.run.key_generation,
+                compensator=activity.compensator.name if activity.compensator else None,
+                epoch=self.owner.epoch,
+                args=args,
+                value=activity.result.encode(value, "result"),
+            )
+            with self.tools.store.write() as connection:
+                late.write(connection, effect)
+            fate = "kept"
+        except (StoreError, CodecError) as error:
+            fate = f"unknown: {error}"
+        self.tools.telemetry.emit(EffectLate(run=self.owner.run_id, path=path, activity=activity.name, fate=fate))
+
+    def _failures(self, path: StepPath) -> int:
+        fault = self._faults.get(path)
+        return 0 if fault is None else fault.attempt
+
+    def _settle(self, connection: Connection, path: StepPath, state: FaultState) -> None:
+        fault = self._faults.get(path)
+        if fault is not None:
+            faults.settle(connection, [fault.id], state)
+        if self._aborts:
+            faults.settle(connection, self._aborts, FaultState.RESOLVED)

@@ -1,0 +1,46 @@
+"""What a process gives to everything that executes runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Event
+
+from aft.clock import Clock
+from aft.flows.loop import LoopThread
+from aft.flows.policy import Policy
+from aft.flows.registry import Registry
+from aft.recovery.levels import Ladder
+from aft.store import Store
+from aft.store.leases import Lease
+from aft.store.outbox import OutboxRow
+from aft.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The services and settings that executing a run needs."""
+
+    namespace: str
+    store: Store
+    lease: Lease
+    clock: Clock
+    telemetry: Telemetry
+    registry: Registry
+    loop: LoopThread
+    ladder: Ladder
+    immediate: int
+    grace: timedelta
+    #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.
+    send: Callable[[Sequence[OutboxRow]], None] | None = None
+    #: Set when this process is stopping: runs are given back at their next step.
+    draining: Event = field(default_factory=Event)
+
+    def ladder_of(self, policy: Policy) -> Ladder:
+        """The ladder in force."""
+        return self.ladder if policy.ladder is None else policy.ladder
+
+    def immediate_of(self, policy: Policy) -> int:
+        """The number of immediate retries in force."""
+        return self.immediate if policy.immediate is None else policy.immediate

@@ -1,0 +1,25 @@
+"""Ids: unique, and in the order of their making, so that new rows go to the end of an index."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NewType
+
+RunId = NewType("RunId", str)
+FaultId = NewType("FaultId", str)
+OrderId = NewType("OrderId", str)
+WorkerId = NewType("WorkerId", str)
+
+#: A step's place in its run: "3", or "3.1" for the first step under savepoint 3.
+StepPath = NewType("StepPath", str)
+
+
+def new_id() -> str:
+    """Make a UUID of version 7: 48 bits of milliseconds, then random bits."""
+    millis = time.time_ns() // 1_000_000
+    value = (millis << 80) | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | (0x7 << 76)
+    value = value & ~(0x3 << 62) | (0x2 << 62)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

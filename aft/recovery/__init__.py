@@ -1,0 +1,1 @@
+"""What becomes of a fault: tried again later, on which level, or final?"""

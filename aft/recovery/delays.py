@@ -1,0 +1,73 @@
+"""Which waits have a queue of their own? One for each declared wait, as many as a namespace may have.
+
+The waits are kept in the database, so that every dispatcher, ``aft broker declare`` and the relay know the same ones.
+Two dispatchers that add the last one at once may go one over the limit, which is for tidiness, not for safety.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from datetime import timedelta
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from aft import names
+from aft.brokers.base import Broker, Topology
+from aft.store import Store
+from aft.store.moments import now
+from aft.store.tables import delays
+
+#: Shorter waits are not worth a queue: the message goes straight to resume.
+SHORTEST = timedelta(milliseconds=1)
+
+
+class Delays:
+    """The delay queues of a namespace. Thread-safe."""
+
+    def __init__(self, store: Store, broker: Broker, namespace: str) -> None:
+        self._store = store
+        self._broker = broker
+        self._namespace = namespace
+        self._declared: frozenset[timedelta] = frozenset()
+        self._lock = threading.Lock()
+
+    def topology(self) -> Topology:
+        """The queues of this namespace as the database knows them."""
+        with self._store.read() as connection:
+            return Topology(self._namespace, frozenset(_waits(connection, self._namespace)))
+
+    def declare(self, waits: Iterable[timedelta]) -> Topology:
+        """Make sure that these waits, the known ones and the work queues exist at the broker."""
+        with self._lock:
+            with self._store.write() as connection:
+                for wait in sorted(set(waits)):
+                    _add(connection, self._namespace, wait)
+            topology = self.topology()
+            self._broker.declare(topology)
+            self._declared = topology.waits
+            return topology
+
+    def queue_for(self, wait: timedelta) -> str | None:
+        """Name the queue for a wait, made if need be; None if it must be the timer's."""
+        if wait not in self._declared:
+            self.declare([wait])
+        return names.delay(self._namespace, wait) if wait in self._declared else None
+
+
+def _waits(connection: Connection, namespace: str) -> list[timedelta]:
+    statement = select(delays.c.wait_ms).where(delays.c.namespace == namespace)
+    return [timedelta(milliseconds=wait) for wait in connection.execute(statement).scalars()]
+
+
+def _add(connection: Connection, namespace: str, wait: timedelta) -> None:
+    known = _waits(connection, namespace)
+    if wait < SHORTEST or wait in known or len(known) >= names.MOST_DELAYS:
+        return
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    connection.execute(
+        insert(delays)
+        .values(namespace=namespace, wait_ms=wait // timedelta(milliseconds=1), declared_at=now())
+        .on_conflict_do_nothing()
+    )

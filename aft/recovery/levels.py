@@ -1,0 +1,139 @@
+"""This fault has failed n times: what next?
+
+A ladder answers: wait that long and try again, on this level; or no level is left, the failure is final. It
+is a value: it can be declared, compared, stored with the fault and read again by a process that has none of
+the user's code. It counts nothing itself; the number of failures is the caller's, from the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from aft import durations
+
+#: Levels of one ladder; each distinct wait needs a delay queue of its own.
+MOST_LEVELS = 32
+#: Tries on one level.
+MOST_TRIES = 1_000_000
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Level:
+    """Wait, then try again, ``tries`` times: ``Level("5s", tries=3)``.
+
+    The wait is a text, a number of seconds or a timedelta, kept in whole milliseconds; 0 means at once.
+    Raises ValueError that says what would have been right.
+    """
+
+    wait: timedelta
+    tries: int
+
+    def __init__(self, wait: timedelta | float | str, tries: int = 1) -> None:
+        object.__setattr__(self, "wait", _whole(wait))
+        object.__setattr__(self, "tries", _counted(tries))
+
+    def __repr__(self) -> str:
+        return f"Level({durations.spell(self.wait)!r}, tries={self.tries})"
+
+
+def _whole(wait: timedelta | float | str) -> timedelta:
+    found = durations.parse(wait)
+    if timedelta(0) < found < _MILLISECOND:
+        raise ValueError(f"a level cannot wait {wait!r}; 1ms is the least, or 0 for no wait at all")
+    return round(found / _MILLISECOND) * _MILLISECOND
+
+
+def _counted(tries: int) -> int:
+    if type(tries) is not int or not 1 <= tries <= MOST_TRIES:
+        raise ValueError(f"tries={tries!r} of a level must be a whole number from 1 to {MOST_TRIES}")
+    return tries
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Where a fault stands: on which level, at which try of that level, and how long it waits before it."""
+
+    level: int  #: 1 is the first
+    attempt_in_level: int  #: 1 is the first
+    wait: timedelta
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The levels through which a recoverable fault climbs; without levels every fault is final at once."""
+
+    levels: tuple[Level, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.levels) > MOST_LEVELS:
+            raise ValueError(f"{len(self.levels)} levels; {MOST_LEVELS} are the most")
+
+    @classmethod
+    def of(cls, levels: Sequence[Level | str | float | timedelta]) -> Ladder:
+        """Make a ladder of levels; a bare wait, ``"10m"``, is a level of one try. Raises ValueError."""
+        if isinstance(levels, str | bytes) or not isinstance(levels, Sequence):
+            raise ValueError(f"{levels!r} is not a list of levels; write [aft.Level('5s', tries=3), '10m']")
+        return cls(tuple(level if isinstance(level, Level) else Level(level) for level in levels))
+
+    @classmethod
+    def parse(cls, text: str) -> Ladder:
+        """Read a ladder as settings spell it: ``"5s*3, 1m*2, 10m"``; empty or ``none`` is no level at all."""
+        if text.strip().lower() in ("", "none"):
+            return cls()
+        return cls(tuple(_read_level(part, text) for part in text.split(",")))
+
+    def rung(self, failures: int) -> Rung | None:
+        """Say what follows the nth failure (n from 1): the rung to wait on, or None when none is left."""
+        if type(failures) is not int or failures < 1:
+            raise ValueError(f"failures={failures!r} must be a whole number from 1: nothing has failed yet")
+        left = failures
+        for number, level in enumerate(self.levels, start=1):
+            if left <= level.tries:
+                return Rung(number, left, level.wait)
+            left -= level.tries
+        return None
+
+    @property
+    def total_tries(self) -> int:
+        """How many tries all levels allow together, after the first execution."""
+        return sum(level.tries for level in self.levels)
+
+    @property
+    def waits(self) -> frozenset[timedelta]:
+        """The distinct waits: one delay queue each."""
+        return frozenset(level.wait for level in self.levels)
+
+    def encode(self) -> list[list[int]]:
+        """Spell the ladder for JSON: ``[[wait in milliseconds, tries], …]``."""
+        return [[level.wait // _MILLISECOND, level.tries] for level in self.levels]
+
+    @classmethod
+    def decode(cls, value: Any) -> Ladder:
+        """Read what :meth:`encode` wrote; raises ValueError on anything else."""
+        if not isinstance(value, list):
+            raise ValueError(f"a stored ladder must be a list, not a {type(value).__name__}")
+        return cls(tuple(map(_decode_level, value[: MOST_LEVELS + 1])))
+
+
+def _read_level(part: str, text: str) -> Level:
+    wait, star, tries = (piece.strip() for piece in part.partition("*"))
+    if star and not (tries.isascii() and tries.isdigit() and len(tries) < 10):
+        raise ValueError(f"{part.strip()!r} in {text!r} is not a level; write '5s*3' for three tries after 5s each")
+    try:
+        return Level(wait, int(tries) if star else 1)
+    except ValueError as error:
+        raise ValueError(f"{part.strip()!r} in {text!r} is not a level: {error}") from None
+
+
+def _decode_level(pair: Any) -> Level:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
+        raise ValueError("a stored level must be [wait in milliseconds, tries]")
+    milliseconds, tries = pair
+    if not 0 <= milliseconds <= durations.LONGEST // _MILLISECOND:
+        raise ValueError("a stored level's wait must be between 0 and ten years, in milliseconds")
+    return Level(timedelta(milliseconds=milliseconds), tries)

@@ -1,0 +1,81 @@
+"""Who publishes what the outbox holds? Its writer at once; the relay whatever is left.
+
+``send`` may be called by any number of threads and processes for rows that each of them holds. A crash before the
+broker's confirm loses nothing: the row is still there, and free when its hold is over. A crash after the confirm
+publishes twice, which consumers expect. A broker that lost its queues (wiped, or a new node) is told them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aft.brokers.base import Broker, Outgoing, Topology
+from aft.errors import BrokerError, StoreError, Unroutable
+from aft.store import Store, outbox
+from aft.store.outbox import OutboxRow
+from aft.telemetry import OutboxRelayed, Telemetry
+
+#: Rows that one round of the relay takes.
+BATCH = 500
+
+
+class Relay:
+    """Publishes outbox rows. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        namespace: str,
+        topology: Callable[[], Topology],
+        telemetry: Telemetry,
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._namespace = namespace
+        self._topology = topology
+        self._telemetry = telemetry
+
+    def send(self, rows: Sequence[OutboxRow]) -> None:
+        """Publish rows that the caller holds, and delete them. Raises BrokerError or StoreError; then they stay."""
+        if not rows:
+            return
+        messages = [Outgoing(row.queue, row.body.encode()) for row in rows]
+        try:
+            self._broker.publish(messages)
+        except Unroutable:
+            self._broker.declare(self._topology())
+            self._broker.publish(messages)
+        with self._store.write() as connection:
+            outbox.confirm(connection, [row.id for row in rows])
+
+    def try_send(self, rows: Sequence[OutboxRow]) -> None:
+        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do later."""
+        try:
+            self.send(rows)
+        except (BrokerError, StoreError):
+            # Not lost: the rows are in the outbox, and free when our hold on them is over.
+            return
+
+    def run_once(self) -> int:
+        """Publish what nobody holds; tells how many. Reads only, when there is nothing."""
+        with self._store.read() as connection:
+            if not outbox.any_free(connection, self._namespace):
+                return 0
+        with self._store.write() as connection:
+            rows = outbox.take(connection, self._namespace, BATCH)
+        try:
+            self.send(rows)
+        except (BrokerError, StoreError):
+            self._let_go(rows)
+            raise
+        if rows:
+            self._telemetry.emit(OutboxRelayed(messages=len(rows)))
+        return len(rows)
+
+    def _let_go(self, rows: Sequence[OutboxRow]) -> None:
+        try:
+            with self._store.write() as connection:
+                outbox.let_go(connection, [row.id for row in rows])
+        except StoreError:
+            return  # the hold runs out by itself

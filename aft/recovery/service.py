@@ -1,0 +1,57 @@
+"""A thread that does one thing again and again until it is told to stop, and survives what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from aft.errors import AftError
+from aft.telemetry import ServiceFailed, Telemetry, logger
+
+#: Seconds a service waits after an error: at first, and at the most.
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+
+class Service:
+    """Calls ``step`` until stopped; a step returns how many seconds may pass before the next.
+
+    An error is told and waited out, longer each time it repeats. Emits: ``ServiceFailed``.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], telemetry: Telemetry) -> None:
+        self._name = name
+        self._step = step
+        self._telemetry = telemetry
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"aft-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end after the step it is in."""
+        self._stopping.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for its end; False if it has not ended in time."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        errors = 0
+        while not self._stopping.is_set():
+            try:
+                pause = self._step()
+                errors = 0
+            except Exception as error:
+                # The edge of a thread: whatever happened, the next step may succeed, and nobody else would do it.
+                if not isinstance(error, AftError):
+                    logger.exception("service failed: service=%s", self._name)
+                self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
+                errors += 1
+                pause = min(LONGEST_WAIT, FIRST_WAIT * 2**errors) * random.uniform(0.5, 1.0)
+            if pause > 0:
+                self._stopping.wait(pause)

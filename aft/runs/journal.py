@@ -1,0 +1,84 @@
+"""The journal: recorded outcomes of a run's steps. Rows are final; replay reads them in order of completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from aft.ids import FaultId, RunId, StepPath
+from aft.store.tables import journal
+
+
+class EntryKind(StrEnum):
+    """What kind of step was recorded."""
+
+    ACTIVITY = "activity"  #: an activity was called
+    SAVEPOINT = "savepoint"  #: a savepoint was undone
+
+
+class Outcome(StrEnum):
+    """How a step ended."""
+
+    OK = "ok"  #: it returned ``value``
+    FAILED = "failed"  #: it raised the fault ``fault_id``, for good
+    UNDONE = "undone"  #: the frames under it were unwound
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded outcome."""
+
+    path: StepPath
+    scope: str
+    kind: EntryKind
+    name: str
+    outcome: Outcome
+    recorded_at: datetime
+    attempts: int = 1
+    args: str | None = None
+    value: str | None = None
+    fault_id: FaultId | None = None
+    key_generation: int = 0
+
+
+_INSERT = insert(journal)
+_LOAD_COLUMNS = [journal.c[name] for name in Entry.__slots__]
+
+
+def append(connection: Connection, run_id: RunId, epoch: int, seq: int, entry: Entry) -> None:
+    """Write an outcome; only in the transaction of a guarded write, whose ``seq`` it takes."""
+    connection.execute(
+        _INSERT,
+        {
+            "run_id": run_id,
+            "epoch": epoch,
+            "seq": seq,
+            "path": entry.path,
+            "scope": entry.scope,
+            "kind": entry.kind.value,
+            "name": entry.name,
+            "outcome": entry.outcome.value,
+            "recorded_at": entry.recorded_at,
+            "attempts": entry.attempts,
+            "args": entry.args,
+            "value": entry.value,
+            "fault_id": entry.fault_id,
+            "key_generation": entry.key_generation,
+        },
+    )
+
+
+def load(connection: Connection, run_id: RunId) -> list[Entry]:
+    """Read the run's outcomes, in the order in which they were completed."""
+    statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq)
+    return [_entry(dict(row._mapping)) for row in connection.execute(statement)]
+
+
+def _entry(values: dict[str, Any]) -> Entry:
+    values["kind"] = EntryKind(values["kind"])
+    values["outcome"] = Outcome(values["outcome"])
+    return Entry(**values)

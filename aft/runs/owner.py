@@ -1,0 +1,175 @@
+"""Becoming a run's owner, and writing as one.
+
+Who may run at the same time: any number of workers that want the run, a sweeper that rescues it, an owner that does
+not know yet that it lost the run, operators that append to its inbox.
+
+- ``claim`` is one guarded UPDATE: whoever changes ``wake_id`` to null has the run, everybody else finds no row.
+  The epoch rises with it; the journal is read only after that has committed.
+- Each write of the owner first updates the run's row ``WHERE epoch, worker and seq are mine``. That statement checks
+  and locks at once: a rescuer either waits until the write has committed, or has committed before, and then the
+  statement finds no row. A plain ``WHERE EXISTS (SELECT … epoch …)`` would read a snapshot and could commit after a
+  rescuer took over.
+- ``seq`` counts the owner's writes. It orders journal and frames, and it answers the question that a lost COMMIT
+  leaves: if the row says ``seq + 1`` under our epoch, the commit happened; if ``seq``, it did not.
+
+What a crash leaves: before the commit nothing; after it everything, and the row still names the dead owner until its
+lease runs out and the sweeper takes the run away from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, case, func, select, tuple_, update
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+
+from aft.errors import StoreError
+from aft.ids import RunId, WorkerId
+from aft.runs.rows import COLUMNS, RunRow, from_row
+from aft.runs.states import Status, sources
+from aft.store import Store
+from aft.store.leases import Lease
+from aft.store.moments import now
+from aft.store.tables import runs
+
+#: (flow, version) pairs that a process has code for.
+Known = Sequence[tuple[str, int]]
+
+
+class Fenced(Exception):
+    """Raised when a write was refused because the run has another owner, or none; nothing was written."""
+
+
+_CLAIMED: dict[str, Any] = {
+    "epoch": runs.c.epoch + 1,
+    "wake_id": None,
+    "due_at": None,
+    "sweep_at": None,
+    "reason": None,
+    "started_at": func.coalesce(runs.c.started_at, now()),
+    "updated_at": now(),
+    # An ended run is claimed only to settle something late, and keeps its end.
+    "status": case(
+        (runs.c.ended_as.is_not(None), runs.c.ended_as),
+        (runs.c.cause.is_not(None), Status.COMPENSATING.value),
+        else_=Status.RUNNING.value,
+    ),
+}
+
+
+def claim(connection: Connection, worker: WorkerId, wakes: dict[RunId, str], known: Known) -> list[RunRow]:
+    """Become the owner of those runs that await exactly the wake named for them; the others are not touched."""
+    statement = (
+        update(runs)
+        .where(
+            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes.items())),
+            runs.c.worker_id.is_(None),
+            tuple_(runs.c.flow, runs.c.version).in_(list(known)),
+        )
+        .values(worker_id=worker, **_CLAIMED)
+        .returning(*COLUMNS)
+    )
+    return [from_row(row) for row in connection.execute(statement)]
+
+
+def claim_due(
+    connection: Connection, namespace: str, worker: WorkerId, known: Known, limit: int
+) -> list[tuple[RunRow, str]]:
+    """Become the owner of runs whose time has come and that no message woke; with the wake of each."""
+    due = (
+        select(runs.c.id, runs.c.wake_id)
+        .where(
+            runs.c.namespace == namespace,
+            runs.c.sweep_at <= now(),
+            runs.c.worker_id.is_(None),
+            runs.c.wake_id.is_not(None),
+            tuple_(runs.c.flow, runs.c.version).in_(list(known)),
+        )
+        .order_by(runs.c.priority.desc(), runs.c.sweep_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    wakes = {RunId(row.id): str(row.wake_id) for row in connection.execute(due)}
+    if not wakes:
+        return []
+    return [(row, wakes[row.id]) for row in claim(connection, worker, wakes, known)]
+
+
+class Owner:
+    """This process's hold on one run: every write of the run's owner goes through ``write``. One thread at a time."""
+
+    def __init__(self, store: Store, lease: Lease, run: RunRow) -> None:
+        self.store = store
+        self.lease = lease
+        self.run = run
+        self.epoch = run.epoch
+        self.seq = run.seq
+        self.inbox_seq = run.inbox_seq
+
+    @property
+    def run_id(self) -> RunId:
+        return self.run.id
+
+    def write(self, then: Callable[[Connection, int], None], **changes: Any) -> None:
+        """Change the run's row and do ``then`` in one transaction, if the run is still ours; else raise Fenced.
+
+        The database being away is waited for until our lease is over; then StoreError tells that the outcome is
+        unknown. ``then`` may be called again; it gets the sequence number of this write.
+        """
+        for attempt in self._while_leased():
+            with attempt:
+                if attempt.retry_state.attempt_number > 1 and self._committed():
+                    break
+                with self.store.write() as connection:
+                    self.write_in(connection, then, **changes)
+        self.seq += 1
+
+    def write_in(self, connection: Connection, then: Callable[[Connection, int], None], **changes: Any) -> None:
+        """Do the same inside a transaction that is already open; ``seq`` must be raised after its commit."""
+        self.inbox_seq = guard(connection, self.run_id, self.lease.worker, self.epoch, self.seq, changes)
+        then(connection, self.seq + 1)
+
+    def settle_unknown(self) -> bool:
+        """After a transaction whose COMMIT had no answer: tell whether it happened, and count it if so."""
+        happened = False
+        for attempt in self._while_leased():
+            with attempt:
+                happened = self._committed()
+        self.seq += happened
+        return happened
+
+    def _committed(self) -> bool:
+        with self.store.read() as connection:
+            row = connection.execute(select(runs.c.epoch, runs.c.seq).where(runs.c.id == self.run_id)).one_or_none()
+        return row is not None and row.epoch == self.epoch and row.seq == self.seq + 1
+
+    def _while_leased(self) -> Retrying:
+        def lease_over(state: RetryCallState) -> bool:
+            return not self.lease.holds()
+
+        return Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
+            stop=lease_over,
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            reraise=True,
+        )
+
+
+_GUARD = update(runs).values(seq=runs.c.seq + 1, updated_at=now()).returning(runs.c.inbox_seq)
+
+
+def guard(
+    connection: Connection, run_id: RunId, worker: WorkerId, epoch: int, seq: int, changes: dict[str, Any]
+) -> int:
+    """Check and lock in one statement that the run is ours, and change it; returns its inbox's length."""
+    statement = _GUARD.where(runs.c.id == run_id, runs.c.epoch == epoch, runs.c.worker_id == worker, runs.c.seq == seq)
+    if "status" in changes:
+        # The transition function decides here too: an edge that does not exist finds no row.
+        statement = statement.where(runs.c.status.in_([source.value for source in sources(changes["status"])]))
+    if changes:
+        statement = statement.values(**changes)
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        raise Fenced(f"run {run_id} is no longer owned by {worker} in epoch {epoch}")
+    return int(row.inbox_seq)

@@ -1,0 +1,86 @@
+"""Taking runs away from owners whose lease is over. Each becomes a fault of kind *abort*, counted apart.
+
+Who may run at the same time: several sweepers, the owner that is not dead after all, and its heartbeat. Rows that
+another sweeper holds are skipped. The UPDATE names the epoch it saw: an owner that wrote meanwhile does not change the
+epoch, so it is taken over all the same, and fenced from its next write on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, case, select, update
+
+from aft import names
+from aft.envelope import Kind, Message
+from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.ids import FaultId, RunId, new_id
+from aft.runs import faults
+from aft.runs.states import ENDS, Status
+from aft.store import outbox
+from aft.store.moments import now
+from aft.store.outbox import HOLD, OutboxRow
+from aft.store.tables import runs, workers
+from aft.telemetry import RunRescued
+
+#: An owner's death leaves these states as they are; any other becomes ``recovering``.
+_KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
+
+
+def rescue(
+    connection: Connection, namespace: str, at: datetime, limit: int
+) -> tuple[list[RunRescued], list[OutboxRow]]:
+    """Take away up to ``limit`` runs of expired workers; the messages are the caller's to publish."""
+    expired = (
+        select(runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id)
+        .join(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, workers.c.expires_at < now())
+        .limit(limit)
+        .with_for_update(of=runs, skip_locked=True)
+    )
+    events: list[RunRescued] = []
+    messages: list[tuple[str, str]] = []
+    for row in connection.execute(expired).all():
+        connection.execute(
+            update(runs)
+            .where(runs.c.id == row.id, runs.c.epoch == row.epoch)
+            .values(
+                epoch=row.epoch + 1,
+                worker_id=None,
+                wake_id=None,
+                deaths=runs.c.deaths + 1,
+                updated_at=now(),
+                status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
+            )
+        )
+        fault = _abort(row.id, row.flow, row.epoch + 1, row.worker_id, at)
+        faults.add(connection, namespace, fault)
+        message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
+        messages.append((names.faults(namespace), message.encode()))
+        events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id))
+    return events, outbox.put(connection, namespace, messages, hold=HOLD)
+
+
+def _abort(run_id: RunId, flow: str, epoch: int, worker: str, at: datetime) -> Fault:
+    return Fault(
+        id=FaultId(new_id()),
+        run_id=run_id,
+        path=None,
+        kind=FaultKind.ABORT,
+        name=flow,
+        state=FaultState.OPEN,
+        epoch=epoch,
+        attempt=0,
+        type="aft.Abort",
+        lineage=("aft.Abort",),
+        message=f"worker {worker} was lost while it executed this run",
+        args="[]",
+        exact=True,
+        traceback="",
+        said=Answer.RECOVERABLE,
+        declared=None,
+        status=None,
+        after=None,
+        ladder="[]",
+        raised_at=at,
+    )

@@ -1,0 +1,98 @@
+"""In which states can a run be, and from which can it go where? Every change of state goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The state of a run."""
+
+    RUNNING = "running"  #: a worker executes it, or will as soon as one is free
+    WAITING = "waiting"  #: for a signal, a timer or a child
+    RECOVERING = "recovering"  #: a fault is in the ladder
+    COMPENSATING = "compensating"  #: what it did is being undone
+    SUSPENDED = "suspended"  #: stopped by hand or by a rule
+    PARKED = "parked"  #: waits for a person, with a reason
+    COMPLETED = "completed"  #: it has its result
+    COMPENSATED = "compensated"  #: it failed, and everything owed was undone
+    FAILED = "failed"  #: it failed, and a person let part of the undoing go
+    CANCELLED = "cancelled"  #: it was cancelled, and nothing was undone
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has come to its end."""
+        return self in ENDS
+
+
+#: States in which nothing more happens by itself.
+ENDS = frozenset({Status.COMPLETED, Status.COMPENSATED, Status.FAILED, Status.CANCELLED})
+
+#: Every edge. An ended run is parked only for an effect that arrived late, and returns to its end from there.
+EDGES: dict[Status, frozenset[Status]] = {
+    Status.RUNNING: frozenset(
+        {
+            Status.WAITING,
+            Status.RECOVERING,
+            Status.COMPENSATING,
+            Status.SUSPENDED,
+            Status.PARKED,
+            Status.COMPLETED,
+            Status.CANCELLED,
+        }
+    ),
+    Status.WAITING: frozenset(
+        {
+            Status.RUNNING,
+            Status.RECOVERING,
+            Status.COMPENSATING,
+            Status.SUSPENDED,
+            Status.PARKED,
+            Status.CANCELLED,
+        }
+    ),
+    Status.RECOVERING: frozenset(
+        {Status.RUNNING, Status.COMPENSATING, Status.SUSPENDED, Status.PARKED, Status.CANCELLED}
+    ),
+    Status.COMPENSATING: frozenset({Status.COMPENSATED, Status.FAILED, Status.PARKED}),
+    Status.SUSPENDED: frozenset(
+        {
+            Status.RUNNING,
+            Status.WAITING,
+            Status.RECOVERING,
+            Status.COMPENSATING,
+            Status.PARKED,
+            Status.CANCELLED,
+        }
+    ),
+    Status.PARKED: frozenset({Status.RUNNING, Status.COMPENSATING, Status.RECOVERING, *ENDS}),
+    Status.COMPLETED: frozenset({Status.COMPENSATING, Status.PARKED}),
+    Status.COMPENSATED: frozenset({Status.PARKED}),
+    Status.FAILED: frozenset({Status.PARKED}),
+    Status.CANCELLED: frozenset({Status.PARKED}),
+}
+
+
+class IllegalTransition(AssertionError):
+    """Raised when code tries an edge that does not exist: a defect of aft, never of its user."""
+
+
+def transition(current: Status, to: Status) -> Status:
+    """Return ``to`` if a run may go there; staying is always allowed."""
+    if to is not current and to not in EDGES[current]:
+        raise IllegalTransition(f"a run cannot go from {current.value} to {to.value}")
+    return to
+
+
+def sources(to: Status) -> Iterable[Status]:
+    """The states from which a run may come into ``to``, itself included: for the WHERE of a guarded write."""
+    return [status for status in Status if status is to or to in EDGES[status]]
+
+
+def diagram() -> str:
+    """Draw the states and edges in mermaid; the docs hold exactly this."""
+    lines = ["stateDiagram-v2", "    [*] --> running"]
+    lines += [f"    {start.value} --> {to.value}" for start in Status for to in Status if to in EDGES[start]]
+    lines += [f"    {status.value} --> [*]" for status in Status if status.ended]
+    return "\n".join(lines)

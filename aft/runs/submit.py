@@ -1,0 +1,91 @@
+"""Making a run durable. From the moment this has committed, it ends or is parked where a person sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from aft import names
+from aft.envelope import Message
+from aft.errors import KeyConflict
+from aft.ids import OrderId, RunId, WorkerId, new_id
+from aft.runs import rows
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.store import outbox
+from aft.store.moments import later, now
+from aft.store.tables import runs
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is to be run: flow, encoded arguments, and what the caller said about it."""
+
+    namespace: str
+    flow: str
+    version: int
+    args: str
+    key: str | None = None
+    priority: int = 0
+    owner: str | None = None
+
+
+def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
+    """Make a run that ``worker`` owns from the start; False: the key already named one, returned as it is."""
+    return _insert(connection, new, worker_id=worker, epoch=1, started_at=now())
+
+
+def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
+    """Make a run that some worker will take: woken by a message, or swept if that is lost."""
+    order = OrderId(new_id())
+    row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(grace.total_seconds()))
+    if made:
+        message = Message.about_order(row.id, order, at)
+        outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])
+    return row, made
+
+
+def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:
+    run_id = RunId(new_id())
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = (
+        insert(runs)
+        .values(
+            id=run_id,
+            namespace=new.namespace,
+            flow=new.flow,
+            version=new.version,
+            args=new.args,
+            key=new.key,
+            priority=new.priority,
+            owner=new.owner,
+            status=Status.RUNNING.value,
+            root_id=run_id,
+            created_at=now(),
+            updated_at=now(),
+            **ownership,
+        )
+        .on_conflict_do_nothing(index_elements=["namespace", "flow", "key"])
+        .returning(*rows.COLUMNS)
+    )
+    made = connection.execute(statement).one_or_none()
+    if made is not None:
+        return rows.from_row(made), True
+    return _same_run(connection, new), False
+
+
+def _same_run(connection: Connection, new: NewRun) -> RunRow:
+    statement = select(*rows.COLUMNS).where(
+        runs.c.namespace == new.namespace, runs.c.flow == new.flow, runs.c.key == new.key
+    )
+    row = rows.from_row(connection.execute(statement).one())
+    if row.args != new.args:
+        raise KeyConflict(
+            f"key {new.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "
+            f"arguments: {row.args} then, {new.args} now; use another key"
+        )
+    return row

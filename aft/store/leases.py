@@ -1,0 +1,137 @@
+"""Who owns a run, and since when may somebody else take it?
+
+A process that executes runs is a *worker*: one row with the time its lease expires, by the database's clock.
+A run names its worker and an *epoch*. All of a worker's runs live on its one lease, kept by one heartbeat
+statement per process::
+
+      worker A                            database                              anybody's sweeper
+         │  begin: INSERT worker ───────►  expires_at = now + lease
+         │  claim: UPDATE run ──────────►  worker = A, epoch 1 → 2
+         │  heartbeat, every lease/3 ───►  expires_at = now + lease
+         ╳  (killed, paused, cut off)
+                                           expires_at < now  ◄──────────────  rescue: UPDATE run
+                                           worker = none, epoch 2 → 3          WHERE epoch = 2 AND worker = A
+         │  (wakes up again)
+         │  record: UPDATE run ─────────►  WHERE epoch = 2: no row. Fenced: A writes nothing.
+
+The lease decides when a run *may* be taken; the epoch decides who *may write*. So a clock that is wrong costs a
+needless takeover, never a double outcome. Each guarded write locks the run's row in the statement that checks the
+epoch: a rescuer waits for it, or it waits for the rescuer and then finds the epoch gone.
+
+Crash points. After ``begin``: a row that owns nothing, pruned when long expired. Between two heartbeats: the lease
+runs out, the sweeper rescues. In ``end``: the row stays until it expires; its runs were given back before.
+A worker also keeps the time itself: it counts from *before* the renewal was sent, on a clock that neither jumps nor
+stops in sleep, and starts nothing new once that time is over. Then its view of the lease ends before the database's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import delete, insert, select, update
+
+from aft.clock import Clock
+from aft.errors import StoreError
+from aft.ids import WorkerId, new_id
+from aft.store.engine import Store
+from aft.store.moments import later, now
+from aft.store.tables import runs, workers
+from aft.telemetry import LeaseLost, Telemetry
+
+#: Heartbeats in the time of one lease: two may be lost.
+BEATS = 3
+#: Leases after which a dead worker's row that owns nothing is deleted.
+PRUNE_AFTER = 100
+
+
+class Lease:
+    """This process's membership among the workers. Thread-safe; beats on a thread of its own once begun."""
+
+    def __init__(self, store: Store, namespace: str, length: timedelta, clock: Clock, telemetry: Telemetry) -> None:
+        self.worker = WorkerId(new_id())
+        self._store = store
+        self._namespace = namespace
+        self._seconds = length.total_seconds()
+        self._clock = clock
+        self._telemetry = telemetry
+        self._deadline = float("-inf")
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, *, roles: Sequence[str] = (), flows: Sequence[str] = ()) -> None:
+        """Become a worker, and beat from now on."""
+        before = self._clock.ticks()
+        with self._store.write() as connection:
+            connection.execute(
+                insert(workers).values(
+                    id=self.worker,
+                    namespace=self._namespace,
+                    host=socket.gethostname()[:255],
+                    pid=os.getpid(),
+                    roles=json.dumps(list(roles)),
+                    flows=json.dumps(list(flows)),
+                    started_at=now(),
+                    expires_at=later(self._seconds),
+                )
+            )
+        self._deadline = before + self._seconds
+        self._thread = threading.Thread(target=self._beat, name="aft-heartbeat", daemon=True)
+        self._thread.start()
+
+    def holds(self) -> bool:
+        """Tell whether this worker may start something: its lease has not run out by its own clock."""
+        return self._clock.ticks() < self._deadline
+
+    def renew(self) -> bool:
+        """Send one heartbeat; False if the worker's row is gone."""
+        before = self._clock.ticks()
+        with self._store.write() as connection:
+            renewed = connection.execute(
+                update(workers)
+                .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
+                .values(expires_at=later(self._seconds))
+            ).rowcount
+        if renewed:
+            self._deadline = before + self._seconds
+        return bool(renewed)
+
+    def end(self) -> None:
+        """Stop being a worker; what it still owns may be rescued at once. Harmless twice."""
+        self._stopping.set()
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        self._deadline = float("-inf")
+        with self._store.write() as connection:
+            connection.execute(
+                update(workers).where(workers.c.id == self.worker).values(expires_at=now(), stopped_at=now())
+            )
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(self._seconds / BEATS):
+            held = self.holds()
+            try:
+                alive, why = self.renew(), "its row is gone"
+            except StoreError as error:
+                alive, why = self.holds(), str(error)
+            if held and not alive:
+                self._telemetry.emit(LeaseLost(worker=self.worker, why=why))
+
+
+def prune(store: Store, namespace: str, length: timedelta) -> int:
+    """Delete the rows of workers that are long gone and own nothing; tells how many."""
+    owners = select(runs.c.worker_id).where(runs.c.worker_id.is_not(None))
+    with store.write() as connection:
+        return connection.execute(
+            delete(workers).where(
+                workers.c.namespace == namespace,
+                workers.c.expires_at < later(-PRUNE_AFTER * length.total_seconds()),
+                workers.c.id.not_in(owners),
+            )
+        ).rowcount

@@ -1,0 +1,78 @@
+"""Times in the database, and the database's own clock, spelled alike on PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import REAL, BindParameter, Dialect, bindparam
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware time: ``timestamptz`` on PostgreSQL, seconds since 1970 on SQLite, always UTC in Python."""
+
+    impl = REAL
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(TIMESTAMP(timezone=True) if dialect.name == "postgresql" else REAL())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.timestamp()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return datetime.fromtimestamp(value, UTC)
+
+
+class _Now(FunctionElement[datetime]):
+    type = Moment()
+    inherit_cache = True
+    name = "now_here"
+
+
+class _Later(FunctionElement[datetime]):
+    type = Moment()
+    inherit_cache = True
+    name = "later"
+
+
+def now() -> FunctionElement[datetime]:
+    """The database's clock at this statement, not at the transaction's beginning."""
+    return _Now()
+
+
+def later(seconds: float | BindParameter[float]) -> FunctionElement[datetime]:
+    """The database's clock plus so many seconds; a negative number means earlier."""
+    parameter = bindparam(None, float(seconds)) if isinstance(seconds, int | float) else seconds
+    return _Later(parameter)
+
+
+@compiles(_Now, "postgresql")
+def _now_postgresql(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(_Now, "sqlite")
+def _now_sqlite(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(_Later, "postgresql")
+def _later_postgresql(element: _Later, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+@compiles(_Later, "sqlite")
+def _later_sqlite(element: _Later, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((julianday('now') - 2440587.5) * 86400.0 + {compiler.process(element.clauses, **kw)})"

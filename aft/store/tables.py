@@ -1,0 +1,310 @@
+"""Every table of aft. The migrations build exactly this; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from aft.store.moments import Moment
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: All tables carry this prefix: aft may live beside a team's own tables.
+PREFIX = "aft_"
+
+_Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _id() -> String:
+    return String(64)
+
+
+#: A process that may own runs. Its lease is here, one row and one heartbeat statement per process.
+workers = Table(
+    PREFIX + "workers",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("roles", Text, nullable=False),  # JSON list; empty for a process that only starts runs
+    Column("flows", Text, nullable=False),  # JSON list of "name@version"
+    Column("started_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("stopped_at", Moment),
+    Index("ix_aft_workers_live", "namespace", "expires_at"),
+)
+
+runs = Table(
+    PREFIX + "runs",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("flow", String(200), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("key", String(400)),
+    Column("key_generation", Integer, nullable=False, server_default=text("0")),
+    Column("args", Text, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", Text),  # why it is parked
+    Column("cause", String(20)),  # why it is being undone: fault or cancel
+    Column("result", Text),
+    Column("ended_as", String(20)),  # the terminal state it reached, kept while something late is settled
+    Column("fault_id", _id()),  # the failure that ended it or is undoing it
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("owner", String(200)),
+    Column("root_id", _id(), nullable=False),
+    Column("parent_id", _id()),
+    Column("parent_path", String(400)),
+    # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("worker_id", _id()),
+    # The fault or order whose wake is honoured; null while owned, and while nothing may wake it.
+    Column("wake_id", _id()),
+    Column("due_at", Moment),  # when it shall go on: the earliest of its faults
+    Column("sweep_at", Moment),  # when the sweeper takes it if no message woke it
+    # Counts the owner's writes; orders journal and frames, and tells whether a COMMIT without answer happened.
+    Column("seq", BigInteger, nullable=False, server_default=text("0")),
+    Column("inbox_seq", BigInteger, nullable=False, server_default=text("0")),
+    Column("deaths", Integer, nullable=False, server_default=text("0")),
+    Column("deaths_alone", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("updated_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    UniqueConstraint("namespace", "flow", "key", name="uq_aft_runs_key"),
+    Index("ix_aft_runs_status", "namespace", "status", "id"),
+    Index("ix_aft_runs_flow", "namespace", "flow", "id"),
+    Index("ix_aft_runs_root", "root_id"),
+    Index(
+        "ix_aft_runs_sweep",
+        "namespace",
+        "sweep_at",
+        postgresql_where=text("sweep_at IS NOT NULL"),
+        sqlite_where=text("sweep_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_aft_runs_worker",
+        "worker_id",
+        postgresql_where=text("worker_id IS NOT NULL"),
+        sqlite_where=text("worker_id IS NOT NULL"),
+    ),
+)
+
+#: Recorded outcomes of a run's steps; replay reads them. Rows are final.
+journal = Table(
+    PREFIX + "journal",
+    metadata,
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("path", String(400), primary_key=True),
+    Column("seq", BigInteger, nullable=False),  # order of completion
+    Column("scope", String(400), nullable=False),  # the savepoint it stands under, "" for none
+    Column("kind", String(20), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("outcome", String(20), nullable=False),
+    Column("args", Text),
+    Column("value", Text),
+    Column("fault_id", _id()),
+    Column("attempts", Integer, nullable=False),
+    Column("key_generation", Integer, nullable=False, server_default=text("0")),
+    Column("epoch", BigInteger, nullable=False),
+    Column("recorded_at", Moment, nullable=False),
+    UniqueConstraint("run_id", "seq", name="uq_aft_journal_seq"),
+)
+
+#: The compensation stack: one row for each undo that is, or was, owed.
+frames = Table(
+    PREFIX + "frames",
+    metadata,
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),  # highest owed is the top
+    Column("path", String(400), nullable=False),
+    Column("scope", String(400), nullable=False),
+    Column("activity", String(200), nullable=False),
+    Column("compensator", String(400), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("args", Text),  # only where the journal has no row to take them from
+    Column("value", Text),
+    Column("key_generation", Integer, nullable=False, server_default=text("0")),
+    Column("note", Text),
+    Column("pushed_at", Moment, nullable=False),
+    Column("settled_at", Moment),
+)
+
+faults = Table(
+    PREFIX + "faults",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("namespace", String(40), nullable=False),
+    Column("path", String(400)),  # null for an abort: the replaying worker names the step
+    Column("kind", String(20), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),  # failures on this step so far, this one included
+    Column("type", String(400), nullable=False),
+    Column("lineage", Text, nullable=False),  # JSON list of the names of its class and bases, most derived first
+    Column("message", Text, nullable=False),
+    Column("args", Text, nullable=False),
+    Column("exact", Boolean, nullable=False),  # whether args hold all that the exception was made of
+    Column("traceback", Text, nullable=False),
+    Column("said", String(20)),  # what the exception itself says
+    Column("declared", String(20)),  # what the activity declares of it
+    Column("status", Integer),  # HTTP status
+    Column("after_seconds", Float),  # Retry-After, or Recoverable(after=…)
+    Column("ladder", Text, nullable=False),
+    Column("level", Integer),
+    Column("try_in_level", Integer),
+    Column("wait_seconds", Float),
+    Column("verdict", Text),  # why it was decided so
+    Column("due_at", Moment),
+    Column("raised_at", Moment, nullable=False),
+    Column("decided_at", Moment),
+    Column("settled_at", Moment),
+    Index("ix_aft_faults_run", "run_id", "id"),
+    Index("ix_aft_faults_listing", "namespace", "id"),
+    Index(
+        "ix_aft_faults_open",
+        "namespace",
+        "raised_at",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
+)
+
+#: Messages saved with the state that they announce; the relay publishes what is still here.
+outbox = Table(
+    PREFIX + "outbox",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("namespace", String(40), nullable=False),
+    Column("queue", String(255), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("taken_until", Moment, nullable=False),  # its writer publishes it until then, the relay after
+    Index("ix_aft_outbox_taken", "namespace", "taken_until"),
+)
+
+#: What others want of a run. Its owner reads it; nobody else changes the run.
+inbox = Table(
+    PREFIX + "inbox",
+    metadata,
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("id", _id(), nullable=False, unique=True),
+    Column("kind", String(20), nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("read_epoch", BigInteger),  # the owner that acted on it
+    Column("answer", Text),
+)
+
+#: Effects that finished after their owner had lost the run: the one write without an epoch.
+late_effects = Table(
+    PREFIX + "late_effects",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("namespace", String(40), nullable=False),
+    Column("path", String(400), nullable=False),
+    Column("scope", String(400), nullable=False),
+    Column("activity", String(200), nullable=False),
+    Column("key", String(500), nullable=False),
+    Column("key_generation", Integer, nullable=False),
+    Column("compensator", String(400)),
+    Column("epoch", BigInteger, nullable=False),
+    Column("args", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("settled_at", Moment),
+    Index("ix_aft_late_effects_run", "run_id"),
+    Index(
+        "ix_aft_late_effects_open",
+        "namespace",
+        "at",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
+)
+
+#: Who did what to a run by hand.
+audit = Table(
+    PREFIX + "audit",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("action", String(40), nullable=False),
+    Column("note", Text),
+    Column("at", Moment, nullable=False),
+    Index("ix_aft_audit_run", "run_id", "id"),
+)
+
+#: Messages that were refused at the door, with the reason.
+quarantine = Table(
+    PREFIX + "quarantine",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("queue", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),  # its beginning, where it is oversized
+    Column("at", Moment, nullable=False),
+    Index("ix_aft_quarantine_listing", "namespace", "id"),
+)
+
+#: The waits of a namespace that have a delay queue; names.MOST_DELAYS at the most.
+delays = Table(
+    PREFIX + "delays",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("wait_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("declared_at", Moment, nullable=False),
+)
+
+#: Queues of the embedded broker.
+queues = Table(
+    PREFIX + "queues",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("wait_ms", BigInteger, nullable=False),  # 0: consumed directly
+    Column("target", String(255), nullable=False),  # where its messages turn up
+)
+
+#: Messages of the embedded broker.
+messages = Table(
+    PREFIX + "messages",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("queue", String(255), nullable=False),  # where it was published to
+    Column("target", String(255), nullable=False),  # where it is consumed from
+    Column("body", LargeBinary, nullable=False),
+    Column("visible_at", Moment, nullable=False),
+    Column("consumer", _id()),  # who holds it, until visible_at
+    Column("deliveries", Integer, nullable=False, server_default=text("0")),
+    Index("ix_aft_messages_visible", "target", "visible_at"),
+)

@@ -1,0 +1,53 @@
+"""The services that tests share: a database of its own for each worker, a broker for all of them.
+
+``tests/services.py`` tells where they come from; the terminal's summary says which were taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import services
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        services.begin_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        services.end_run()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in services.report():
+        terminalreporter.write_line(f"service {line}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database of this worker's own; dropped at the end."""
+    service = _take(services.postgres)
+    with services.database(service, os.environ.get("PYTEST_XDIST_WORKER", "main")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def rabbit_url() -> str:
+    """The URL of a RabbitMQ that all workers share; use a namespace of your own."""
+    return _take(services.rabbit).url
+
+
+def _take(find: Callable[[], services.Service]) -> services.Service:
+    try:
+        return find()
+    except services.NoService as reason:
+        pytest.fail(str(reason), pytrace=False)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")

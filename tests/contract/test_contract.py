@@ -1,0 +1,471 @@
+"""The contract of a message broker, written only against the port: what ``aft/brokers/base.py`` promises."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from aft import names
+from aft.brokers.base import Broker, Consumer, Delivery, Outgoing, Topology
+from aft.errors import BrokerError, Unroutable
+from tests.contract.harness import LONG, SHORT, Harness, ServerHarness, collect, drain, eventually
+
+
+def faults(topology: Topology, *bodies: bytes) -> list[Outgoing]:
+    return [Outgoing(names.faults(topology.namespace), body) for body in bodies]
+
+
+def numbered(topology: Topology, count: int) -> list[Outgoing]:
+    return faults(topology, *(b"%d" % number for number in range(count)))
+
+
+def waiting(topology: Topology, wait: timedelta, body: bytes) -> Outgoing:
+    return Outgoing(names.delay(topology.namespace, wait), body)
+
+
+class TestPublishAndReceive:
+    def test_what_is_published_is_received(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(faults(topology, b"one", b"two"))
+        got = drain(broker.consumer([names.faults(topology.namespace)], 10), 2)
+        assert sorted(delivery.body for delivery in got) == [b"one", b"two"]
+        assert {delivery.queue for delivery in got} == {names.faults(topology.namespace)}
+        assert not any(delivery.redelivered for delivery in got)
+
+    def test_a_consumer_receives_from_all_of_its_queues(self, broker: Broker, topology: Topology) -> None:
+        broker.publish([Outgoing(queue, queue.encode()) for queue in topology.work_queues])
+        got = drain(broker.consumer(topology.work_queues, 10), 3)
+        assert {delivery.queue: delivery.body.decode() for delivery in got} == {
+            queue: queue for queue in topology.work_queues
+        }
+
+    def test_a_message_published_while_a_consumer_waits_is_received(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        assert consumer.receive(10, 0.2) == []
+        timer = threading.Timer(0.3, broker.publish, [faults(topology, b"late")])
+        timer.start()
+        assert [delivery.body for delivery in consumer.receive(10, 10)] == [b"late"]
+        timer.join()
+
+    def test_receive_ends_after_its_timeout(self, broker: Broker, topology: Topology) -> None:
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        consumer.receive(10, 0.2)
+        started = time.monotonic()
+        assert consumer.receive(10, 0.3) == []
+        assert 0.3 <= time.monotonic() - started < 2
+
+    def test_receive_returns_no_more_than_its_limit(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 10))
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        sizes: list[int] = []
+        while sum(sizes) < 10:
+            got = consumer.receive(3, 10)
+            sizes.append(len(got))
+        assert all(0 < size <= 3 for size in sizes)
+
+    def test_to_publish_nothing_is_fine(self, broker: Broker) -> None:
+        broker.publish([])
+
+    def test_the_same_body_twice_is_delivered_twice(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(faults(topology, b"twin", b"twin"))
+        got = drain(broker.consumer([names.faults(topology.namespace)], 10), 2)
+        assert [delivery.body for delivery in got] == [b"twin", b"twin"]
+
+    def test_a_large_batch_arrives_whole(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 2000))
+        got = drain(broker.consumer([names.faults(topology.namespace)], 200), 2000, within=60)
+        assert sorted(int(delivery.body) for delivery in got) == list(range(2000))
+
+    @pytest.mark.parametrize("size", [0, 1, 131_072, 3_000_000])
+    def test_a_body_of_any_size_survives_the_transport(
+        self, broker: Broker, topology: Topology, size: int
+    ) -> None:
+        body = bytes(range(256)) * (size // 256) + b"\0" * (size % 256)
+        broker.publish(faults(topology, body))
+        assert drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0].body == body
+
+    def test_several_threads_publish_at_once(self, broker: Broker, topology: Topology) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            for done in [
+                pool.submit(broker.publish, faults(topology, *(b"%d.%d" % (thread, n) for n in range(50))))
+                for thread in range(8)
+            ]:
+                done.result()
+        got = drain(broker.consumer([names.faults(topology.namespace)], 100), 400)
+        assert len({delivery.body for delivery in got}) == 400
+
+    def test_a_message_without_a_queue_is_unroutable_and_the_error_names_it(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        gone = f"{topology.namespace}.gone"
+        with pytest.raises(Unroutable, match=gone):
+            broker.publish([*faults(topology, b"there"), Outgoing(gone, b"nowhere")])
+        broker.publish(faults(topology, b"after"))
+        got = drain(broker.consumer([names.faults(topology.namespace)], 10), 1)
+        assert got[0].body in (b"there", b"after")
+
+
+class TestAcknowledgement:
+    def test_unacknowledged_come_back_when_the_consumer_closes(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        broker.publish(faults(topology, b"one", b"two"))
+        first = broker.consumer([names.faults(topology.namespace)], 10)
+        collect(first, 2)
+        first.close()
+        got = drain(broker.consumer([names.faults(topology.namespace)], 10), 2)
+        assert sorted(delivery.body for delivery in got) == [b"one", b"two"]
+        assert all(delivery.redelivered for delivery in got)
+
+    def test_unacknowledged_come_back_when_the_consumers_process_is_killed(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        broker.publish(numbered(topology, 3))
+        with harness.holder(names.faults(topology.namespace), 3) as process:
+            other = broker.consumer([names.faults(topology.namespace)], 10)
+            assert other.receive(10, 0.5) == []
+            process.kill()
+            got = drain(other, 3, within=30)
+        assert sorted(int(delivery.body) for delivery in got) == [0, 1, 2]
+        assert all(delivery.redelivered for delivery in got)
+
+    def test_acknowledged_never_come_again(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 20))
+        first = broker.consumer([names.faults(topology.namespace)], 20)
+        drain(first, 20)
+        first.close()
+        assert broker.consumer([names.faults(topology.namespace)], 20).receive(20, 1) == []
+
+    @pytest.mark.parametrize(
+        "acked", [{0}, {9}, {4}, {0, 1, 2}, {7, 8, 9}, {0, 1, 5, 6, 9}, set(range(9)), {1, 3, 5, 7, 9}]
+    )
+    def test_only_what_was_not_acknowledged_comes_back(
+        self, broker: Broker, topology: Topology, acked: set[int]
+    ) -> None:
+        broker.publish(numbered(topology, 10))
+        first = broker.consumer([names.faults(topology.namespace)], 10)
+        got = collect(first, 10)
+        first.ack(delivery for delivery in got if int(delivery.body) in acked)
+        first.close()
+        second = broker.consumer([names.faults(topology.namespace)], 20)
+        again = drain(second, 10 - len(acked))
+        assert {int(delivery.body) for delivery in again} == set(range(10)) - acked
+        assert second.receive(20, 0.3) == []
+
+    def test_to_acknowledge_twice_is_harmless(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 2))
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        got = collect(consumer, 2)
+        consumer.ack(got[:1])
+        consumer.ack(got)
+        consumer.ack([])
+        broker.publish(faults(topology, b"9"))
+        assert [delivery.body for delivery in drain(consumer, 1)] == [b"9"]
+
+    def test_to_acknowledge_what_another_consumer_received_is_harmless(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        broker.publish(numbered(topology, 1))
+        queue = names.faults(topology.namespace)
+        first, second = broker.consumer([queue], 1), broker.consumer([queue], 1)
+        got = collect(first, 1)
+        assert second.receive(1, 0.2) == []
+        first.close()
+        second.ack(got)
+        assert len(drain(second, 1)) == 1
+
+
+class TestPrefetch:
+    def test_no_more_than_the_prefetch_is_handed_out(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 10))
+        consumer = broker.consumer([names.faults(topology.namespace)], 3)
+        held = collect(consumer, 3)
+        assert consumer.receive(10, 0.5) == []
+        consumer.ack(held[:1])
+        assert len(consumer.receive(10, 10)) == 1
+        assert consumer.receive(10, 0.5) == []
+
+    def test_what_is_beyond_the_prefetch_is_left_for_others(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 10))
+        queue = names.faults(topology.namespace)
+        collect(slow := broker.consumer([queue], 2), 2)
+        assert len(drain(broker.consumer([queue], 20), 8)) == 8
+        slow.close()
+
+    def test_the_prefetch_is_for_all_queues_together(self, broker: Broker, topology: Topology) -> None:
+        broker.publish([Outgoing(queue, b"x") for queue in topology.work_queues for _ in range(5)])
+        slow = broker.consumer(topology.work_queues, 3)
+        held = slow.receive(10, 10)
+        assert 1 <= len(held) <= 3
+        others = drain(broker.consumer(topology.work_queues, 30), 12)
+        assert len(others) == 12
+        assert len(held + slow.receive(10, 0.5)) <= 3
+
+    def test_more_queues_than_prefetch_still_hands_out_no_more(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        broker.publish([Outgoing(queue, queue.encode()) for queue in topology.work_queues])
+        consumer = broker.consumer(topology.work_queues, 1)
+        seen = set()
+        for _ in range(3):
+            held = consumer.receive(10, 10)
+            assert len(held) == 1
+            assert consumer.receive(10, 0.2) == []
+            consumer.ack(held)
+            seen.add(held[0].queue)
+        assert seen == set(topology.work_queues)
+
+    def test_several_consumers_share_a_queue_and_none_gets_anothers_message(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        broker.publish(numbered(topology, 300))
+        seen: list[int] = []
+
+        def work() -> int:
+            consumer = harness.broker().consumer([names.faults(topology.namespace)], 5)
+            mine = 0
+            while len(seen) < 300:
+                got = consumer.receive(5, 0.2)
+                consumer.ack(got)
+                seen.extend(int(delivery.body) for delivery in got)
+                mine += len(got)
+            return mine
+
+        with ThreadPoolExecutor(3) as pool:
+            shares = [done.result(60) for done in [pool.submit(work) for _ in range(3)]]
+        assert sorted(seen) == list(range(300))
+        assert all(share > 0 for share in shares)
+
+
+class TestDelay:
+    def test_a_delayed_message_turns_up_in_resume_not_before_its_wait(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        consumer = broker.consumer([names.resume(topology.namespace)], 10)
+        consumer.receive(1, 0.1)
+        started = time.monotonic()
+        broker.publish([waiting(topology, SHORT, b"%d" % number) for number in range(50)])
+        published = time.monotonic()
+        got = consumer.receive(10, 10)
+        assert time.monotonic() - started >= SHORT.total_seconds()
+        assert time.monotonic() - published < SHORT.total_seconds() + 2
+        consumer.ack(got)
+        got += drain(consumer, 50 - len(got))
+        assert sorted(int(delivery.body) for delivery in got) == list(range(50))
+        assert {delivery.queue for delivery in got} == {names.resume(topology.namespace)}
+
+    def test_a_short_wait_is_not_stuck_behind_a_long_one(self, broker: Broker, topology: Topology) -> None:
+        broker.publish([waiting(topology, LONG, b"long")])
+        broker.publish([waiting(topology, SHORT, b"short")])
+        got = drain(broker.consumer([names.resume(topology.namespace)], 10), 2)
+        assert [delivery.body for delivery in got] == [b"short", b"long"]
+
+    def test_a_message_can_be_delayed_again_and_again(self, broker: Broker, topology: Topology) -> None:
+        consumer = broker.consumer([names.resume(topology.namespace)], 10)
+        for round_ in range(3):
+            broker.publish([waiting(topology, SHORT, b"%d" % round_)])
+            assert [delivery.body for delivery in drain(consumer, 1)] == [b"%d" % round_]
+
+    def test_a_wait_of_nothing_gets_no_queue(self, broker: Broker, harness: Harness) -> None:
+        with pytest.raises(ValueError, match="wait"):
+            broker.declare(Topology(harness.topology().namespace, frozenset({timedelta(0)})))
+
+
+class TestTopology:
+    def test_to_declare_twice_changes_nothing(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(faults(topology, b"kept"))
+        broker.declare(topology)
+        assert drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0].body == b"kept"
+
+    def test_missing_queues_are_said_to_be_missing_and_are_not_made(
+        self, broker: Broker, harness: Harness
+    ) -> None:
+        missing = harness.topology()
+        for _ in range(2):
+            found = broker.status(missing)
+            assert {status.name for status in found} >= {*missing.work_queues, *missing.delay_queues}
+            assert not any(status.exists for status in found)
+            assert all(status.problem for status in found)
+        with pytest.raises(Unroutable):
+            broker.publish(faults(missing, b"nowhere"))
+
+    def test_existing_queues_tell_their_messages(self, broker: Broker, topology: Topology) -> None:
+        broker.publish(numbered(topology, 4))
+
+        def look() -> bool:
+            found = {status.name: status for status in broker.status(topology)}
+            assert all(status.exists and not status.problem for status in found.values())
+            assert found[names.resume(topology.namespace)].messages == 0
+            return found[names.faults(topology.namespace)].messages == 4
+
+        eventually(look)
+
+    def test_namespaces_do_not_meet(self, harness: Harness, broker: Broker, topology: Topology) -> None:
+        other = harness.topology()
+        broker.declare(other)
+        broker.publish([*faults(other, b"theirs"), *faults(topology, b"ours")])
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        assert [delivery.body for delivery in drain(consumer, 1)] == [b"ours"]
+        assert consumer.receive(10, 0.3) == []
+
+
+class TestExpress:
+    def test_a_subscriber_hears_what_is_sent_after_it_subscribed(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        ears = [broker.subscribe(topology.namespace), harness.broker().subscribe(topology.namespace)]
+        for number in range(10):
+            broker.express(topology.namespace, b"%d" % number)
+        for ear in ears:
+            assert [ear.receive(10) for _ in range(10)] == [b"%d" % number for number in range(10)]
+            assert ear.receive(0.1) is None
+
+    def test_what_nobody_hears_is_lost_silently(self, broker: Broker, topology: Topology) -> None:
+        broker.express(topology.namespace, b"lost")
+        time.sleep(0.5)
+        ear = broker.subscribe(topology.namespace)
+        broker.express(topology.namespace, b"heard")
+        assert ear.receive(10) == b"heard"
+
+    def test_a_slow_subscriber_does_not_block_the_sender(self, broker: Broker, topology: Topology) -> None:
+        ear = broker.subscribe(topology.namespace)
+        started = time.monotonic()
+        for number in range(5000):
+            broker.express(topology.namespace, b"%d" % number)
+        assert time.monotonic() - started < 5
+        assert ear.receive(10) is not None
+
+    def test_namespaces_do_not_hear_each_other(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        other = harness.topology()
+        broker.declare(other)
+        ear = broker.subscribe(topology.namespace)
+        broker.express(other.namespace, b"theirs")
+        broker.express(topology.namespace, b"ours")
+        assert ear.receive(10) == b"ours"
+        assert ear.receive(0.1) is None
+
+    def test_a_closed_subscription_hears_nothing(self, broker: Broker, topology: Topology) -> None:
+        ear = broker.subscribe(topology.namespace)
+        ear.close()
+        ear.close()
+        broker.express(topology.namespace, b"late")
+        assert ear.receive(0.2) is None
+
+
+class TestClose:
+    def test_everything_may_be_closed_twice(self, harness: Harness, topology: Topology) -> None:
+        broker = harness.broker()
+        consumer = broker.consumer([names.faults(topology.namespace)], 1)
+        consumer.receive(1, 0.1)
+        broker.publish(faults(topology, b"x"))
+        broker.express(topology.namespace, b"x")
+        consumer.close()
+        consumer.close()
+        broker.close()
+        broker.close()
+
+    def test_a_closed_broker_gives_back_what_its_consumers_held(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        leaving = harness.broker()
+        leaving.publish(faults(topology, b"held"))
+        collect(leaving.consumer([names.faults(topology.namespace)], 1), 1)
+        leaving.close()
+        assert drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0].redelivered
+
+    def test_a_closed_broker_publishes_no_more(self, harness: Harness, topology: Topology) -> None:
+        broker = harness.broker()
+        broker.publish(faults(topology, b"before"))
+        broker.close()
+        with pytest.raises(BrokerError):
+            broker.publish(faults(topology, b"after"))
+        broker.express(topology.namespace, b"after")
+
+    def test_an_unused_broker_connects_to_nothing_and_closes(self, harness: Harness) -> None:
+        harness.broker().close()
+
+
+class TestServerComesAndGoes:
+    @pytest.mark.parametrize("end", ["stop", "kill"])
+    def test_what_was_confirmed_survives(self, server: ServerHarness, end: str) -> None:
+        broker, topology = server.broker(), server.topology()
+        broker.declare(topology)
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        broker.publish([*numbered(topology, 500), waiting(topology, LONG, b"delayed")])
+        held = collect(consumer, 5)
+        getattr(server, end)()
+        server.start()
+
+        consumer.ack(held)  # void: their connection is gone
+        got = _drain_through_errors(consumer, 500)
+        assert sorted({int(delivery.body) for delivery in got}) == list(range(500))
+        resumed = broker.consumer([names.resume(topology.namespace)], 10)
+        assert [delivery.body for delivery in drain(resumed, 1)] == [b"delayed"]
+        broker.publish(faults(topology, b"again"))
+        assert b"again" in {delivery.body for delivery in drain(consumer, 1)}
+
+    def test_while_it_is_away_every_call_ends_and_afterwards_all_is_well(self, server: ServerHarness) -> None:
+        broker, topology = server.broker(timeout=2), server.topology()
+        broker.declare(topology)
+        broker.publish(faults(topology, b"before"))
+        consumer = broker.consumer([names.faults(topology.namespace)], 10)
+        drain(consumer, 1)
+        ear = broker.subscribe(topology.namespace)
+        server.kill()
+
+        for call in (
+            lambda: broker.publish(faults(topology, b"lost")),
+            lambda: consumer.receive(10, 1),
+            lambda: broker.status(topology),
+            lambda: broker.declare(topology),
+        ):
+            started = time.monotonic()
+            with pytest.raises(BrokerError):
+                call()
+            assert time.monotonic() - started < 6
+        started = time.monotonic()
+        broker.express(topology.namespace, b"lost")
+        assert ear.receive(0.5) is None
+        assert time.monotonic() - started < 2
+
+        server.start()
+        eventually(lambda: _published(broker, faults(topology, b"after")))
+        assert b"after" in {delivery.body for delivery in _drain_through_errors(consumer, 1)}
+
+        def heard() -> bool:
+            broker.express(topology.namespace, b"news")
+            return ear.receive(1) == b"news"
+
+        eventually(heard, within=30)
+
+
+def _published(broker: Broker, messages: list[Outgoing]) -> bool:
+    try:
+        broker.publish(messages)
+    except BrokerError:
+        return False
+    return True
+
+
+def _drain_through_errors(consumer: Consumer, count: int) -> list[Delivery]:
+    """Receive so many different messages, whatever comes twice or fails in between."""
+    found: dict[bytes, Delivery] = {}
+
+    def enough() -> bool:
+        try:
+            got = consumer.receive(100, 1)
+        except BrokerError:
+            return False
+        consumer.ack(got)
+        found.update({delivery.body: delivery for delivery in got})
+        return len(found) >= count
+
+    eventually(enough, within=60)
+    return list(found.values())

@@ -1,0 +1,833 @@
+"""What the embedded broker promises beyond the port's contract: processes, deaths, and writing nothing."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO, TypeVar
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, event, insert, select, text, update
+
+import aft
+from aft import names
+from aft.brokers.base import Delivery, Outgoing, Topology
+from aft.brokers.embedded import EmbeddedBroker, channels, express, rows, sockets, watch
+from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_looks
+from aft.errors import BrokerError, Unroutable
+from aft.store import Store, schema
+from aft.store.tables import messages, queues
+
+NAMESPACE = "shop"
+FAULTS = names.faults(NAMESPACE)
+RESUME = names.resume(NAMESPACE)
+UNDELIVERABLE = names.undeliverable(NAMESPACE)
+WAIT = timedelta(milliseconds=300)
+TOPOLOGY = Topology(NAMESPACE, frozenset({WAIT, timedelta(hours=1)}))
+VISIBILITY = 0.5
+
+T = TypeVar("T")
+
+CHILD = """
+import sys, time
+from aft.store import Store
+from aft.brokers.base import Outgoing
+from aft.brokers.embedded import EmbeddedBroker
+
+def say(text):
+    print(text, flush=True)
+
+url, verb, queue = sys.argv[1:4]
+broker = EmbeddedBroker(Store(url), visibility=0.5)
+if verb == "hold":
+    (delivery,) = broker.consumer([queue], 1).receive(1, 10)
+    say(delivery.body.decode())
+    time.sleep(60)
+elif verb == "publish":
+    broker.publish([Outgoing(queue, body.encode()) for body in sys.argv[4:]])
+    say("published")
+elif verb == "drain":
+    consumer, bodies = broker.consumer([queue], 10), []
+    while deliveries := consumer.receive(3, 1):
+        bodies += [delivery.body.decode() for delivery in deliveries]
+        consumer.ack(deliveries)
+    say(" ".join(bodies))
+elif verb == "answer":
+    consumer = broker.consumer([queue], 10)
+    say("ready")
+    while deliveries := consumer.receive(1, 5):
+        say(f"{time.time() - float(deliveries[0].body):.6f}")
+        consumer.ack(deliveries)
+elif verb == "subscribe":
+    mailbox = broker.subscribe(queue)
+    say("ready")
+    say(mailbox.receive(10).hex())
+elif verb == "express":
+    for body in sys.argv[4:]:
+        broker.express(queue, bytes.fromhex(body))
+broker.close()
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'aft.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = Store(url)
+    schema.upgrade(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def broker(store: Store) -> Iterator[EmbeddedBroker]:
+    with open_broker(store) as broker:
+        broker.declare(TOPOLOGY)
+        yield broker
+
+
+class StuckTransport:
+    """Sends nothing until it may go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.sent = 0
+        self.closed = False
+
+    def send(self, namespace: str, body: bytes) -> None:
+        self.go_on.wait()
+        self.sent += 1
+
+    def listen(self, namespace: str, hear: Callable[[bytes], None]) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fail_to_connect(engine: Engine) -> channels.Connection:
+    raise psycopg.OperationalError("no connection for listeners")
+
+
+def publish_soon(broker: EmbeddedBroker) -> None:
+    """Publish the time, when the caller has begun to wait."""
+    publish = partial(broker.publish, [Outgoing(FAULTS, repr(time.time() + 0.2).encode())])
+    threading.Timer(0.2, publish).start()
+
+
+@contextmanager
+def open_broker(store: Store, visibility: float = VISIBILITY) -> Iterator[EmbeddedBroker]:
+    broker = EmbeddedBroker(store, visibility=visibility)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@contextmanager
+def declared(url: str) -> Iterator[tuple[Store, EmbeddedBroker]]:
+    """Give a database with everything in place."""
+    store = Store(url)
+    try:
+        schema.upgrade(store)
+        with open_broker(store) as broker:
+            broker.declare(TOPOLOGY)
+            yield store, broker
+    finally:
+        store.close()
+
+
+@contextmanager
+def child(url: str, verb: str, queue: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run another process that uses the broker; it is killed at the end if it still runs."""
+    root = str(Path(aft.__file__).parents[1])
+    command = [sys.executable, "-c", CHILD, url, verb, queue, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Read the next line that another process prints."""
+    output: IO[str] | None = process.stdout
+    assert output is not None
+    return output.readline().strip()
+
+
+def bodies(deliveries: list[Delivery]) -> list[bytes]:
+    return [delivery.body for delivery in deliveries]
+
+
+def stored(store: Store) -> list[tuple[str, bytes]]:
+    with store.read() as connection:
+        found = connection.execute(select(messages.c.target, messages.c.body).order_by(messages.c.id))
+        return [(row.target, row.body) for row in found]
+
+
+def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    """Collect every statement that is sent to the database."""
+    seen: list[str] = []
+
+    def note(connection: Connection, cursor: object, statement: str, *rest: object) -> None:
+        seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+# Several processes
+
+
+def test_another_process_receives_what_this_one_publishes(broker: EmbeddedBroker, url: str) -> None:
+    with child(url, "answer", FAULTS) as process:
+        assert said(process) == "ready"
+        broker.publish([Outgoing(FAULTS, repr(time.time()).encode())])
+        assert 0 <= float(said(process)) < 5
+
+
+def test_this_process_receives_what_another_one_publishes(broker: EmbeddedBroker, url: str) -> None:
+    consumer = broker.consumer([FAULTS], 10)
+    with child(url, "publish", FAULTS, "one", "two"):
+        assert bodies(consumer.receive(10, 10)) == [b"one", b"two"]
+
+
+def test_processes_that_consume_together_share_and_repeat_nothing(broker: EmbeddedBroker, url: str) -> None:
+    sent = [f"m{number}" for number in range(60)]
+    with child(url, "drain", FAULTS) as one, child(url, "drain", FAULTS) as two:
+        for body in sent:
+            broker.publish([Outgoing(FAULTS, body.encode())])
+        received = (said(one) + " " + said(two)).split()
+    assert sorted(received) == sorted(sent)
+
+
+def test_consumers_that_claim_at_once_get_different_messages(broker: EmbeddedBroker) -> None:
+    sent = [b"%d" % number for number in range(200)]
+    broker.publish([Outgoing(FAULTS, body) for body in sent])
+    received: list[bytes] = []
+
+    def drain() -> None:
+        consumer = broker.consumer([FAULTS], 1)
+        while deliveries := consumer.receive(1, 0):
+            received.extend(bodies(deliveries))
+            consumer.ack(deliveries)
+
+    together(drain, 6)
+    assert sorted(received) == sorted(sent)
+
+
+def test_a_claim_does_not_wait_for_another_that_is_stuck(postgres_url: str) -> None:
+    with declared(postgres_url) as (store, broker):
+        broker.publish([Outgoing(FAULTS, b"one"), Outgoing(FAULTS, b"two")])
+        with store.write() as connection:
+            assert [row.body for row in rows.take(connection, FAULTS, "stuck", 1, 60)] == [b"one"]
+            consumer = broker.consumer([FAULTS], 10)
+            assert bodies(consumer.receive(10, 1)) == [b"two"]
+            assert consumer.receive(10, 0.1) == []
+
+
+def test_a_killed_consumers_message_comes_back_after_its_visibility(broker: EmbeddedBroker, url: str) -> None:
+    broker.publish([Outgoing(FAULTS, b"held")])
+    consumer = broker.consumer([FAULTS], 1)
+    with child(url, "hold", FAULTS) as process:
+        assert said(process) == "held"
+        assert consumer.receive(1, 3 * VISIBILITY) == []  # the living one renews
+        process.kill()
+        killed_at = time.monotonic()
+        (delivery,) = consumer.receive(1, 10)
+    assert (delivery.body, delivery.redelivered) == (b"held", True)
+    assert time.monotonic() - killed_at < VISIBILITY + 1
+
+
+# Holding and losing
+
+
+def test_a_held_message_is_not_given_to_others(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"held")])
+    holder = broker.consumer([FAULTS], 1)
+    assert bodies(holder.receive(1, 1)) == [b"held"]
+    with open_broker(store) as other:
+        assert other.consumer([FAULTS], 1).receive(1, 4 * VISIBILITY) == []
+
+
+def test_a_former_holders_acknowledgement_deletes_nothing(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"contested")])
+    former = broker.consumer([FAULTS], 1)
+    first = former.receive(1, 1)
+    make_visible(store)  # as if the former had been silent for too long
+    new = broker.consumer([FAULTS], 1)
+    second = new.receive(1, 1)
+    assert second[0].redelivered
+    former.ack(first)
+    assert stored(store) == [(FAULTS, b"contested")]
+    former.close()
+    time.sleep(VISIBILITY)
+    assert broker.consumer([FAULTS], 1).receive(1, 0) == []  # nor did its close give it away
+    new.ack(second)
+    assert stored(store) == []
+
+
+def test_a_message_taken_again_makes_the_old_delivery_void(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"twice")])
+    consumer = broker.consumer([FAULTS], 2)
+    first = consumer.receive(1, 1)
+    make_visible(store)
+    second = consumer.receive(1, 1)
+    consumer.ack(first)
+    assert stored(store) == [(FAULTS, b"twice")]
+    consumer.ack(second)
+    assert stored(store) == []
+
+
+def test_what_could_not_be_acknowledged_comes_again(store: Store, broker: EmbeddedBroker) -> None:
+    broker.publish([Outgoing(FAULTS, b"again")])
+    consumer = broker.consumer([FAULTS], 1)
+    deliveries = consumer.receive(1, 1)
+    with refusing(store.engine, "DELETE"), pytest.raises(BrokerError):
+        consumer.ack(deliveries)
+    (delivery,) = consumer.receive(1, 5)
+    assert (delivery.body, delivery.redelivered) == (b"again", True)
+
+
+def test_closing_gives_back_at_once_what_was_not_acknowledged(broker: EmbeddedBroker, store: Store) -> None:
+    with open_broker(store, visibility=60) as patient:
+        patient.publish([Outgoing(FAULTS, b"done"), Outgoing(FAULTS, b"open")])
+        closing = patient.consumer([FAULTS], 2)
+        closing.ack(closing.receive(2, 1)[:1])
+        waiting = broker.consumer([FAULTS], 1)
+        threading.Timer(0.1, closing.close).start()
+        begun = time.monotonic()
+        (delivery,) = waiting.receive(1, 10)
+        assert (delivery.body, delivery.redelivered) == (b"open", True)
+        assert time.monotonic() - begun < 2
+        closing.close()
+        with pytest.raises(BrokerError, match="closed"):
+            closing.receive(1, 0)
+
+
+def test_the_broker_closes_its_consumers_and_threads(store: Store, broker: EmbeddedBroker) -> None:
+    before = set(threading.enumerate())
+    with open_broker(store, visibility=60) as closing:
+        closing.publish([Outgoing(FAULTS, b"held")])
+        consumer = closing.consumer([FAULTS], 1)
+        consumer.receive(1, 1)
+        mailbox = closing.subscribe(NAMESPACE)
+        closing.express(NAMESPACE, b"heard")
+        assert mailbox.receive(5) == b"heard"
+    closing.close()
+    assert set(threading.enumerate()) <= before
+    assert bodies(broker.consumer([FAULTS], 1).receive(1, 1)) == [b"held"]
+    with pytest.raises(BrokerError, match="closed"):
+        closing.publish([Outgoing(FAULTS, b"late")])
+
+
+def test_another_thread_may_close_the_broker_while_a_consumer_waits(
+    store: Store, broker: EmbeddedBroker
+) -> None:
+    consumer = broker.consumer([FAULTS], 1)
+    threading.Timer(0.1, broker.close).start()
+    begun = time.monotonic()
+    with pytest.raises(BrokerError, match="closed"):
+        consumer.receive(1, 10)
+    assert time.monotonic() - begun < 2
+
+
+def test_no_more_than_prefetch_are_held(broker: EmbeddedBroker) -> None:
+    broker.publish([Outgoing(FAULTS, b"%d" % number) for number in range(5)])
+    consumer = broker.consumer([FAULTS], 2)
+    first = consumer.receive(10, 1)
+    assert bodies(first) == [b"0", b"1"]
+    assert consumer.receive(10, 0.05) == []
+    consumer.ack(first[:1])
+    assert bodies(consumer.receive(10, 1)) == [b"2"]
+
+
+def test_a_full_queue_does_not_starve_another(broker: EmbeddedBroker) -> None:
+    broker.publish([Outgoing(FAULTS, b"many")] * 10 + [Outgoing(RESUME, b"one")])
+    consumer = broker.consumer([FAULTS, RESUME], 10)
+    received = [body for _ in range(2) for body in bodies(consumer.receive(3, 1))]
+    assert b"one" in received
+
+
+def test_a_message_delivered_too_often_moves_aside(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"poison"), Outgoing(FAULTS, b"good")])
+    consumer = broker.consumer([FAULTS], 100)
+    for _ in range(rows.MOST_DELIVERIES):
+        assert sorted(bodies(consumer.receive(2, 1))) == [b"good", b"poison"]
+        make_visible(store)
+    with store.write() as connection:
+        connection.execute(update(messages).where(messages.c.body == b"good").values(deliveries=3))
+    assert bodies(consumer.receive(2, 1)) == [b"good"]
+    assert consumer.receive(2, 0.05) == []
+    assert (UNDELIVERABLE, b"poison") in stored(store)
+    status = {one.name: one.messages for one in broker.status(TOPOLOGY)}
+    assert (status[UNDELIVERABLE], status[FAULTS]) == (1, 1)
+
+
+def test_the_undeliverable_queue_can_be_read_again_and_again(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(UNDELIVERABLE, b"poison")])
+    consumer = broker.consumer([UNDELIVERABLE], 1)
+    for number in range(rows.MOST_DELIVERIES + 2):
+        (delivery,) = consumer.receive(1, 1)
+        assert (delivery.body, delivery.redelivered) == (b"poison", number > 0)
+        make_visible(store)
+        consumer._held.clear()  # forget it, so that there is room to take it again
+
+
+# Writing
+
+
+def test_an_empty_receive_writes_nothing(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(names.delay(NAMESPACE, timedelta(hours=1)), b"much later")])
+    consumer = broker.consumer([FAULTS, RESUME], 10)
+    before = changes(store)
+    with statements(store.engine) as seen:
+        assert consumer.receive(10, 0.3) == []
+        assert consumer.receive(10, 0) == []
+    assert seen
+    assert [one for one in seen if not one.startswith(("SELECT", "BEGIN"))] == []
+    assert "BEGIN IMMEDIATE" not in seen
+    assert changes(store) == before
+
+
+def test_holding_nothing_renews_nothing(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"one")])
+    consumer = broker.consumer([FAULTS], 1)
+    consumer.ack(consumer.receive(1, 1))
+    with statements(store.engine) as seen:
+        time.sleep(VISIBILITY)
+    assert seen == []
+
+
+def test_declaring_again_writes_nothing(broker: EmbeddedBroker, store: Store) -> None:
+    with statements(store.engine) as seen:
+        broker.declare(TOPOLOGY)
+    assert [one for one in seen if not one.startswith(("SELECT", "BEGIN"))] == []
+
+
+def test_a_publish_is_there_whole_or_not_at_all(broker: EmbeddedBroker, store: Store) -> None:
+    with pytest.raises(Unroutable, match="nowhere"):
+        broker.publish([Outgoing(FAULTS, b"one"), Outgoing("nowhere", b"two")])
+    assert stored(store) == []
+    with open_broker(store) as other:
+        other.declare(TOPOLOGY)
+        refused = [Outgoing(FAULTS, b"one"), Outgoing(FAULTS, None)]  # type: ignore[arg-type]
+        with pytest.raises(BrokerError):
+            other.publish(refused)
+    assert stored(store) == []
+
+
+def test_a_queue_declared_by_others_is_found(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"routes are known from here on")])
+    with open_broker(store) as other:
+        other.declare(Topology("later"))
+    broker.publish([Outgoing(names.faults("later"), b"found")])
+    assert (names.faults("later"), b"found") in stored(store)
+
+
+def test_a_queue_with_other_arguments_is_refused_and_nothing_is_made(store: Store) -> None:
+    topology = Topology("twisted", frozenset({WAIT}))
+    name = names.delay("twisted", WAIT)
+    with store.write() as connection:
+        connection.execute(insert(queues).values(name=name, wait_ms=7, target=names.resume("twisted")))
+    with open_broker(store) as broker:
+        with pytest.raises(BrokerError, match="7 ms"):
+            broker.declare(topology)
+        status = {one.name: one for one in broker.status(topology)}
+    assert "7 ms" in status[name].problem
+    assert not status[names.faults("twisted")].exists
+    assert "aft broker declare" in status[names.faults("twisted")].problem
+
+
+def test_many_declare_at_once(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def declare() -> None:
+        try:
+            with open_broker(store) as broker:
+                broker.declare(TOPOLOGY)
+        except BaseException as error:
+            failures.append(error)
+
+    together(declare, 8)
+    assert failures == []
+
+
+# Time
+
+
+def test_a_delay_ends_on_time_and_never_early(broker: EmbeddedBroker) -> None:
+    consumer = broker.consumer([RESUME], 10)
+    for _ in range(3):
+        begun = time.monotonic()
+        broker.publish([Outgoing(names.delay(NAMESPACE, WAIT), b"later")])
+        (delivery,) = consumer.receive(10, 5)
+        took = time.monotonic() - begun
+        consumer.ack([delivery])
+        assert delivery.queue == RESUME
+        assert not delivery.redelivered
+        assert WAIT.total_seconds() <= took < WAIT.total_seconds() + 0.2
+
+
+def test_a_delay_published_while_a_consumer_waits_is_noticed_on_time(
+    broker: EmbeddedBroker, url: str
+) -> None:
+    consumer = broker.consumer([RESUME], 10)
+    broker.publish([Outgoing(names.delay(NAMESPACE, timedelta(hours=1)), b"much later")])
+    with child(url, "publish", names.delay(NAMESPACE, WAIT), "later") as process:
+        received: list[Delivery] = []
+        thread = threading.Thread(target=lambda: received.extend(consumer.receive(10, 10)))
+        thread.start()
+        assert said(process) == "published"
+        begun = time.monotonic()
+        thread.join()
+    assert bodies(received) == [b"later"]
+    assert time.monotonic() - begun < WAIT.total_seconds() + 0.7
+
+
+def test_status_counts_a_message_where_it_is(broker: EmbeddedBroker) -> None:
+    delay = names.delay(NAMESPACE, WAIT)
+
+    def counts() -> tuple[int, int, int]:
+        status = {one.name: one for one in broker.status(TOPOLOGY)}
+        return status[delay].messages, status[RESUME].messages, status[RESUME].consumers
+
+    broker.publish([Outgoing(delay, b"delayed"), Outgoing(RESUME, b"direct")])
+    assert counts() == (1, 1, 0)
+    until(lambda: counts() == (0, 2, 0))
+    consumer = broker.consumer([RESUME], 10)
+    deliveries = consumer.receive(2, 1)
+    assert counts() == (0, 2, 1)
+    consumer.ack(deliveries)
+    assert counts() == (0, 0, 0)
+
+
+def test_looking_slows_down_while_nothing_happens() -> None:
+    assert pause_between_looks(0.0, None) == QUICK
+    assert pause_between_looks(1.0, None) == pytest.approx(0.1)
+    assert pause_between_looks(3600.0, None) == IDLE
+    assert pause_between_looks(3600.0, 0.5) == QUICK
+    assert pause_between_looks(3600.0, 60.0) == IDLE
+
+
+# Errors
+
+
+def test_no_lower_librarys_exception_leaks(tmp_path: Path) -> None:
+    away = "postgresql://postgres@127.0.0.1:1/none"
+    for url in (f"sqlite:///{tmp_path / 'missing' / 'aft.db'}", f"sqlite:///{tmp_path / 'empty.db'}", away):
+        store = Store(url)
+        with open_broker(store) as broker:
+            refused(partial(broker.declare, TOPOLOGY))
+            refused(partial(broker.publish, [Outgoing(FAULTS, b"")]))
+            refused(partial(broker.consumer, [FAULTS], 1))
+            refused(partial(broker.status, TOPOLOGY))
+            broker.express(NAMESPACE, b"dropped")
+        store.close()
+
+
+def test_lost_connections_are_made_anew(postgres_url: str) -> None:
+    with declared(postgres_url) as (_, broker):
+        consumer = broker.consumer([FAULTS], 1)
+        mailbox = broker.subscribe(NAMESPACE)
+        broker.express(NAMESPACE, b"before")
+        assert mailbox.receive(5) == b"before"
+        assert consumer.receive(1, 0.1) == []
+        cut_all_connections(postgres_url)
+        eventually(lambda: broker.publish([Outgoing(FAULTS, b"after")]))
+        assert bodies(eventually(lambda: consumer.receive(1, 5))) == [b"after"]
+        until(lambda: hears_express(broker, mailbox.receive), timeout=10)
+
+
+def test_notifications_come_again_after_the_listener_was_cut(postgres_url: str) -> None:
+    with declared(postgres_url) as (store, broker), open_broker(store) as other:
+        consumer = broker.consumer([FAULTS], 1)
+        cut_all_connections(postgres_url)
+        until(lambda: listens(postgres_url, rows.CHANNEL))
+        eventually(lambda: consumer.receive(1, 0))
+        publish_soon(other)
+        (delivery,) = consumer.receive(1, 10)
+        assert time.time() - float(delivery.body) < 0.2
+
+
+def test_work_is_found_without_notifications(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "connect", fail_to_connect)
+    with declared(postgres_url) as (store, broker), open_broker(store) as other:
+        consumer = broker.consumer([FAULTS], 1)
+        publish_soon(other)
+        (delivery,) = consumer.receive(1, 10)
+        assert time.time() - float(delivery.body) < 2
+
+
+def test_what_came_while_nobody_listened_is_found_on_listening_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "POLL", 60)
+    with declared(postgres_url) as (store, broker), open_broker(store) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(channels, "connect", fail_to_connect)
+            consumer = broker.consumer([FAULTS], 1)
+            received: list[Delivery] = []
+            waiting = threading.Thread(target=lambda: received.extend(consumer.receive(1, 20)))
+            waiting.start()
+            time.sleep(0.2)
+            other.publish([Outgoing(FAULTS, b"unheard")])
+            time.sleep(0.2)
+            assert received == []
+        waiting.join()
+        assert bodies(received) == [b"unheard"]
+
+
+# Express
+
+
+def test_express_reaches_another_process(broker: EmbeddedBroker, url: str) -> None:
+    with child(url, "subscribe", NAMESPACE) as process:
+        assert said(process) == "ready"
+        broker.express(NAMESPACE, b"\x00\xffevent")
+        assert bytes.fromhex(said(process)) == b"\x00\xffevent"
+
+
+def test_express_comes_from_another_process(broker: EmbeddedBroker, url: str) -> None:
+    mailbox = broker.subscribe(NAMESPACE)
+    with child(url, "express", NAMESPACE, b"one".hex(), b"two".hex()):
+        assert mailbox.receive(10) == b"one"
+        assert mailbox.receive(10) == b"two"
+
+
+def test_express_keeps_namespaces_apart(broker: EmbeddedBroker) -> None:
+    other = NAMESPACE + "-other"
+    for mine, theirs in ((NAMESPACE, other), (other, NAMESPACE)):
+        mailbox = broker.subscribe(mine)
+        broker.express(theirs, b"not for us")
+        broker.express(mine, b"for us")
+        assert mailbox.receive(5) == b"for us"
+        assert mailbox.receive(0.1) is None
+
+
+def test_express_drops_what_is_too_long_and_goes_on(broker: EmbeddedBroker) -> None:
+    mailbox = broker.subscribe(NAMESPACE)
+    broker.express(NAMESPACE, b"x" * (sockets.LARGEST + 1))
+    broker.express(NAMESPACE, b"short")
+    assert mailbox.receive(5) == b"short"
+
+
+def test_express_takes_what_is_just_short_enough(broker: EmbeddedBroker, store: Store) -> None:
+    size = channels.LARGEST - 1 if store.dialect == "postgresql" else sockets.LARGEST
+    mailbox = broker.subscribe(NAMESPACE)
+    broker.express(NAMESPACE, b"x" * size)
+    assert mailbox.receive(5) == b"x" * size
+
+
+def test_express_never_blocks_however_slow_the_listener(broker: EmbeddedBroker) -> None:
+    broker.subscribe(NAMESPACE)
+    begun = time.monotonic()
+    for _ in range(5000):
+        broker.express(NAMESPACE, b"event")
+    assert time.monotonic() - begun < 1
+
+
+def test_express_drops_what_waits_behind_too_many() -> None:
+    transport = StuckTransport()
+    sender = express.Sender(transport)
+    for _ in range(2 * express.MOST_WAITING):
+        sender.send(NAMESPACE, b"event")
+    transport.go_on.set()
+    sender.close()
+    sender.send(NAMESPACE, b"too late")
+    assert express.MOST_WAITING <= transport.sent <= express.MOST_WAITING + 1
+    assert transport.closed
+
+
+def test_a_dead_listeners_socket_is_removed(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'aft.db'}")
+    directory = sockets.directory_for(tmp_path / "aft.db")
+    with open_broker(store) as broker:
+        with child(str(store.engine.url), "subscribe", NAMESPACE) as process:
+            assert said(process) == "ready"
+            assert len(list(directory.iterdir())) == 1
+            process.kill()
+            process.wait()
+        broker.express(NAMESPACE, b"anybody there?")
+        until(lambda: list(directory.iterdir()) == [])
+    directory.rmdir()
+    store.close()
+
+
+def test_sockets_are_beside_the_file_or_where_a_path_fits() -> None:
+    assert sockets.directory_for(Path("/srv/aft.db")) == Path("/srv/aft.db.express")
+    long = sockets.directory_for(Path("/srv") / ("x" * 80) / "aft.db")
+    assert len(os.fsencode(long)) < 50
+    assert long != sockets.directory_for(Path("/srv") / ("y" * 80) / "aft.db")
+
+
+def test_a_strangers_socket_directory_is_not_used(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'aft.db'}")
+    directory = sockets.directory_for(tmp_path / "aft.db")
+    directory.mkdir(mode=0o755)
+    try:
+        with open_broker(store) as broker, pytest.raises(BrokerError, match="private"):
+            broker.subscribe(NAMESPACE)
+    finally:
+        directory.rmdir()
+        store.close()
+
+
+def test_payloads_survive_the_way_there_and_back() -> None:
+    for body in (b"", b"plain", b"\x00", "schön".encode(), bytes(range(256))):
+        assert channels.decode(channels.encode(body)) == body
+    for foreign in ("", "x", "b?", "tü"):
+        assert channels.decode(foreign) is None
+
+
+# Measured, not asserted
+
+
+def test_measure_latency(
+    broker: EmbeddedBroker, url: str, record_property: Callable[[str, object], None]
+) -> None:
+    name = url.split(":")[0]
+    consumer = broker.consumer([RESUME], 10)
+    here: list[float] = []
+
+    def answer() -> None:
+        while deliveries := consumer.receive(1, 1):
+            here.append(time.time() - float(deliveries[0].body))
+            consumer.ack(deliveries)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(20):
+        time.sleep(0.02)
+        broker.publish([Outgoing(RESUME, repr(time.time()).encode())])
+    thread.join()
+    with child(url, "answer", FAULTS) as process:
+        assert said(process) == "ready"
+        there = []
+        for _ in range(20):
+            time.sleep(0.02)
+            broker.publish([Outgoing(FAULTS, repr(time.time()).encode())])
+            there.append(float(said(process)))
+    for where, found in (("thread", here), ("process", there)):
+        median, worst = statistics.median(found) * 1000, max(found) * 1000
+        record_property(f"{name} to another {where}, ms", f"median {median:.1f}, worst {worst:.1f}")
+        print(f"{name}, publish to receive in another {where}: median {median:.1f} ms, worst {worst:.1f} ms")
+
+
+# Helpers that reach into the database
+
+
+def make_visible(store: Store) -> None:
+    """Let every held message's visibility be over."""
+    with store.write() as connection:
+        past = "0" if store.dialect == "sqlite" else "clock_timestamp() - interval '1 s'"
+        connection.execute(text(f"UPDATE {messages.name} SET visible_at = {past}"))
+
+
+def changes(store: Store) -> object:
+    """Tell a number that differs after any commit that wrote: of the file, or of the messages' table."""
+    if store.file is not None:
+        return Path(store.file + "-wal").read_bytes(), Path(store.file).read_bytes()
+    with store.read() as connection:
+        return connection.execute(text(f"SELECT xmin, ctid, * FROM {messages.name}")).all()
+
+
+@contextmanager
+def refusing(engine: Engine, verb: str) -> Iterator[None]:
+    """Let every statement with this word fail."""
+
+    def spoil(
+        connection: Connection, cursor: object, statement: str, parameters: object, *rest: object
+    ) -> tuple[str, object]:
+        return ("NONSENSE" if verb in statement else statement), parameters
+
+    event.listen(engine, "before_cursor_execute", spoil, retval=True)
+    try:
+        yield
+    finally:
+        event.remove(engine, "before_cursor_execute", spoil)
+
+
+def refused(call: Callable[[], object]) -> None:
+    with pytest.raises(BrokerError):
+        call()
+
+
+def together(work: Callable[[], None], count: int) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def cut_all_connections(url: str) -> None:
+    with looking_on(url) as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+
+
+def listens(url: str, channel: str) -> bool:
+    with looking_on(url) as connection:
+        query = text(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = :query"
+        )
+        return bool(connection.execute(query, {"query": f'LISTEN "{channel}"'}).scalar())
+
+
+@contextmanager
+def looking_on(url: str) -> Iterator[Connection]:
+    store = Store(url, pool_size=1)
+    try:
+        with store.read() as connection:
+            yield connection
+    finally:
+        store.close()
+
+
+def eventually(call: Callable[[], T]) -> T:
+    """Call again as long as the broker complains, as its callers do."""
+    for _ in range(50):
+        try:
+            return call()
+        except BrokerError:
+            time.sleep(0.02)
+    return call()
+
+
+def hears_express(broker: EmbeddedBroker, receive: Callable[[float], bytes | None]) -> bool:
+    broker.express(NAMESPACE, b"after")
+    return receive(0.1) == b"after"
