@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import services
+from tests.setups import SETUPS, Setup, migrate
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +42,37 @@ def postgres_url() -> Iterator[str]:
 def rabbit_url() -> str:
     """The URL of a RabbitMQ that all workers share; use a namespace of your own."""
     return _take(services.rabbit).url
+
+
+@pytest.fixture(scope="session")
+def migrated_url(postgres_url: str) -> str:
+    """The URL of this worker's PostgreSQL database, at the newest schema."""
+    migrate(postgres_url)
+    return postgres_url
+
+
+@pytest.fixture(params=SETUPS)
+def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    """Each combination of database and broker in turn, in a namespace of the test's own."""
+    made = make_setup(request.param, request, tmp_path)
+    yield made
+    made.close()
+
+
+def make_setup(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Setup:
+    """Make one combination."""
+    if name == "sqlite":
+        return Setup(name, f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
+    broker = request.getfixturevalue("rabbit_url") if name.endswith("rabbitmq") else "embedded"
+    return Setup(name, request.getfixturevalue("migrated_url"), broker)
+
+
+@pytest.fixture
+def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    """PostgreSQL and RabbitMQ."""
+    made = make_setup("postgresql+rabbitmq", request, tmp_path)
+    yield made
+    made.close()
 
 
 def _take(find: Callable[[], services.Service]) -> services.Service:

@@ -180,9 +180,7 @@ class PrivatePostgres(PrivateServer):
     @staticmethod
     def binaries() -> Path | None:
         """Where initdb and postgres are installed, the newest version; None if they are not."""
-        installed = sorted(
-            Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name)
-        )
+        installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
         on_path = shutil.which("postgres")
         places = [*([Path(on_path).resolve().parent] if on_path else []), *installed]
         return next((place for place in reversed(places) if (place / "initdb").exists()), None)

@@ -278,9 +278,7 @@ def _rabbitmqctl(*arguments: str) -> str:
     if program is None or os.geteuid() != 0:
         raise Unavailable("rabbitmqctl needs root")
     try:
-        done = subprocess.run(
-            [program, "-q", *arguments], capture_output=True, text=True, timeout=60, check=True
-        )
+        done = subprocess.run([program, "-q", *arguments], capture_output=True, text=True, timeout=60, check=True)
     except subprocess.SubprocessError as error:
         raise Unavailable(f"rabbitmqctl {arguments[0]}: {_line(error)}") from error
     return done.stdout
@@ -332,9 +330,7 @@ def _apt_install(package: str) -> None:
         raise Unavailable(f"apt-get install {package}: needs root on Debian")
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
-        done = subprocess.run(
-            ["apt-get", "-q", *arguments], env=environ, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["apt-get", "-q", *arguments], env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(f"apt-get install {package}: {done.stderr.strip()[-300:]}")
 

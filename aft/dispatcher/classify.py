@@ -18,4 +18,4 @@ def classify(fault: Fault) -> Verdict:
         return Verdict(fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself")
     if fault.declared is not None:
         return Verdict(fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} so")
-    return knowledge.judge(fault.lineage, fault.status, fault.message)
+    return knowledge.judge(fault.lineage, fault.status, fault.message, fault.after)

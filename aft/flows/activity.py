@@ -169,11 +169,9 @@ def compensate_with(
     """
 
     def declare(target: Callable[P, R]) -> Activity[P, R]:
-        made: Activity[P, R]
-        if isinstance(target, Activity):
-            made = target
-        else:
-            made = Activity(check_function("compensate_with", target))
+        made: Activity[P, R] = (
+            target if isinstance(target, Activity) else Activity(check_function("compensate_with", target))
+        )
         if made.compensator is not None:
             raise DefinitionError(
                 f"activity {made.name!r} has two compensators, {made.compensator.name!r} and "

@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from aft import durations
+from aft.clock import Clock
 from aft.errors import StoreError
 from aft.flows import context
 from aft.flows.context import AttemptContext, Current
@@ -64,16 +65,19 @@ class Attempt:
 class Performer:
     """Performs attempts for one run, and remembers the threads that it gave up waiting for."""
 
-    def __init__(self, loop: LoopThread) -> None:
+    def __init__(self, loop: LoopThread, clock: Clock) -> None:
         self._loop = loop
+        self._clock = clock
         self.abandoned: list[threading.Thread] = []
 
     def perform(self, attempt: Attempt) -> None:
         """Call the function until it returns or its immediate retries are spent; its value is recorded on return."""
+
+        def again(error: BaseException) -> bool:
+            return isinstance(error, Raised) and passes(error.error, attempt.policy, self._clock.now())
+
         retrying = Retrying(
-            stop=stop_after_attempt(attempt.immediate + 1),
-            retry=retry_if_exception(lambda error: isinstance(error, Raised) and passes(error.error, attempt.policy)),
-            reraise=True,
+            stop=stop_after_attempt(attempt.immediate + 1), retry=retry_if_exception(again), reraise=True
         )
         for trial in retrying:
             with trial:

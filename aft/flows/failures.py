@@ -87,13 +87,19 @@ def said(error: BaseException) -> Answer | None:
     return Answer.UNRECOVERABLE if isinstance(error, Unrecoverable) else None
 
 
-def passes(error: BaseException, policy: Policy) -> bool:
-    """Tell whether an immediate retry makes sense, as far as this process can know: rules are not asked for it."""
+def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
+    """Tell whether an immediate retry makes sense, as far as this process can know: rules are not asked for it.
+
+    One that asks to be left alone for a while is not tried at once.
+    """
+    after = _after(error, at)
+    if after:
+        return False
     answer = said(error) or policy.answer(error)
     if answer is not None:
         return answer is Answer.RECOVERABLE
     lineage = knowledge.mro_names(type(error))
-    return knowledge.judge(lineage, knowledge.http_status(error), _text(error)).recoverable
+    return knowledge.judge(lineage, knowledge.http_status(error), _text(error), after).recoverable
 
 
 def rebuild(fault: Fault) -> Exception:

@@ -13,6 +13,12 @@ class Slots:
         self._free = size
         self._changed = threading.Condition()
 
+    def free(self, timeout: float) -> int:
+        """Tell how many slots are free, without taking any; wait for the first one; 0 after ``timeout``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0, timeout)
+            return self._free
+
     def take(self, limit: int, timeout: float) -> int:
         """Take as many free slots as there are, up to ``limit``; wait for the first one; 0 after ``timeout``."""
         with self._changed:

@@ -58,7 +58,7 @@ class Stepper:
     def __init__(self, tools: Tools, owner: Owner) -> None:
         self.tools = tools
         self.owner = owner
-        self.performer = Performer(tools.loop)
+        self.performer = Performer(tools.loop, tools.clock)
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
         self._faults: dict[StepPath, Fault] = {}

@@ -76,23 +76,31 @@ class Worker:
     # Woken by a message -----------------------------------------------------------------------------------------
 
     def _receive(self) -> float:
-        free = self._slots.take(limit=100, timeout=PATIENCE)
+        # Slots are not held while waiting for messages: the timer may need them meanwhile.
+        free = self._slots.free(timeout=PATIENCE)
         if not free:
             return 0.0
-        claimed: list[RunRow] = []
         try:
             consumer = self._open_consumer()
             deliveries = consumer.receive(free, PATIENCE)
-            claimed = self._claim(deliveries)
-            consumer.ack(deliveries)
+            while deliveries and not self._tools.draining.is_set():
+                taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE)
+                now_on, deliveries = deliveries[:taken], deliveries[taken:]
+                self._take(consumer, now_on, taken)
         except AftError:
             # What was not acknowledged comes back to whoever opens the queues next.
             self._drop_consumer()
             raise
-        finally:
-            self._slots.give(free - len(claimed))
-            self._execute(claimed)
         return 0.0
+
+    def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], slots: int) -> None:
+        claimed: list[RunRow] = []
+        try:
+            claimed = self._claim(deliveries)
+            consumer.ack(deliveries)
+        finally:
+            self._slots.give(slots - len(claimed))
+            self._execute(claimed)
 
     def _claim(self, deliveries: Sequence[Delivery]) -> list[RunRow]:
         messages = door.admit(self._tools.store, self._tools.telemetry, self._tools.namespace, deliveries)

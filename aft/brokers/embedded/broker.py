@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from sqlalchemy import Connection
+
 from aft.brokers.base import Outgoing, QueueStatus, Topology
 from aft.brokers.embedded import routes, rows
-from aft.brokers.embedded.consumer import EmbeddedConsumer, broker_errors
+from aft.brokers.embedded.consumer import EmbeddedConsumer
 from aft.brokers.embedded.express import Mailbox, Sender, Transport
 from aft.brokers.embedded.routes import Route
 from aft.brokers.embedded.sockets import SocketExpress
+from aft.brokers.embedded.transactions import Transactions
 from aft.brokers.embedded.watch import Bell, BellWatch, FileWatch, Watch
 from aft.errors import BrokerError, Unroutable
 from aft.store.engine import Store
@@ -41,9 +44,12 @@ class EmbeddedBroker:
         if visibility <= 0:
             raise ValueError(f"visibility is {visibility!r}; it must be a positive number of seconds")
         self._store = store
+        self._database = Transactions(store)
         self._visibility = visibility
         self._bell = Bell()
         self._known: dict[str, Route] = {}
+        # Made absolute here: the process may change its directory later.
+        self._file = Path(store.file).absolute() if store.file is not None else None
         self._transport = _transport_for(store)
         self._sender = Sender(self._transport)
         # Guards the three below.
@@ -59,35 +65,37 @@ class EmbeddedBroker:
     def declare(self, topology: Topology) -> None:
         self._check_open()
         wanted = routes.routes_of(topology)
-        with broker_errors():
-            # Looked at first: where nothing is missing, nothing is written.
-            if wanted.items() <= self._read_routes().items():
-                return
-            with self._store.write() as connection:
-                routes.add(connection, wanted)
-                # Refused inside the transaction: where one queue is in the way, none is made.
-                if problem := routes.mismatch(routes.read(connection), wanted):
-                    raise BrokerError(problem)
+
+        def add(connection: Connection) -> None:
+            routes.add(connection, wanted)
+            # Refused inside the transaction: where one queue is in the way, none is made.
+            if problem := routes.mismatch(routes.read(connection), wanted):
+                raise BrokerError(problem)
+
+        # Looked at first: where nothing is missing, nothing is written.
+        if not wanted.items() <= self._read_routes().items():
+            self._database.write(add)
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         self._check_open()
         if not messages:
             return
-        with broker_errors():
-            found = self._find_routes({message.queue for message in messages})
-            targets = {route.target for route in found.values()}
-            with self._store.write() as connection:
-                rows.add(connection, [(message, found[message.queue]) for message in messages])
-                rows.announce(connection, targets)
+        found = self._find_routes({message.queue for message in messages})
+        targets = {route.target for route in found.values()}
+
+        def add(connection: Connection) -> None:
+            rows.add(connection, [(message, found[message.queue]) for message in messages])
+            rows.announce(connection, targets)
+
+        self._database.write(add)
         self._bell.ring(targets)
 
     def consumer(self, queues: Sequence[str], prefetch: int) -> EmbeddedConsumer:
         self._check_open()
-        with broker_errors():
-            self._find_routes(set(queues))
+        self._find_routes(set(queues))
         self._listen()
         consumer = EmbeddedConsumer(
-            self._store,
+            self._database,
             queues,
             prefetch,
             visibility=self._visibility,
@@ -100,8 +108,7 @@ class EmbeddedBroker:
 
     def status(self, topology: Topology) -> list[QueueStatus]:
         self._check_open()
-        with broker_errors(), self._store.read() as connection:
-            return routes.describe(connection, topology)
+        return self._database.read(lambda connection: routes.describe(connection, topology))
 
     def express(self, namespace: str, body: bytes) -> None:
         self._sender.send(namespace, body)
@@ -133,13 +140,12 @@ class EmbeddedBroker:
         return {queue: known[queue] for queue in wanted}
 
     def _read_routes(self) -> dict[str, Route]:
-        with self._store.read() as connection:
-            self._known = routes.read(connection)
+        self._known = self._database.read(routes.read)
         return self._known
 
     def _watch(self, queues: Sequence[str]) -> Watch:
-        if self._store.file is not None:
-            return FileWatch(Path(self._store.file), self._bell, queues)
+        if self._file is not None:
+            return FileWatch(self._file, self._bell, queues)
         return BellWatch(self._bell, queues)
 
     def _listen(self) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from sqlalchemy import Connection
 
 from aft.brokers.base import Delivery
 from aft.brokers.embedded import rows
 from aft.brokers.embedded.background import Background
+from aft.brokers.embedded.transactions import Transactions
 from aft.brokers.embedded.watch import Bell, Watch
 from aft.clock import SystemClock
-from aft.errors import BrokerError, StoreError
+from aft.errors import BrokerError
 from aft.ids import new_id
-from aft.store.engine import Store
 
 #: Seconds to wait when others were faster, or a row is locked: long enough not to spin.
 BEATEN = 0.005
@@ -38,15 +39,6 @@ class Tag(NamedTuple):
     deliveries: int
 
 
-@contextmanager
-def broker_errors() -> Iterator[None]:
-    """Turn the database's errors into the broker's."""
-    try:
-        yield
-    except StoreError as error:
-        raise BrokerError(str(error)) from error
-
-
 class EmbeddedConsumer:
     """Receives from queues of the database; belongs to one thread.
 
@@ -60,7 +52,7 @@ class EmbeddedConsumer:
 
     def __init__(
         self,
-        store: Store,
+        database: Transactions,
         queues: Sequence[str],
         prefetch: int,
         *,
@@ -69,7 +61,7 @@ class EmbeddedConsumer:
         bell: Bell,
         forget: Callable[[EmbeddedConsumer], None],
     ) -> None:
-        self._store = store
+        self._database = database
         self._queues = tuple(dict.fromkeys(queues))
         self._prefetch = prefetch
         self._visibility = visibility
@@ -104,8 +96,7 @@ class EmbeddedConsumer:
         # Forgotten before the database is asked: if it fails they are not renewed, and come again as
         # promised.
         if ids := self._drop(deliveries):
-            with broker_errors(), self._store.write() as connection:
-                rows.settle(connection, self._name, ids)
+            self._database.write(lambda connection: rows.settle(connection, self._name, ids))
 
     def close(self) -> None:
         with self._lock:
@@ -127,21 +118,23 @@ class EmbeddedConsumer:
 
     def _look(self) -> dict[str, float]:
         """Tell when each queue's first message is due, reading only: an empty queue is never written to."""
-        with broker_errors(), self._store.read() as connection:
-            return rows.next_due(connection, self._queues)
+        return self._database.read(lambda connection: rows.next_due(connection, self._queues))
 
     def _take(self, visible: Sequence[str], limit: int) -> list[Delivery]:
-        taken: list[rows.Taken] = []
-        with broker_errors(), self._store.write() as connection:
-            for queue in self._in_turn(visible):
-                if len(taken) < limit:
-                    room = limit - len(taken)
-                    taken += rows.take(connection, queue, self._name, room, self._visibility)
+        order = self._in_turn(visible)
+        taken = self._database.write(lambda connection: self._take_from(connection, order, limit))
         self._keep(taken)
         return [
             Delivery(row.target, row.body, redelivered=row.deliveries > 1, tag=Tag(row.id, row.deliveries))
             for row in taken
         ]
+
+    def _take_from(self, connection: Connection, order: Sequence[str], limit: int) -> list[rows.Taken]:
+        taken: list[rows.Taken] = []
+        for queue in order:
+            if room := limit - len(taken):
+                taken += rows.take(connection, queue, self._name, room, self._visibility)
+        return taken
 
     def _in_turn(self, visible: Sequence[str]) -> list[str]:
         """Begin with another queue each time, so that a full one does not starve the others."""
@@ -178,9 +171,8 @@ class EmbeddedConsumer:
 
     def _renew(self, ids: Sequence[int]) -> None:
         try:
-            with self._store.write() as connection:
-                rows.renew(connection, self._name, ids, self._visibility)
-        except StoreError as error:
+            self._database.write(lambda connection: rows.renew(connection, self._name, ids, self._visibility))
+        except BrokerError as error:
             # The next turn tries again; if all fail, others take the messages over, which is no loss.
             _log.warning("messages not renewed: %s", error)
 
@@ -188,11 +180,14 @@ class EmbeddedConsumer:
         if not held:
             return
         targets = {row.target for row in held.values()}
+
+        def give_back(connection: Connection) -> None:
+            rows.release(connection, self._name, held)
+            rows.announce(connection, targets)
+
         try:
-            with self._store.write() as connection:
-                rows.release(connection, self._name, held)
-                rows.announce(connection, targets)
-        except StoreError as error:
+            self._database.write(give_back)
+        except BrokerError as error:
             _log.warning("messages not given back, they return after their visibility: %s", error)
         self._bell.ring(targets)
 

@@ -28,12 +28,19 @@ class Route:
 
 
 def routes_of(topology: Topology) -> dict[str, Route]:
-    """Tell the routes that a topology asks for, by queue."""
+    """Tell the routes that a topology asks for, by queue. Raises ValueError for a wait of nothing."""
     direct = (*topology.work_queues, names.undeliverable(topology.namespace))
     resume = names.resume(topology.namespace)
     return {name: Route(name, 0) for name in direct} | {
-        name: Route(resume, round(wait / timedelta(milliseconds=1))) for name, wait in topology.delay_queues.items()
+        name: Route(resume, _milliseconds(wait)) for name, wait in topology.delay_queues.items()
     }
+
+
+def _milliseconds(wait: timedelta) -> int:
+    milliseconds = round(wait / timedelta(milliseconds=1))
+    if milliseconds < 1:
+        raise ValueError(f"a wait of {wait} needs no delay queue; publish to the resume queue instead")
+    return milliseconds
 
 
 def undeliverable_of(queue: str) -> str:

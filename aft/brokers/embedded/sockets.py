@@ -53,7 +53,7 @@ class SocketExpress:
     """Carries express messages between the processes of one machine."""
 
     def __init__(self, database: Path) -> None:
-        self._directory = directory_for(database)
+        self._directory = directory_for(database)  # resolved now: the process may change its own later
         self._socket: socket.socket | None = None
         self._slow_until: dict[Path, float] = {}
 

@@ -108,7 +108,8 @@ class Link:
             raise error from None
 
     def drop(self, error: BrokerError) -> None:
-        """End it now, without the broker's consent, for this reason."""
+        """End it now, without the broker's consent, for this reason; it counts as lost on return."""
+        self._fail(error)
         try:
             self.post(partial(self._drop, error))
         except BrokerError:
@@ -173,8 +174,10 @@ class Link:
         self._loop.stop()
 
     def _fail(self, error: BaseException) -> None:
-        if self._error is None:
-            self._error = explain.lost(self.address, error)
+        """Note why it is lost; the first reason stays."""
+        with self._lock:
+            if self._error is None:
+                self._error = explain.lost(self.address, error)
 
     def _leave(self, error: BrokerError) -> None:
         connection = self._connection

@@ -1,0 +1,192 @@
+"""Is a namespace well? Reads only: what a person looks at who wants to know. Judging it is the caller's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select, text
+
+from aft.errors import AftError
+from aft.fault import Fault, FaultState
+from aft.runs import faults as fault_rows
+from aft.runs import rows
+from aft.runs.rows import RunRow
+from aft.runs.states import ENDS, Status
+from aft.store import tables
+from aft.store.moments import later, now
+
+#: Parked runs that are read; the others are counted.
+MOST_PARKED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """A worker whose lease has not run out."""
+
+    id: str
+    host: str
+    pid: int
+    roles: tuple[str, ...]
+    flows: tuple[str, ...]
+    started_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How many of something wait, and since when the oldest one does."""
+
+    count: int
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a namespace stands, all seen at one moment of the database's clock."""
+
+    at: datetime
+    workers: tuple[WorkerSeen, ...]
+    unfinished: dict[str, int]  #: runs that have not ended, parked ones left out, by ``flow@version``
+    parked: tuple[RunRow, ...]  #: the newest of them
+    parked_count: int
+    undecided: Backlog  #: faults that are open for longer than the grace
+    unpublished: Backlog  #: outbox rows that nobody holds
+    overdue: Backlog  #: runs that should have gone on longer than the grace ago, and have no owner
+    orphans: int  #: runs whose worker is lost, and that nobody has rescued yet
+    quarantined: int
+    late_effects: int
+
+    @property
+    def roles(self) -> set[str]:
+        """The roles that some live worker has."""
+        return {role for worker in self.workers for role in worker.roles}
+
+    @property
+    def homeless(self) -> dict[str, int]:
+        """Flows with runs that have not ended, and that no live worker has the code of."""
+        known = {flow for worker in self.workers if "work" in worker.roles for flow in worker.flows}
+        return {flow: count for flow, count in self.unfinished.items() if flow not in known}
+
+
+def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
+    """Look at everything, in one transaction."""
+    return Health(
+        at=connection.execute(select(now())).scalar_one(),
+        workers=tuple(live_workers(connection, namespace)),
+        unfinished=_unfinished(connection, namespace),
+        parked=tuple(rows.listing(connection, namespace, status=Status.PARKED, limit=MOST_PARKED)),
+        parked_count=_count(connection, tables.runs, namespace, tables.runs.c.status == Status.PARKED.value),
+        undecided=_undecided(connection, namespace, grace),
+        unpublished=_unpublished(connection, namespace),
+        overdue=_overdue(connection, namespace, grace),
+        orphans=_orphans(connection, namespace),
+        quarantined=_count(connection, tables.quarantine, namespace),
+        late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
+    )
+
+
+def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
+    """Return the workers whose lease has not run out, oldest first."""
+    workers = tables.workers
+    statement = (
+        select(workers)
+        .where(workers.c.namespace == namespace, workers.c.expires_at > now(), workers.c.stopped_at.is_(None))
+        .order_by(workers.c.id)
+    )
+    return [
+        WorkerSeen(
+            row.id,
+            row.host,
+            row.pid,
+            tuple(json.loads(row.roles)),
+            tuple(json.loads(row.flows)),
+            row.started_at,
+            row.expires_at,
+        )
+        for row in connection.execute(statement)
+    ]
+
+
+def server_version(connection: Connection) -> str:
+    """Tell which database it is, for people: ``PostgreSQL 15.4``."""
+    if connection.dialect.name == "postgresql":
+        return f"PostgreSQL {connection.execute(text('SHOW server_version')).scalar_one()}"
+    return f"SQLite {connection.execute(text('SELECT sqlite_version()')).scalar_one()}"
+
+
+def find_fault(connection: Connection, namespace: str, part: str) -> Fault | None:
+    """Return the one fault whose id begins, or ends, with what a person typed; None if there is none."""
+    faults = tables.faults
+    statement = select(faults).where(
+        faults.c.namespace == namespace,
+        faults.c.id.startswith(part, autoescape=True) | faults.c.id.endswith(part, autoescape=True),
+    )
+    found = connection.execute(statement.limit(2)).all() if part else []
+    if len(found) > 1:
+        raise AftError(f"several faults match {part!r}; give more of the id")
+    return fault_rows.from_row(found[0]) if found else None
+
+
+def _unfinished(connection: Connection, namespace: str) -> dict[str, int]:
+    runs = tables.runs
+    over = [status.value for status in (*ENDS, Status.PARKED)]
+    statement = (
+        select(runs.c.flow, runs.c.version, func.count())
+        .where(runs.c.namespace == namespace, runs.c.status.not_in(over))
+        .group_by(runs.c.flow, runs.c.version)
+        .order_by(runs.c.flow, runs.c.version)
+    )
+    return {f"{flow}@{version}": count for flow, version, count in connection.execute(statement)}
+
+
+def _undecided(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
+    faults = tables.faults
+    return _backlog(
+        connection,
+        faults.c.raised_at,
+        faults.c.namespace == namespace,
+        faults.c.state == FaultState.OPEN.value,
+        faults.c.raised_at <= later(-grace.total_seconds()),
+    )
+
+
+def _unpublished(connection: Connection, namespace: str) -> Backlog:
+    outbox = tables.outbox
+    return _backlog(connection, outbox.c.taken_until, outbox.c.namespace == namespace, outbox.c.taken_until <= now())
+
+
+def _overdue(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
+    runs = tables.runs
+    return _backlog(
+        connection,
+        runs.c.sweep_at,
+        runs.c.namespace == namespace,
+        runs.c.worker_id.is_(None),
+        runs.c.wake_id.is_not(None),
+        runs.c.sweep_at <= later(-grace.total_seconds()),
+    )
+
+
+def _orphans(connection: Connection, namespace: str) -> int:
+    runs, workers = tables.runs, tables.workers
+    statement = (
+        select(func.count())
+        .select_from(runs.join(workers, workers.c.id == runs.c.worker_id))
+        .where(runs.c.namespace == namespace, workers.c.expires_at < now())
+    )
+    return connection.execute(statement).scalar_one()
+
+
+def _backlog(connection: Connection, since: ColumnElement[Any], *where: ColumnElement[bool]) -> Backlog:
+    count, oldest = connection.execute(select(func.count(), func.min(since)).where(*where)).one()
+    return Backlog(count, oldest)
+
+
+def _count(connection: Connection, table: Any, namespace: str, *where: ColumnElement[bool]) -> int:
+    statement: Select[tuple[int]] = select(func.count()).select_from(table)
+    conditions: Sequence[ColumnElement[bool]] = (table.c.namespace == namespace, *where)
+    return connection.execute(statement.where(*conditions)).scalar_one()

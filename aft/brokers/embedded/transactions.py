@@ -1,0 +1,57 @@
+"""What does the broker do when the database's connection is lost? It connects anew, once, and then says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from sqlalchemy import Connection, exc
+
+from aft.errors import BrokerError, StoreError
+from aft.store.engine import Store
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """Runs pieces of work, each in a transaction of its own. Thread-safe.
+
+    Work whose connection turns out to be lost is run once more, on a new one: a pool notices only then that the
+    server was away in the meantime. If the connection broke while it committed, the first time may have
+    counted; so work must be harmless twice, as everything is that takes, keeps or deletes by name. Publishing
+    may store its batch twice, which the port allows. Every other error of the store becomes a BrokerError.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run work that only reads."""
+        return self._run(self._store.read, work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run work that writes; it has committed when this returns."""
+        return self._run(self._store.write, work)
+
+    def _run(
+        self,
+        begin: Callable[[], AbstractContextManager[Connection]],
+        work: Callable[[Connection], T],
+    ) -> T:
+        try:
+            try:
+                with begin() as connection:
+                    return work(connection)
+            except StoreError as error:
+                if not _was_lost(error):
+                    raise
+            with begin() as connection:
+                return work(connection)
+        except StoreError as error:
+            raise BrokerError(str(error)) from error
+
+
+def _was_lost(error: StoreError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, exc.DBAPIError) and cause.connection_invalidated

@@ -1,0 +1,61 @@
+"""How is a mistake told? In one line on stderr that begins with ``aft:``, and by the exit status.
+
+0 done, 1 what was asked for failed, 2 the command line itself is wrong. A traceback is a defect of aft, or of a user's
+module that is being imported; the latter's is shortened to the lines that matter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from aft.errors import AftError
+
+
+class Failure(AftError):
+    """Raised by a command when what was asked for cannot be done; ``details`` are lines below the message."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+def exit_status(call: Callable[[], object]) -> int:
+    """Call, tell what goes wrong, and return the status to end with."""
+    try:
+        answer = call()
+    except click.UsageError as error:
+        tell(error.format_message())
+        if error.ctx is not None:
+            click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help'.", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        tell(error.format_message())
+        return error.exit_code
+    except click.Abort:
+        tell("stopped")
+        return 1
+    except AftError as error:
+        tell(str(error))
+        if isinstance(error, Failure) and error.details:
+            click.echo(printable(error.details), err=True)
+        return 1
+    return answer if isinstance(answer, int) else 0
+
+
+def tell(text: str) -> None:
+    """Say one line on stderr."""
+    click.echo(f"aft: {one_line(text)}", err=True)
+    sys.stderr.flush()
+
+
+def one_line(text: str) -> str:
+    """Put a text on one line that a terminal can show."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Spell out what a terminal would obey instead of showing: an exception's text may hold anything."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,71 @@
+"""Groups of commands that load what they are asked for, and guess what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from aft.cli.errors import exit_status
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command is (``module:name``), and what ``--help`` says about it without importing that."""
+
+    where: str
+    says: str
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, name = self.where.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+class Noun(click.Group):
+    """A group that, asked for a command it does not have, says which one was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        wanted, known = args[0], self.list_commands(ctx)
+        if not ctx.resilient_parsing and wanted not in known and not wanted.startswith("-"):
+            near = difflib.get_close_matches(wanted, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise click.UsageError(f"{ctx.command_path!r} has no command {wanted!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Root(Noun):
+    """The outermost group. It imports a command when it is called, and tells errors in one line."""
+
+    def __init__(self, *args: Any, places: Mapping[str, Place], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = self._places.get(cmd_name)
+        return None if place is None else place.load()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.says) for name, place in self._places.items()])
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line; unless told otherwise, end the process with its exit status."""
+        # Whatever the process is called: messages tell people to type `aft`.
+        extra["prog_name"] = "aft"
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        call = super().main
+        sys.exit(exit_status(lambda: call(*args, standalone_mode=False, **extra)))

@@ -1,0 +1,113 @@
+"""Importing the modules that a person names, and saying what is wrong with one that cannot be imported."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from aft.app import Aft
+from aft.cli.errors import Failure
+from aft.config import Settings
+
+#: Frames of a failed import that are shown, the innermost last.
+MOST_FRAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was imported; ``app`` if one was named as ``module:app``."""
+
+    modules: tuple[ModuleType, ...] = ()
+    app: Aft | None = None
+    app_name: str = ""
+
+
+def load(names: Sequence[str]) -> Loaded:
+    """Import modules, each named ``module`` or ``module:app``. The current directory comes first on the path."""
+    modules: list[ModuleType] = []
+    apps: dict[str, Aft] = {}
+    for name in names:
+        module_name, colon, attribute = name.partition(":")
+        module = load_module(module_name)
+        modules.append(module)
+        if colon:
+            apps[name] = _find_app(module, attribute)
+    if len({id(app) for app in apps.values()}) > 1:
+        raise Failure(f"{' and '.join(apps)} are different applications; a process has one")
+    found = next(iter(apps.items()), ("", None))
+    return Loaded(tuple(modules), found[1], found[0])
+
+
+def load_module(name: str) -> ModuleType:
+    """Import one module, or raise Failure that says what was tried, or what failed inside it."""
+    _refuse_file(name)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise Failure(_missing(name, error.name, here)) from None
+        raise _broken(name, error) from None
+    except (Exception, SystemExit) as error:
+        # Whatever a user's module raises while it is imported is the user's to see.
+        raise _broken(name, error) from None
+
+
+def stray_app(loaded: Loaded, settings: Settings) -> str:
+    """Name an application that a module defines for other places than these; empty if there is none."""
+    ours = (settings.database_url, settings.broker_url, settings.namespace)
+    for module in loaded.modules:
+        for name, value in vars(module).items():
+            if isinstance(value, Aft):
+                theirs = value.settings
+                if (theirs.database_url, theirs.broker_url, theirs.namespace) != ours:
+                    return f"{module.__name__}:{name}"
+    return ""
+
+
+def _find_app(module: ModuleType, attribute: str) -> Aft:
+    found = getattr(module, attribute, None)
+    if isinstance(found, Aft):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, Aft)]
+    what = "has no such name" if found is None else f"is {type(found).__name__}, not aft.Aft"
+    hint = f"it has {', '.join(map(repr, apps))}" if apps else "name the module alone to use the settings"
+    raise Failure(f"{module.__name__}:{attribute} is no application: {module.__name__!r} {what}; {hint}")
+
+
+def _refuse_file(name: str) -> None:
+    if name.endswith(".py") or "/" in name or "\\" in name:
+        module = name.removesuffix(".py").replace("\\", "/").strip("./").replace("/", ".")
+        raise Failure(f"{name!r} is a file; name its module, from the directory where it can be imported: {module}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Failure(f"{name!r} is not the name of a module; write 'package.module' or 'package.module:app'")
+
+
+def _missing(name: str, missing: str, here: str) -> str:
+    which = f"no module {name!r}" if missing == name else f"no module {name!r}: {missing!r} does not exist"
+    near = difflib.get_close_matches(name, _modules_in(Path(here)), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "is it installed in this Python, or in another directory?"
+    return f"there is {which} in {here} or on the path of {sys.executable}; {hint}"
+
+
+def _modules_in(directory: Path) -> list[str]:
+    files = [path.stem for path in directory.glob("*.py")]
+    return files + [path.parent.name for path in directory.glob("*/__init__.py")]
+
+
+def _broken(name: str, error: BaseException) -> Failure:
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    # The first frame is ours; what follows is the user's module.
+    shown = "".join(traceback.format_list(frames[1:][-MOST_FRAMES:])).rstrip()
+    if isinstance(error, SyntaxError):
+        shown = "".join(traceback.format_exception_only(error)).rstrip()
+    return Failure(f"module {name!r} was found, but failed while it was imported: {said}", shown)

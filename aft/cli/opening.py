@@ -1,0 +1,55 @@
+"""From the command line's options to an application, for as long as a command takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from aft.app import Aft
+from aft.cli.errors import Failure, tell
+from aft.cli.given import Given
+from aft.cli.modules import Loaded, stray_app
+
+
+class NoDatabase(Failure):
+    """Raised when a command only looks, and the SQLite file to look at does not exist."""
+
+
+@contextmanager
+def opened(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
+    """Give the application that the options, or the modules, name; closed at the end."""
+    app = make(given, loaded)
+    try:
+        yield app
+    finally:
+        app.close()
+
+
+@contextmanager
+def looking(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
+    """Give an application that is only looked at: a SQLite file that is not there is not made by looking."""
+    with opened(given, loaded) as app:
+        if is_missing(app):
+            raise NoDatabase(f"there is no database {app.store.url!r} yet; the first run makes it")
+        yield app
+
+
+def make(given: Given, loaded: Loaded | None = None) -> Aft:
+    """Make the application that the options, or the modules, name."""
+    if loaded is not None and loaded.app is not None:
+        if given.named:
+            option = next(iter(given.named.values()))
+            raise click.UsageError(f"{loaded.app_name} brings its own settings; {option} cannot change them")
+        return loaded.app
+    app = Aft(given.database, given.broker, given.namespace)
+    if loaded is not None and (stray := stray_app(loaded, app.settings)):
+        tell(f"note: {stray} uses another database, broker or namespace; to use those, name it: {stray}")
+    return app
+
+
+def is_missing(app: Aft) -> bool:
+    """Tell whether the database is a SQLite file that does not exist; to connect to it would make it."""
+    return app.store.file is not None and not Path(app.store.file).exists()

@@ -1,0 +1,142 @@
+"""What people read, and what programs read: tables at any width, and JSON with stable keys.
+
+Data goes to stdout, everything said about it to stderr. On a terminal a table fits its width, with ``…`` where
+something was cut; in a pipe nothing is cut, and nothing is coloured. Times are UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aft.cli.errors import one_line
+
+#: Characters of a shortened id: its last ones, which differ soonest. Commands take them for the whole id.
+SHORT_ID = 12
+#: Columns that nothing is cut to: a pipe has no width.
+_ENDLESS = 100_000
+_GAP = 2
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, with stable keys.")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; a ``flexible`` one is cut first where the terminal is narrow."""
+
+    title: str
+    flexible: bool = False
+    right: bool = False
+
+
+def console() -> Console:
+    """Make what draws on stdout; without colours unless it is a terminal."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> None:
+    """Print a table; cells are shown on one line each."""
+    out = console()
+    if not out.is_terminal:
+        out.width = _ENDLESS
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = _widths(columns, cells, out.width)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(
+            column.title,
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=width,
+            justify="right" if column.right else "left",
+        )
+    for row in cells:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _cell(value: str | Text) -> Text:
+    return value if isinstance(value, Text) else Text(one_line(value))
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]], total: int) -> list[int]:
+    """Give each column what it needs; the flexible ones share what is left."""
+    natural = [
+        max([cell_len(column.title), *(row[index].cell_len for row in rows)]) for index, column in enumerate(columns)
+    ]
+    excess = sum(natural) + _GAP * len(columns) - total
+    for index in sorted(range(len(columns)), key=lambda index: -natural[index]):
+        if excess > 0 and columns[index].flexible:
+            cut = min(excess, natural[index] - len(columns[index].title))
+            natural[index] -= cut
+            excess -= cut
+    return natural
+
+
+def print_fields(fields: dict[str, str], *, err: bool = False) -> None:
+    """Print names and values, one a line; empty values are left out."""
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        if value:
+            click.echo(f"{name:<{width}}  {one_line(value)}", err=err)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not _speaks_unicode()))
+
+
+def say(text: str) -> None:
+    """Tell a person something beside the data."""
+    click.echo(text, err=True)
+
+
+def short_id(value: str) -> str:
+    """The end of an id, which is enough to name it."""
+    return value[-SHORT_ID:]
+
+
+def shorten(text: str, most: int) -> str:
+    """Cut a text to so many characters."""
+    text = one_line(text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def moment(at: datetime | None) -> str:
+    """Spell a time in UTC: the time of day if it is today, else the date as well."""
+    if at is None:
+        return ""
+    today = at.date() == datetime.now(UTC).date()
+    return f"{at:%H:%M:%S}" if today else f"{at:%Y-%m-%d %H:%M}"
+
+
+def exactly(at: datetime | None) -> str:
+    """Spell a time in UTC to the millisecond, labelled."""
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d} UTC"
+
+
+def iso(at: datetime | None) -> str | None:
+    """Spell a time for programs."""
+    return None if at is None else at.isoformat()
+
+
+def stored(text: str | None) -> Any:
+    """Read a stored value without the user's code; what JSON has no word for stays tagged."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text  # damaged by hand; better seen than hidden behind an error
+
+
+def _speaks_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")

@@ -1,0 +1,48 @@
+"""``aft``: what there is, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from aft.cli.given import Given
+from aft.cli.groups import Place, Root
+from aft.version import __version__
+
+#: Every command: where it is, and the line that ``aft --help`` says about it.
+PLACES = {
+    "dispatcher": Place("aft.cli.dispatcher:dispatcher", "Keep runs going: retry, undo, rescue."),
+    "replay": Place("aft.cli.replay.command:replay", "Play an example's scenarios and draw what happens."),
+    "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer parked ones."),
+    "faults": Place("aft.cli.faults:faults", "Look at what went wrong."),
+    "stack": Place("aft.cli.stack:stack", "Show what a run owes to be undone."),
+    "db": Place("aft.cli.db:db", "Bring the database's schema up to date."),
+    "broker": Place("aft.cli.broker:broker", "Declare the queues, look at them."),
+    "doctor": Place("aft.cli.doctor:doctor", "Say what is wrong, and what to do about it."),
+}
+
+
+@click.group(
+    cls=Root,
+    places=PLACES,
+    name="aft",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="aft", message="%(prog)s %(version)s")
+@click.option("--database", metavar="URL", help="Instead of AFT_DATABASE_URL.  [default: sqlite:///aft.db]")
+@click.option("--broker", metavar="URL", help="Instead of AFT_BROKER_URL.  [default: embedded]")
+@click.option("--namespace", metavar="NAME", help="Instead of AFT_NAMESPACE.  [default: aft]")
+@click.pass_context
+def root(context: click.Context, database: str | None, broker: str | None, namespace: str | None) -> None:
+    """Fault tolerance for Python workflows over message queues.
+
+    Settings come from AFT_* variables; `aft doctor` lists them.
+    Exit status: 0 done, 1 what was asked for failed, 2 usage.
+    """
+    # Where a connection fails, aft says so in one line; pika would say it again in thirty.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+    context.obj = Given(database, broker, namespace)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

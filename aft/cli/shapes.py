@@ -1,0 +1,123 @@
+"""The JSON that listings print: one function for each kind of object. Keys are stable; times are ISO 8601 in UTC.
+
+Arguments and results are the stored values; what JSON has no word for is ``{"$aft": kind, "v": text}``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aft.app.timeline import Happening
+from aft.cli.output import iso, stored
+from aft.compensation.stack import Frame
+from aft.fault import Fault
+from aft.recovery.levels import Ladder
+from aft.runs.quarantine import Refusal
+from aft.runs.rows import RunRow
+
+
+def run(row: RunRow) -> dict[str, Any]:
+    """A run."""
+    return {
+        "id": row.id,
+        "flow": row.flow,
+        "version": row.version,
+        "status": row.status.value,
+        "key": row.key,
+        "args": stored(row.args),
+        "result": stored(row.result),
+        "reason": row.reason,
+        "cause": row.cause,
+        "fault": row.fault_id,
+        "priority": row.priority,
+        "owner": row.owner,
+        "worker": row.worker_id,
+        "epoch": row.epoch,
+        "deaths": row.deaths,
+        "created_at": iso(row.created_at),
+        "started_at": iso(row.started_at),
+        "updated_at": iso(row.updated_at),
+        "due_at": iso(row.due_at),
+        "ended_at": iso(row.ended_at),
+    }
+
+
+def happening(one: Happening) -> dict[str, Any]:
+    """One thing that happened to a run."""
+    return {
+        "at": iso(one.at),
+        "what": one.what.value,
+        "path": one.path,
+        "name": one.name,
+        "detail": one.detail,
+        "level": one.level,
+        "wait_seconds": None if one.wait is None else one.wait.total_seconds(),
+    }
+
+
+def fault(one: Fault) -> dict[str, Any]:
+    """A fault."""
+    return {
+        "id": one.id,
+        "run": one.run_id,
+        "kind": one.kind.value,
+        "name": one.name,
+        "path": one.path,
+        "state": one.state.value,
+        "type": one.type,
+        "message": one.message,
+        "attempt": one.attempt,
+        "level": one.level,
+        "try_in_level": one.try_in_level,
+        "wait_seconds": None if one.wait is None else one.wait.total_seconds(),
+        "ladder": [{"wait_seconds": level.wait.total_seconds(), "tries": level.tries} for level in ladder(one).levels],
+        "verdict": one.verdict,
+        "said": None if one.said is None else one.said.value,
+        "declared": None if one.declared is None else one.declared.value,
+        "http_status": one.status,
+        "retry_after_seconds": None if one.after is None else one.after.total_seconds(),
+        "lineage": list(one.lineage),
+        "traceback": one.traceback,
+        "epoch": one.epoch,
+        "raised_at": iso(one.raised_at),
+        "decided_at": iso(one.decided_at),
+        "due_at": iso(one.due_at),
+        "settled_at": iso(one.settled_at),
+    }
+
+
+def frame(one: Frame) -> dict[str, Any]:
+    """One owed undo."""
+    return {
+        "path": one.path,
+        "scope": one.scope,
+        "activity": one.activity,
+        "compensator": one.compensator,
+        "state": one.state.value,
+        "args": stored(one.args),
+        "result": stored(one.value),
+        "note": one.note,
+        "pushed_at": iso(one.pushed_at),
+        "settled_at": iso(one.settled_at),
+    }
+
+
+def refusal(one: Refusal) -> dict[str, Any]:
+    """A message that was refused at the door."""
+    return {
+        "id": one.id,
+        "queue": one.queue,
+        "reason": one.reason,
+        "size": one.size,
+        "body": one.body.decode(errors="backslashreplace"),
+        "at": iso(one.at),
+    }
+
+
+def ladder(one: Fault) -> Ladder:
+    """Read the ladder of a fault; none, where its row was damaged."""
+    try:
+        return Ladder.decode(json.loads(one.ladder))
+    except ValueError:
+        return Ladder()

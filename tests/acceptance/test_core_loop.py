@@ -1,0 +1,281 @@
+"""The core loop as a user sees it, on every combination of database and broker."""
+
+from __future__ import annotations
+
+import secrets
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import text
+
+import aft
+from aft.fault import FaultState
+from tests.acceptance import shop
+from tests.acceptance.shop import Busy, OutOfStock, ledger, trouble
+from tests.setups import Setup, eventually
+
+
+@pytest.fixture
+def order() -> str:
+    return secrets.token_hex(4)
+
+
+def test_a_flow_that_meets_no_trouble_completes_where_it_was_started(setup: Setup, order: str) -> None:
+    run = setup.app().start(shop.buy, order)
+    assert run.status == "completed"
+    assert run.result(0) == f"parcel-{order}"
+    assert ledger[order] == ["reserve", "pay", "ship"]
+
+
+def test_a_recoverable_fault_is_retried_through_a_delay_queue_and_the_flow_goes_on(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "pay"] = [Busy()]
+    with app.dispatcher():
+        run = app.start(shop.buy, order)
+        assert run.result(20) == f"parcel-{order}"
+    assert ledger[order] == ["reserve", "pay!", "pay", "ship"]
+    (fault,) = app.faults()
+    assert (fault.state, fault.level, fault.attempt) == (FaultState.RESOLVED, 1, 1)
+
+
+def test_levels_follow_one_another_and_the_last_one_still_recovers(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "reserve"] = [Busy(), Busy(), Busy()]
+    with app.dispatcher():
+        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+    assert [(fault.level, fault.try_in_level) for fault in reversed(app.faults())] == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_exhausted_levels_undo_everything_in_reverse_order(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [Busy(), Busy(), Busy()]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        with pytest.raises(aft.FlowCompensated, match="Busy") as ended:
+            run.result(20)
+    assert ended.value.fault is not None
+    assert "exhausted" in (ended.value.fault.verdict or "")
+    assert ledger[order] == ["reserve", "pay", "ship!", "ship!", "ship!", "refund", "release"]
+
+
+def test_an_unrecoverable_fault_undoes_at_once(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert run.status == "compensated"
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund", "release"]
+
+
+def test_a_final_failure_is_raised_as_its_own_class_and_can_be_caught(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "reserve"] = [OutOfStock("book", 0)]
+    with app.dispatcher():
+        assert app.submit(shop.buy_or_apologise, order).result(20) == "sorry: ('book', 0), reserve"
+
+
+def test_a_savepoint_undoes_only_what_was_pushed_under_it(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "label"] = [Busy(), Busy(), Busy()]  # leaves and replays after the savepoint was undone
+    with app.dispatcher():
+        assert app.submit(shop.with_savepoint, order).result(20) == "kept 4"
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund", "label!", "label!", "label!", "label"]
+
+
+def test_a_compensator_under_a_savepoint_that_fails_is_retried_and_the_flow_goes_on(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "refund"] = [Busy()]
+    with app.dispatcher():
+        assert app.submit(shop.with_savepoint, order).result(20) == "kept 1"
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund", "label"]
+
+
+def test_an_async_flow_awaits_its_activities(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "pay"] = [Busy()]
+    with app.dispatcher():
+        assert app.submit(shop.buy_async, order).result(20) == (f"parcel-{order}", Decimal("1.50"))
+    assert ledger[order] == ["reserve", "pay!", "pay", "ship"]
+
+
+def test_immediate_retries_happen_before_anything_becomes_a_fault(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "label"] = [Busy(), Busy()]
+    assert app.start(shop.with_label, order).result(0) == 3
+    assert app.faults() == []
+
+
+def test_executions_are_immediate_plus_one_times_one_plus_tries(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "label"] = [Busy() for _ in range(6)]
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        app.submit(shop.with_label, order).result(20)
+    assert ledger[order] == ["label!"] * 6
+
+
+def test_every_attempt_of_a_step_has_the_same_key_and_its_undo_another(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "reserve"] = [Busy()]
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert shop.keys[order, "reserve"] == [f"{run.id}/0/1"]
+    assert shop.keys[order, "release"] == [f"{run.id}/0/1/undo"]
+
+
+def test_a_compensator_that_fails_has_its_own_ladder_and_the_unwinding_resumes_at_its_frame(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "refund"] = [Busy()]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund", "release"]
+
+
+def test_a_compensator_that_cannot_recover_parks_with_the_stack_intact(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "refund"] = [Busy(), Busy()]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        eventually(lambda: run.status == "parked")
+        assert "refund" in (run.row.reason or "")
+        assert ledger[order][-1] == "refund!"
+        run.retry(note="the bank is back")
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund!", "refund", "release"]
+
+
+def test_a_frame_that_a_person_skips_makes_the_run_failed(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "refund"] = [ValueError("no such account")]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        eventually(lambda: run.status == "parked")
+        run.skip_frame(note="written off")
+        with pytest.raises(aft.FlowFailed):
+            run.result(20)
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "release"]
+
+
+def test_a_frame_that_a_person_did_by_hand_counts_as_undone(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "refund"] = [ValueError("no such account")]
+    with app.dispatcher():
+        run = app.submit(shop.buy, order)
+        eventually(lambda: run.status == "parked")
+        with pytest.raises(aft.OrderRefused, match="note"):
+            run.frame_done(note=" ")
+        run.frame_done(note="sent a cheque")
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "release"]
+
+
+def test_a_transactional_activity_commits_with_its_record_or_not_at_all(setup: Setup, order: str) -> None:
+    app = setup.app()
+    app.check()
+    with app.store.write() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS shop_books (id VARCHAR(20) PRIMARY KEY)"))
+    trouble[order, "book"] = [Busy()]
+    with app.dispatcher():
+        assert app.submit(shop.booked, order).result(20) == 1
+    with app.store.read() as connection:
+        booked = connection.execute(text("SELECT count(*) FROM shop_books WHERE id = :order"), {"order": order})
+        assert booked.scalar() == 1
+    assert ledger[order] == ["book!", "book"]
+
+
+def test_a_started_activity_that_failed_is_undone_with_an_unknown_result(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "request"] = [Busy()]
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        app.submit(shop.requested, order).result(20)
+    assert ledger[order] == ["request!", "cancel aft.UNKNOWN"]
+
+
+def test_a_started_activity_that_succeeded_is_undone_with_its_result(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        app.submit(shop.requested, order).result(20)
+    assert ledger[order] == ["request", "ship!", "cancel 'asked'"]
+
+
+def test_time_ids_and_chance_are_the_same_on_replay(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [Busy()]
+    seen: list[tuple[object, ...]] = []
+
+    @aft.flow(name=f"witness_{order}")
+    def witness() -> None:
+        seen.append((aft.now(), aft.uuid(), aft.uuid(), aft.random().random()))
+        shop.ship(order)
+        seen.append((aft.now(),))
+
+    with app.dispatcher():
+        app.submit(witness).result(20)
+    first, again, after = seen
+    assert first == again
+    assert len(set(first)) == 4
+    assert after[0] > first[0]  # type: ignore[operator]
+
+
+def test_a_timed_out_activity_is_retried_and_its_late_effect_dropped_once_recorded(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(shop.limited, order)
+        assert shop.entered[order].wait(20)
+        eventually(lambda: app.faults())
+        shop.gates[order].set()
+        assert run.result(20) == "in time"
+        assert app.faults()[0].short_type == "TimeoutError"
+        eventually(lambda: _late_states(app) == ["drop"])
+
+
+def _late_states(app: aft.Aft) -> list[str]:
+    with app.store.read() as connection:
+        rows = connection.execute(
+            text("SELECT state FROM aft_late_effects WHERE namespace = :ns"), {"ns": app.namespace}
+        )
+        return list(rows.scalars())
+
+
+def test_the_same_key_is_the_same_run_and_other_arguments_are_refused(setup: Setup, order: str) -> None:
+    app = setup.app()
+    first = app.start(shop.buy.options(key=order), order)
+    again = app.start(shop.buy.options(key=order), order)
+    assert first.id == again.id
+    assert ledger[order] == ["reserve", "pay", "ship"]
+    with pytest.raises(aft.KeyConflict, match=order):
+        app.submit(shop.buy.options(key=order), "other")
+
+
+def test_a_stop_gives_a_run_back_at_its_next_step_and_burns_no_attempt(setup: Setup, order: str) -> None:
+    app = setup.app()
+    stopping = app.dispatcher()
+    stopping.start()
+    run = app.submit(shop.with_slow, order)
+    assert shop.entered[order].wait(20)
+    stopping.drain()
+    shop.gates[order].set()
+    assert stopping.stop(20)
+    assert ledger[order] == ["reserve", "slow"]
+    assert run.status == "running"
+    with setup.app().dispatcher():
+        assert run.result(20) == f"parcel-{order}"
+    assert ledger[order] == ["reserve", "slow", "ship"]
+    assert app.faults() == []

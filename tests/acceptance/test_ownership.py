@@ -1,0 +1,147 @@
+"""One owner at a time: a worker that stops beating loses its runs, and what it does afterwards is fenced or undone."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+
+import aft
+from tests.acceptance import shop
+from tests.setups import Setup, eventually
+
+gates: dict[str, threading.Event] = {}
+calls: dict[str, list[str]] = {}
+
+
+def undo_hold(order: str, result: str) -> None:
+    calls[order].append(f"undo {result}")
+
+
+@aft.compensate_with(undo_hold)
+@aft.activity(levels=[])
+def hold(order: str) -> str:
+    """Blocks for its first caller; fails for the second if told so."""
+    epoch = aft.current().epoch
+    calls[order].append(f"hold {epoch}")
+    if epoch == 1:
+        assert gates[order].wait(30)
+    elif order.startswith("fail"):
+        raise shop.OutOfStock(order, 0)
+    return f"held by {epoch}"
+
+
+@aft.activity(levels=[])
+def touch(order: str) -> str:
+    epoch = aft.current().epoch
+    calls[order].append(f"touch {epoch}")
+    if epoch == 1:
+        assert gates[order].wait(30)
+    else:
+        raise shop.OutOfStock(order, 0)
+    return "touched"
+
+
+@aft.flow
+def holding(order: str) -> str:
+    return hold(order)
+
+
+@aft.flow
+def touching(order: str) -> str:
+    return touch(order)
+
+
+@contextmanager
+def paused_owner(setup: Setup, flow: aft.Flow[[str], str], order: str) -> Iterator[aft.Run]:
+    """Start a run whose owner stops beating while it is inside its activity, as a paused process would."""
+    gates[order], calls[order] = threading.Event(), []
+    app = setup.app(lease="1s", grace="300ms")
+    started = threading.Thread(target=app.start, args=(flow, order))
+    started.start()
+    eventually(lambda: calls[order])
+    assert app._tools is not None
+    app._tools.lease._stopping.set()
+    (run,) = app.runs()
+    yield run
+    gates[order].set()
+    started.join(30)
+
+
+def late(setup: Setup) -> list[str]:
+    with setup.apps[0].store.read() as connection:
+        found = connection.execute(
+            text("SELECT state FROM aft_late_effects WHERE namespace = :ns"), {"ns": setup.namespace}
+        )
+        return list(found.scalars())
+
+
+def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    with paused_owner(setup, holding, order) as run, setup.app(lease="1s", grace="300ms").dispatcher():
+        assert run.result(20) == "held by 3"
+        (fault,) = setup.apps[0].faults()
+        assert (fault.kind, fault.state) == ("abort", "resolved")
+        assert run.row.deaths == 1
+        gates[order].set()
+        # The stale owner was refused; its effect is the recorded step's, under the same key.
+        eventually(lambda: late(setup) == ["drop"])
+        assert run.result(0) == "held by 3"
+    assert calls[order] == ["hold 1", "hold 3"]
+
+
+def test_a_late_effect_of_a_step_that_failed_is_undone_by_its_compensator(setup: Setup) -> None:
+    order = f"fail{secrets.token_hex(4)}"
+    with paused_owner(setup, holding, order) as run, setup.app(lease="1s", grace="300ms").dispatcher():
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+        gates[order].set()
+        eventually(lambda: "undo held by 1" in calls[order])
+        eventually(lambda: late(setup) == ["undo"] and run.row.worker_id is None)
+        assert run.status == "compensated"
+    assert calls[order] == ["hold 1", "hold 3", "undo held by 1"]
+
+
+def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_it(setup: Setup) -> None:
+    order = f"fail{secrets.token_hex(4)}"
+    with paused_owner(setup, touching, order) as run, setup.app(lease="1s", grace="300ms").dispatcher():
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+        gates[order].set()
+        eventually(lambda: run.status == "parked")
+        assert "late effect" in (run.row.reason or "")
+        run.retry(note="undone by hand")
+        eventually(lambda: run.status == "compensated")
+
+
+def test_no_message_at_all_costs_delay_and_no_run(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is published is lost on the way; the sweeper and the timer keep every run going."""
+    app = setup.app(grace="300ms")
+    monkeypatch.setattr(app.broker, "publish", lambda messages: None)
+    orders = [secrets.token_hex(4) for _ in range(5)]
+    for order in orders:
+        shop.trouble[order, "reserve"] = [shop.Busy()]
+        shop.trouble[order, "ship"] = [shop.OutOfStock("book", 0)]
+    with app.dispatcher():
+        for run in [app.submit(shop.buy, order) for order in orders]:
+            with pytest.raises(aft.FlowCompensated):
+                run.result(30)
+    for order in orders:
+        assert shop.ledger[order] == ["reserve!", "reserve", "pay", "ship!", "refund", "release"]
+
+
+def test_many_dispatchers_execute_each_step_once(setup: Setup) -> None:
+    orders = [secrets.token_hex(4) for _ in range(20)]
+    for order in orders:
+        shop.trouble[order, "pay"] = [shop.Busy()]
+    first, second = setup.app(), setup.app()
+    with first.dispatcher(concurrency=4), second.dispatcher(concurrency=4):
+        runs = [first.submit(shop.buy, order) for order in orders]
+        for run, order in zip(runs, orders, strict=True):
+            assert run.result(30) == f"parcel-{order}"
+    for order in orders:
+        assert shop.ledger[order] == ["reserve", "pay!", "pay", "ship"]

@@ -1,0 +1,77 @@
+"""The combinations of database and broker that every promise is tested on."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aft
+from aft.config import Settings
+from aft.store import Store, schema
+
+#: Names of the combinations.
+SETUPS = ("sqlite", "postgresql", "postgresql+rabbitmq")
+
+
+@dataclass
+class Setup:
+    """A database and a broker, and apps on them in a namespace of the test's own."""
+
+    name: str
+    database: str
+    broker: str
+    namespace: str = field(default_factory=lambda: f"t{secrets.token_hex(6)}")
+    apps: list[aft.Aft] = field(default_factory=list)
+
+    def app(self, **settings: Any) -> aft.Aft:
+        """Make an app; short leases and graces, so that what takes long in life does not take long here."""
+        given = {"lease": 5.0, "grace": 1.0, "levels": "50ms*2, 100ms"} | settings
+        made = aft.Aft(
+            settings=Settings.load(
+                database_url=self.database, broker_url=self.broker, namespace=self.namespace, **given
+            )
+        )
+        self.apps.append(made)
+        return made
+
+    def environ(self) -> dict[str, str]:
+        """The variables that lead a process here."""
+        return {
+            "AFT_DATABASE_URL": self.database,
+            "AFT_BROKER_URL": self.broker,
+            "AFT_NAMESPACE": self.namespace,
+        }
+
+    def close(self) -> None:
+        """Close every app that was made."""
+        for app in self.apps:
+            app.close()
+
+
+def eventually(claim: Callable[[], Any], *, within: float = 20.0) -> Any:
+    """Wait until a claim is true and return what it returned; fail if it is not true in time."""
+    deadline = time.monotonic() + within
+    while True:
+        found = claim()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not true within {within} s: {claim}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def dispatching(app: aft.Aft, **options: Any) -> Iterator[None]:
+    """Run a dispatcher in this process for a while."""
+    with app.dispatcher(**options):
+        yield
+
+
+def migrate(url: str) -> None:
+    """Bring a database to the newest schema."""
+    store = Store(url)
+    schema.upgrade(store)
+    store.close()
