@@ -88,7 +88,6 @@ class RunParked(Event):
     text = "run parked"
     level = logging.ERROR
     run: str
-    flow: str
     reason: str
 
 

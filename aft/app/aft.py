@@ -18,11 +18,14 @@ from aft.fault import Fault, FaultState
 from aft.flows import context, registry
 from aft.flows.flow import Flow
 from aft.flows.loop import LoopThread
+from aft.flows.orphanage import Orphanage
 from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
 from aft.recovery.delays import Delays
 from aft.runs import faults, rows, submit
+from aft.runs.holdings import Holdings
+from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.submit import NewRun
 from aft.store import Store, schema
@@ -72,13 +75,23 @@ class Aft:
         With a key that already names a run, that run is returned, and nothing is executed.
         """
         new = self._new_run(flow, args, kwargs)
+        self.registry.flow(new.flow, new.version)
         tools = self._own_tools()
-        with self.store.write() as connection:
-            row, made = submit.begin(connection, new, tools.lease.worker)
-        if made:
+        found: list[RunRow] = []
+
+        def begin() -> list[RunRow]:
+            with self.store.write() as connection:
+                row, made = submit.begin(connection, new, tools.lease.worker)
+            found.append(row)
+            return [row] if made else []
+
+        for row in tools.holdings.claim(begin):
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
-            Runner(tools).run(row, fresh=True)
-        return Run(self, row.id)
+            try:
+                Runner(tools).run(row, fresh=True)
+            finally:
+                tools.holdings.let_go(row.id)
+        return Run(self, found[0].id)
 
     def submit(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run:
         """Make a run that some dispatcher executes. It is durable when this returns; needs no broker."""
@@ -168,6 +181,7 @@ class Aft:
             ladder=self.ladder,
             immediate=self.settings.immediate,
             grace=self.settings.grace,
+            holdings=Holdings(),
             **more,
         )
 
@@ -196,7 +210,7 @@ class Aft:
         with self._lock:
             if self._tools is None:
                 self.check()
-                lease = self.make_lease()
-                lease.begin(flows=flow_names(self.registry))
-                self._tools = self.make_tools(lease)
+                tools = self.make_tools(self.make_lease())
+                tools.lease.begin(flows=flow_names(self.registry), on_beat=Orphanage(tools).collect)
+                self._tools = tools
             return self._tools

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select, text
+from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 
 from aft.errors import AftError
 from aft.fault import Fault, FaultState
@@ -186,7 +185,6 @@ def _backlog(connection: Connection, since: ColumnElement[Any], *where: ColumnEl
     return Backlog(count, oldest)
 
 
-def _count(connection: Connection, table: Any, namespace: str, *where: ColumnElement[bool]) -> int:
-    statement: Select[tuple[int]] = select(func.count()).select_from(table)
-    conditions: Sequence[ColumnElement[bool]] = (table.c.namespace == namespace, *where)
-    return connection.execute(statement.where(*conditions)).scalar_one()
+def _count(connection: Connection, table: Table, namespace: str, *where: ColumnElement[bool]) -> int:
+    statement = select(func.count()).select_from(table).where(table.c.namespace == namespace, *where)
+    return connection.execute(statement).scalar_one()

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import Sweeper
+from aft.flows.orphanage import Orphanage
 from aft.flows.registry import flow_names
+from aft.flows.tools import Tools
 from aft.flows.worker import Worker
 from aft.recovery.relay import Relay
 from aft.recovery.service import Service
@@ -84,9 +86,10 @@ class DispatcherProcess:
         }
         self._services = [Service(role.value, steps[role], telemetry) for role in steps if role in self._roles]
         self._forget_events = telemetry.subscribe(self._broadcast)
-        self._join_workers()
+        tools = app.make_tools(self._lease, send=relay.try_send)
+        self._join_workers(tools)
         if Role.WORK in self._roles:
-            self._worker = Worker(app.make_tools(self._lease, send=relay.try_send), app.broker, self._concurrency)
+            self._worker = Worker(tools, app.broker, self._concurrency)
             self._worker.start()
         for service in self._services:
             service.start()
@@ -121,9 +124,9 @@ class DispatcherProcess:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def _join_workers(self) -> None:
+    def _join_workers(self, tools: Tools) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []
-        self._lease.begin(roles=sorted(self._roles), flows=flows)
+        self._lease.begin(roles=sorted(self._roles), flows=flows, on_beat=Orphanage(tools).collect)
 
     def _broadcast(self, event: Event) -> None:
         self._app.broker.express(self._app.namespace, encode_event(event, self._app.clock.now()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,20 @@ class Root(Noun):
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.says) for name, place in self._places.items()])
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command line; unless told otherwise, end the process with its exit status."""
-        # Whatever the process is called: messages tell people to type `aft`.
-        extra["prog_name"] = "aft"
+
+        def call() -> Any:
+            # Whatever the process is called: messages tell people to type `aft`.
+            return super(Root, self).main(args, "aft", complete_var, standalone_mode=False, **extra)
+
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
-        call = super().main
-        sys.exit(exit_status(lambda: call(*args, standalone_mode=False, **extra)))
+            return call()
+        sys.exit(exit_status(call))

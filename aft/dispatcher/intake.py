@@ -228,7 +228,7 @@ class Intake:
             )
         )
         if isinstance(chosen, Park):
-            self._telemetry.emit(RunParked(run=fault.run_id, flow="", reason=_reason(fault, chosen)))
+            self._telemetry.emit(RunParked(run=fault.run_id, reason=_reason(fault, chosen)))
 
 
 def _reason(fault: Fault, chosen: Park) -> str:

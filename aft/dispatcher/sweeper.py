@@ -25,7 +25,7 @@ from aft.ids import OrderId, new_id
 from aft.recovery.relay import Relay
 from aft.runs import late
 from aft.runs.late import Fate, Found
-from aft.runs.rescue import rescue
+from aft.runs.rescue import rescue_expired
 from aft.runs.states import Status
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
@@ -77,9 +77,11 @@ class Sweeper:
         """Decide about faults whose message did not come."""
         statement = (
             select(faults.c.id)
+            .join(runs, (runs.c.id == faults.c.run_id) & (runs.c.epoch == faults.c.epoch))
             .where(
                 faults.c.namespace == self._namespace,
                 faults.c.state == FaultState.OPEN.value,
+                runs.c.worker_id.is_(None),
                 faults.c.raised_at <= later(-self._grace.total_seconds()),
             )
             .order_by(faults.c.raised_at)
@@ -95,7 +97,7 @@ class Sweeper:
             if not _any_expired(connection, self._namespace):
                 return 0
         with self._store.write() as connection:
-            events, written = rescue(connection, self._namespace, self._clock.now(), BATCH)
+            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
         for event in events:
             self._telemetry.emit(event)
         self._relay.try_send(written)
@@ -174,7 +176,7 @@ class Sweeper:
         effect = found.effect
         self._telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
         if fate is Fate.PARK:
-            self._telemetry.emit(RunParked(run=effect.run_id, flow="", reason=_reason(found)))
+            self._telemetry.emit(RunParked(run=effect.run_id, reason=_reason(found)))
 
 
 def _any_expired(connection: Connection, namespace: str) -> bool:

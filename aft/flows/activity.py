@@ -1,4 +1,4 @@
-"""Activities: steps with effects. ``@aft.activity`` says how one is tried, ``@aft.compensate_with`` how it is undone."""
+"""Activities are steps with effects: ``@aft.activity`` says how one is tried, ``@aft.compensate_with`` how undone."""
 
 from __future__ import annotations
 

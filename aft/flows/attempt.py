@@ -28,7 +28,7 @@ from aft.flows.failures import passes
 from aft.flows.leaving import Leave
 from aft.flows.loop import LoopThread, running_on
 from aft.flows.policy import Policy
-from aft.runs.owner import Fenced, Owner
+from aft.runs.owner import Fenced, LeaseOver, Owner
 
 #: What user code may raise without ending more than its attempt.
 CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
@@ -164,8 +164,8 @@ class Performer:
 
 
 def _check_lease(owner: Owner) -> None:
-    if not owner.lease.holds():
-        raise StoreError("the lease of this worker is over; its runs are somebody else's", transient=False)
+    if not owner.holds():
+        raise LeaseOver(f"the lease of worker {owner.worker} is over; its runs are somebody else's")
 
 
 def _flush(ours: AttemptContext) -> None:

@@ -12,6 +12,7 @@ from aft.flows.loop import LoopThread
 from aft.flows.policy import Policy
 from aft.flows.registry import Registry
 from aft.recovery.levels import Ladder
+from aft.runs.holdings import Holdings
 from aft.store import Store
 from aft.store.leases import Lease
 from aft.store.outbox import OutboxRow
@@ -32,6 +33,7 @@ class Tools:
     ladder: Ladder
     immediate: int
     grace: timedelta
+    holdings: Holdings
     #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.
     send: Callable[[Sequence[OutboxRow]], None] | None = None
     #: Set when this process is stopping: runs are given back at their next step.

@@ -107,8 +107,12 @@ class Worker:
         wakes = {message.run: message.wake for message in messages}
         if not wakes:
             return []
-        with self._tools.store.write() as connection:
-            claimed = owner.claim(connection, self._tools.lease.worker, wakes, self._known)
+
+        def claim() -> list[RunRow]:
+            with self._tools.store.write() as connection:
+                return owner.claim(connection, self._tools.lease.worker, wakes, self._known)
+
+        claimed = self._tools.holdings.claim(claim)
         taken = {row.id for row in claimed}
         for row in claimed:
             self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wakes[row.id]))
@@ -157,17 +161,18 @@ class Worker:
         claimed: list[RunRow] = []
         try:
             if free:
-                with self._tools.store.write() as connection:
-                    found = owner.claim_due(
-                        connection, self._tools.namespace, self._tools.lease.worker, self._known, free
-                    )
-                claimed = [row for row, _ in found]
-                for row, wake in found:
-                    self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
+                claimed = self._tools.holdings.claim(lambda: self._claim_due(free))
+            for row in claimed:
+                self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake="due"))
         finally:
             self._slots.give(free - len(claimed))
             self._execute(claimed)
         return 0.0
+
+    def _claim_due(self, limit: int) -> list[RunRow]:
+        tools = self._tools
+        with tools.store.write() as connection:
+            return owner.claim_due(connection, tools.namespace, tools.lease.worker, self._known, limit)
 
     def _until_next_due(self) -> float:
         """Seconds until the next run is due, bounded by our patience: a nearer one may turn up meanwhile."""
@@ -193,11 +198,11 @@ class Worker:
         try:
             abandoned = self._runner.run(row)
         except Exception as error:
-            # The edge of a thread. A defect of aft must not take the slot with it; the lease keeps the run until
-            # this process ends, and the log says so.
+            # The edge of a thread. A defect of aft must not take the slot with it; the run is rescued as an orphan.
             logger.exception("run failed inside aft: run=%s", row.id)
             self._tools.telemetry.emit(ServiceFailed(service="runner", why=repr(error)))
         finally:
+            self._tools.holdings.let_go(row.id)
             for thread in abandoned:
                 thread.join()  # an attempt that was given up keeps its slot until it returns
             self._slots.give(1)

@@ -80,7 +80,7 @@ def park(tools: Tools, owner: Owner, reason: str, fault: Fault | None) -> None:
             faults.add(connection, tools.namespace, fault)
 
     owner.write(then, status=Status.PARKED, reason=reason, **_NO_OWNER)
-    tools.telemetry.emit(RunParked(run=owner.run_id, flow=owner.run.flow, reason=reason))
+    tools.telemetry.emit(RunParked(run=owner.run_id, reason=reason))
 
 
 def end(

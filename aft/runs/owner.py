@@ -41,6 +41,10 @@ class Fenced(Exception):
     """Raised when a write was refused because the run has another owner, or none; nothing was written."""
 
 
+class LeaseOver(Fenced):
+    """Raised when this process may start nothing for a run any more, because its lease is over."""
+
+
 _CLAIMED: dict[str, Any] = {
     "epoch": runs.c.epoch + 1,
     "wake_id": None,
@@ -73,10 +77,8 @@ def claim(connection: Connection, worker: WorkerId, wakes: dict[RunId, str], kno
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def claim_due(
-    connection: Connection, namespace: str, worker: WorkerId, known: Known, limit: int
-) -> list[tuple[RunRow, str]]:
-    """Become the owner of runs whose time has come and that no message woke; with the wake of each."""
+def claim_due(connection: Connection, namespace: str, worker: WorkerId, known: Known, limit: int) -> list[RunRow]:
+    """Become the owner of runs whose time has come and that no message woke."""
     due = (
         select(runs.c.id, runs.c.wake_id)
         .where(
@@ -91,9 +93,7 @@ def claim_due(
         .with_for_update(skip_locked=True)
     )
     wakes = {RunId(row.id): str(row.wake_id) for row in connection.execute(due)}
-    if not wakes:
-        return []
-    return [(row, wakes[row.id]) for row in claim(connection, worker, wakes, known)]
+    return claim(connection, worker, wakes, known) if wakes else []
 
 
 class Owner:
@@ -103,6 +103,7 @@ class Owner:
         self.store = store
         self.lease = lease
         self.run = run
+        self.worker = run.worker_id
         self.epoch = run.epoch
         self.seq = run.seq
         self.inbox_seq = run.inbox_seq
@@ -110,6 +111,10 @@ class Owner:
     @property
     def run_id(self) -> RunId:
         return self.run.id
+
+    def holds(self) -> bool:
+        """Tell whether something may be started for the run: our lease is not over, as far as we can tell."""
+        return self.lease.holds(self.worker)
 
     def write(self, then: Callable[[Connection, int], None], **changes: Any) -> None:
         """Change the run's row and do ``then`` in one transaction, if the run is still ours; else raise Fenced.
@@ -127,7 +132,7 @@ class Owner:
 
     def write_in(self, connection: Connection, then: Callable[[Connection, int], None], **changes: Any) -> None:
         """Do the same inside a transaction that is already open; ``seq`` must be raised after its commit."""
-        self.inbox_seq = guard(connection, self.run_id, self.lease.worker, self.epoch, self.seq, changes)
+        self.inbox_seq = guard(connection, self.run_id, self.worker, self.epoch, self.seq, changes)
         then(connection, self.seq + 1)
 
     def settle_unknown(self) -> bool:
@@ -146,7 +151,7 @@ class Owner:
 
     def _while_leased(self) -> Retrying:
         def lease_over(state: RetryCallState) -> bool:
-            return not self.lease.holds()
+            return not self.holds()
 
         return Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
@@ -160,7 +165,7 @@ _GUARD = update(runs).values(seq=runs.c.seq + 1, updated_at=now()).returning(run
 
 
 def guard(
-    connection: Connection, run_id: RunId, worker: WorkerId, epoch: int, seq: int, changes: dict[str, Any]
+    connection: Connection, run_id: RunId, worker: WorkerId | None, epoch: int, seq: int, changes: dict[str, Any]
 ) -> int:
     """Check and lock in one statement that the run is ours, and change it; returns its inbox's length."""
     statement = _GUARD.where(runs.c.id == run_id, runs.c.epoch == epoch, runs.c.worker_id == worker, runs.c.seq == seq)

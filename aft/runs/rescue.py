@@ -7,14 +7,16 @@ epoch, so it is taken over all the same, and fenced from its next write on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, case, select, update
+from sqlalchemy import Connection, Select, case, select, update
 
 from aft import names
 from aft.envelope import Kind, Message
 from aft.fault import Answer, Fault, FaultKind, FaultState
-from aft.ids import FaultId, RunId, new_id
+from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs import faults
 from aft.runs.states import ENDS, Status
 from aft.store import outbox
@@ -23,24 +25,39 @@ from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import runs, workers
 from aft.telemetry import RunRescued
 
+_COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id]
 #: An owner's death leaves these states as they are; any other becomes ``recovering``.
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
 
-def rescue(
+def rescue_expired(
     connection: Connection, namespace: str, at: datetime, limit: int
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     """Take away up to ``limit`` runs of expired workers; the messages are the caller's to publish."""
     expired = (
-        select(runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id)
+        select(*_COLUMNS)
         .join(workers, workers.c.id == runs.c.worker_id)
         .where(runs.c.namespace == namespace, workers.c.expires_at < now())
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
+    return _rescue(connection, namespace, at, expired)
+
+
+def rescue_orphans(
+    connection: Connection, namespace: str, at: datetime, worker: WorkerId, ids: Sequence[RunId]
+) -> tuple[list[RunRescued], list[OutboxRow]]:
+    """Take away runs that a living worker owns and does not execute."""
+    orphans = select(*_COLUMNS).where(runs.c.id.in_(ids), runs.c.worker_id == worker).with_for_update(skip_locked=True)
+    return _rescue(connection, namespace, at, orphans)
+
+
+def _rescue(
+    connection: Connection, namespace: str, at: datetime, found: Select[Any]
+) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
-    for row in connection.execute(expired).all():
+    for row in connection.execute(found).all():
         connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch)

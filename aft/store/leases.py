@@ -22,6 +22,8 @@ Crash points. After ``begin``: a row that owns nothing, pruned when long expired
 runs out, the sweeper rescues. In ``end``: the row stays until it expires; its runs were given back before.
 A worker also keeps the time itself: it counts from *before* the renewal was sent, on a clock that neither jumps nor
 stops in sleep, and starts nothing new once that time is over. Then its view of the lease ends before the database's.
+A worker whose lease ran out never renews it: what it was doing has stopped, and a live row would keep those runs from
+being rescued. It becomes another worker, with a new row, and the old one expires.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from sqlalchemy import delete, insert, select, update
@@ -41,7 +43,7 @@ from aft.ids import WorkerId, new_id
 from aft.store.engine import Store
 from aft.store.moments import later, now
 from aft.store.tables import runs, workers
-from aft.telemetry import LeaseLost, Telemetry
+from aft.telemetry import LeaseLost, Telemetry, logger
 
 #: Heartbeats in the time of one lease: two may be lost.
 BEATS = 3
@@ -59,46 +61,34 @@ class Lease:
         self._seconds = length.total_seconds()
         self._clock = clock
         self._telemetry = telemetry
+        self._roles: Sequence[str] = ()
+        self._flows: Sequence[str] = ()
+        self._on_beat: Callable[[], None] = _nothing
         self._deadline = float("-inf")
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, *, roles: Sequence[str] = (), flows: Sequence[str] = ()) -> None:
-        """Become a worker, and beat from now on."""
-        before = self._clock.ticks()
-        with self._store.write() as connection:
-            connection.execute(
-                insert(workers).values(
-                    id=self.worker,
-                    namespace=self._namespace,
-                    host=socket.gethostname()[:255],
-                    pid=os.getpid(),
-                    roles=json.dumps(list(roles)),
-                    flows=json.dumps(list(flows)),
-                    started_at=now(),
-                    expires_at=later(self._seconds),
-                )
-            )
-        self._deadline = before + self._seconds
+    def begin(
+        self, *, roles: Sequence[str] = (), flows: Sequence[str] = (), on_beat: Callable[[], None] | None = None
+    ) -> None:
+        """Become a worker, and beat from now on; ``on_beat`` is called after each beat that was heard."""
+        self._roles, self._flows, self._on_beat = roles, flows, on_beat or _nothing
+        self._enlist(self.worker)
         self._thread = threading.Thread(target=self._beat, name="aft-heartbeat", daemon=True)
         self._thread.start()
 
-    def holds(self) -> bool:
-        """Tell whether this worker may start something: its lease has not run out by its own clock."""
-        return self._clock.ticks() < self._deadline
+    def holds(self, worker: WorkerId | None) -> bool:
+        """Tell whether this worker may start something: it is who we are, and its lease is not over by our clock."""
+        return worker == self.worker and self._clock.ticks() < self._deadline
 
-    def renew(self) -> bool:
-        """Send one heartbeat; False if the worker's row is gone."""
+    def renew(self) -> None:
+        """Send one heartbeat; become another worker if it comes too late, or if nobody knows us any more."""
         before = self._clock.ticks()
-        with self._store.write() as connection:
-            renewed = connection.execute(
-                update(workers)
-                .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
-                .values(expires_at=later(self._seconds))
-            ).rowcount
-        if renewed:
+        if not (self.holds(self.worker) and self._extend()):
+            self._telemetry.emit(LeaseLost(worker=self.worker, why="no heartbeat was heard in time"))
+            self._enlist(WorkerId(new_id()))
+        else:
             self._deadline = before + self._seconds
-        return bool(renewed)
 
     def end(self) -> None:
         """Stop being a worker; what it still owns may be rescued at once. Harmless twice."""
@@ -113,15 +103,45 @@ class Lease:
                 update(workers).where(workers.c.id == self.worker).values(expires_at=now(), stopped_at=now())
             )
 
+    def _enlist(self, worker: WorkerId) -> None:
+        before = self._clock.ticks()
+        with self._store.write() as connection:
+            connection.execute(
+                insert(workers).values(
+                    id=worker,
+                    namespace=self._namespace,
+                    host=socket.gethostname()[:255],
+                    pid=os.getpid(),
+                    roles=json.dumps(list(self._roles)),
+                    flows=json.dumps(list(self._flows)),
+                    started_at=now(),
+                    expires_at=later(self._seconds),
+                )
+            )
+        self.worker = worker
+        self._deadline = before + self._seconds
+
+    def _extend(self) -> bool:
+        with self._store.write() as connection:
+            return bool(
+                connection.execute(
+                    update(workers)
+                    .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
+                    .values(expires_at=later(self._seconds))
+                ).rowcount
+            )
+
     def _beat(self) -> None:
         while not self._stopping.wait(self._seconds / BEATS):
-            held = self.holds()
             try:
-                alive, why = self.renew(), "its row is gone"
+                self.renew()
+                self._on_beat()
             except StoreError as error:
-                alive, why = self.holds(), str(error)
-            if held and not alive:
-                self._telemetry.emit(LeaseLost(worker=self.worker, why=why))
+                logger.warning("heartbeat not heard: worker=%s why=%s", self.worker, error)
+
+
+def _nothing() -> None:
+    """What there is to do after a beat, if nobody asked for anything."""
 
 
 def prune(store: Store, namespace: str, length: timedelta) -> int:

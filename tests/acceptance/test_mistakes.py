@@ -13,6 +13,7 @@ import pytest
 import aft
 from aft import names
 from aft.brokers.base import Outgoing
+from aft.flows.registry import Registry
 from aft.runs import quarantine
 from tests.acceptance import shop
 from tests.acceptance.shop import Busy, ledger, trouble
@@ -224,7 +225,7 @@ def test_a_run_of_a_flow_that_this_worker_does_not_know_is_left_untouched(setup:
 
     run = app.submit(elsewhere, order)
     knows_not = setup.app()
-    knows_not.registry = aft.flows.registry.Registry()  # type: ignore[attr-defined]
+    knows_not.registry = Registry()
     knows_not.registry.add_flow(shop.buy)
     with knows_not.dispatcher():
         assert knows_not.submit(shop.buy, order).result(20) == f"parcel-{order}"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 import aft
+from aft.runs import owner
 from tests.acceptance import shop
 from tests.setups import Setup, eventually
 
@@ -116,6 +117,36 @@ def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_i
         assert "late effect" in (run.row.reason or "")
         run.retry(note="undone by hand")
         eventually(lambda: run.status == "compensated")
+
+
+def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup: Setup) -> None:
+    """As after a claim whose COMMIT happened and whose answer was lost."""
+    order = secrets.token_hex(4)
+    app = setup.app(lease="1s", grace="5m")
+    run = app.submit(shop.buy, order)
+    dispatcher = app.dispatcher(only=["intake", "sweep", "work"])
+    with app.store.write() as connection:  # before the dispatcher's own services could take it
+        claimed = owner.claim(connection, dispatcher._lease.worker, {run.id: run.row.wake_id or ""}, [("buy", 1)])
+        assert len(claimed) == 1
+    with dispatcher:
+        assert run.result(20) == f"parcel-{order}"
+    assert run.row.deaths == 1
+
+
+def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(setup: Setup) -> None:
+    """As after a pause that nobody else noticed: beating on under the old name would keep its runs for ever."""
+    order = secrets.token_hex(4)
+    app = setup.app(lease="1s", grace="300ms")
+    with app.dispatcher() as dispatcher:
+        run = app.submit(shop.with_slow, order)
+        assert shop.entered[order].wait(20)
+        before = dispatcher._lease.worker
+        dispatcher._lease._deadline = float("-inf")
+        eventually(lambda: dispatcher._lease.worker != before)
+        eventually(lambda: run.row.deaths == 1)
+        shop.gates[order].set()
+        assert run.result(20) == f"parcel-{order}"
+    assert shop.ledger[order].count("reserve") == 1
 
 
 def test_no_message_at_all_costs_delay_and_no_run(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,119 @@
+"""From words on a command line to a flow and the arguments of its call.
+
+Each word is a JSON value, or a plain text if it is not JSON, or JSON of a type that the flow does not take: ``7`` is
+a number for an ``int`` and a text for a ``str``. ``name=value`` names the argument.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from aft.cli.errors import Failure
+from aft.cli.modules import Loaded, load, load_module
+from aft.errors import CodecError
+from aft.flows.flow import Flow
+from aft.flows.registry import Registry, declared
+
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Loaded]:
+    """Import what is needed and return the flow that ``MODULE:FLOW``, or ``FLOW`` beside its modules, names."""
+    module_name, colon, name = target.rpartition(":")
+    loaded = load(modules)
+    registry = declared if loaded.app is None else loaded.app.registry
+    if not colon:
+        return _registered(registry, name), loaded
+    module = load_module(module_name)
+    found = getattr(module, name, None)
+    loaded = Loaded((*loaded.modules, module), loaded.app, loaded.app_name)
+    return (found if isinstance(found, Flow) else _registered(registry, name)), loaded
+
+
+def _registered(registry: Registry, name: str) -> Flow[Any, Any]:
+    name, at, version = name.partition("@")
+    return registry.flow(name, int(version) if at and version.isdigit() else None)
+
+
+def read_arguments(flow: Flow[Any, Any], words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read the words as a call of the flow, each value as its annotation says; raises Failure."""
+    decoded: dict[str, Any] = {}
+    for name, given in _bind(flow, words).arguments.items():
+        decoded[name] = _read(flow, name, given)
+    return flow.arguments.call_arguments(decoded)
+
+
+def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:
+    signature = flow.arguments.signature
+    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    positional: list[str] = []
+    named: dict[str, str] = {}
+    for word in words:
+        match = _NAMED.fullmatch(word)
+        if match is None:
+            positional.append(word)
+            continue
+        name, value = match.groups()
+        if name not in signature.parameters and not anything:
+            raise Failure(
+                f"flow {flow.name!r} has no argument {name!r}; it takes {_spell(signature)}. "
+                f"To pass the text {word!r} itself, quote it as JSON: {json.dumps(word)!r}"
+            )
+        if name in named:
+            raise Failure(f"argument {name!r} is given twice")
+        named[name] = value
+    try:
+        return signature.bind(*positional, **named)
+    except TypeError as error:
+        raise Failure(f"flow {flow.name!r}: {error}; it takes {_spell(signature)}") from None
+
+
+def _spell(signature: inspect.Signature) -> str:
+    parameters = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _bare(annotation: Any) -> Any:
+    # Under `from __future__ import annotations` these are texts, which would be shown in quotes.
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
+
+
+class _Bare(str):
+    """A text that is shown without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _read(flow: Flow[Any, Any], name: str, given: Any) -> Any:
+    """Decode what was given for one parameter: as JSON, else as plain text."""
+    errors: list[CodecError] = []
+    for value in (_as_json(given), _as_text(given)):
+        try:
+            return flow.arguments.decode(json.dumps({name: value}))[name]
+        except CodecError as error:
+            errors.append(error)
+    raise Failure(f"flow {flow.name!r}, argument {errors[0]}")
+
+
+def _as_json(given: Any) -> Any:
+    if isinstance(given, tuple):
+        return [_as_json(one) for one in given]
+    if isinstance(given, dict):
+        return {name: _as_json(value) for name, value in given.items()}
+    try:
+        return json.loads(given, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return given
+
+
+def _as_text(given: Any) -> Any:
+    return list(given) if isinstance(given, tuple) else given
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,102 @@
+"""``aft broker``: the queues of a namespace, declared or looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from datetime import timedelta
+
+import click
+from rich.text import Text
+
+from aft.app import Aft
+from aft.brokers.base import QueueStatus, Topology
+from aft.cli.errors import one_line
+from aft.cli.given import Given
+from aft.cli.groups import Noun
+from aft.cli.modules import load
+from aft.cli.opening import looking, opened
+from aft.cli.output import Column, json_option, print_json, print_table, say
+from aft.names import MOST_DELAYS
+from aft.recovery.delays import SHORTEST
+
+
+@click.group(cls=Noun)
+def broker() -> None:
+    """Declare the queues, look at them.
+
+    A namespace has a queue for faults, two for work, one for what cannot be delivered, and one for each wait of the
+    settings' ladder and of the activities in MODULE.
+    """
+
+
+@broker.command()
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@click.pass_obj
+def declare(given: Given, modules: tuple[str, ...]) -> None:
+    """Make the queues exist. Harmless twice; a dispatcher does it when it starts."""
+    loaded = load(modules)
+    with opened(given, loaded) as app:
+        app.check()
+        topology = app.delays().declare(app.waits())
+        for name in (*topology.work_queues, *topology.delay_queues):
+            click.echo(name)
+        say(f"These exist now at {app.broker.url}.")
+
+
+@broker.command()
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@json_option
+@click.pass_context
+def status(context: click.Context, modules: tuple[str, ...], as_json: bool) -> None:
+    """Show each queue; exit status 1 if one is missing or differs."""
+    loaded = load(modules)
+    with looking(context.obj, loaded) as app:
+        app.check()
+        found = app.broker.status(wanted_topology(app))
+        if as_json:
+            print_json({"broker": app.broker.url, "namespace": app.namespace, "queues": [_shape(one) for one in found]})
+        else:
+            _print(found)
+    context.exit(int(any(is_wrong(one) for one in found)))
+
+
+def wanted_topology(app: Aft) -> Topology:
+    """The queues that there should be: those that were declared once, and those that are needed now."""
+    known = app.delays().topology().waits
+    return Topology(app.namespace, known | needed_waits(app, known))
+
+
+def needed_waits(app: Aft, known: Set[timedelta] = frozenset()) -> frozenset[timedelta]:
+    """The waits that should have a queue beside the known ones, as many as a namespace has room for."""
+    waits = sorted(wait for wait in app.waits() if wait >= SHORTEST and wait not in known)
+    return frozenset(waits[: max(MOST_DELAYS - len(known), 0)])
+
+
+def is_wrong(one: QueueStatus) -> bool:
+    """Tell whether something must be done about a queue."""
+    return not one.exists or bool(one.problem)
+
+
+def _print(found: list[QueueStatus]) -> None:
+    columns = [Column("QUEUE"), Column("MESSAGES", right=True), Column("CONSUMERS", right=True), Column("STATE")]
+    print_table(columns, [_cells(one) for one in found])
+    for one in found:
+        if one.problem:
+            say(f"{one.name}: {one_line(one.problem)}")
+
+
+def _cells(one: QueueStatus) -> list[str | Text]:
+    if not one.exists:
+        return [one.name, "-", "-", Text("missing", "red")]
+    state = Text("differs", "red") if one.problem else Text("ok", "green")
+    return [one.name, str(one.messages), str(one.consumers), state]
+
+
+def _shape(one: QueueStatus) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "exists": one.exists,
+        "messages": one.messages,
+        "consumers": one.consumers,
+        "problem": one.problem,
+    }

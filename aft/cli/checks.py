@@ -1,0 +1,277 @@
+"""What is wrong here? Each check looks at one thing and says how it is and what to do; it never raises.
+
+The database or the broker may be away: what can still be looked at is looked at. Nothing is changed by looking; a
+SQLite file that does not exist is not made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from aft import durations
+from aft.app import Aft, health
+from aft.app.health import Backlog, Health
+from aft.app.process import Role
+from aft.brokers.base import Topology
+from aft.cli.broker import is_wrong, needed_waits, wanted_topology
+from aft.cli.given import Given
+from aft.cli.opening import is_missing
+from aft.cli.output import short_id, shorten
+from aft.errors import AftError
+from aft.store import schema
+
+#: A wait in the outbox that is normal: the relay looks every few moments.
+NORMAL_BACKLOG = timedelta(seconds=5)
+#: Characters of a parked run's reason.
+MOST_REASON = 100
+
+
+class State(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"  #: worth knowing; nothing is lost or stuck
+    PROBLEM = "problem"  #: somebody has to do something
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, how it is, and what to do about it."""
+
+    name: str
+    state: State
+    says: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting in force, and where it comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+def ok(name: str, says: str) -> Check:
+    return Check(name, State.OK, says)
+
+
+def warning(name: str, says: str, advice: str = "") -> Check:
+    return Check(name, State.WARNING, says, advice)
+
+
+def problem(name: str, says: str, advice: str) -> Check:
+    return Check(name, State.PROBLEM, says, advice)
+
+
+def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
+    """List the settings in force; URLs without their passwords."""
+    shown = {"database_url": app.store.url}
+    if app.settings.broker_url != "embedded":
+        shown["broker_url"] = app.broker.url
+    return [
+        Setting(field, shown.get(field) or _spell(getattr(app.settings, field)), _source(field, given, app_name))
+        for field in type(app.settings).model_fields
+    ]
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, timedelta):
+        return durations.spell(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _source(field: str, given: Given, app_name: str) -> str:
+    if app_name:
+        return app_name
+    variable = f"AFT_{field.upper()}"
+    return given.named.get(field) or (variable if os.environ.get(variable) else "default")
+
+
+class Examination:
+    """Looks at one application. The checks come one by one, as each takes its time."""
+
+    def __init__(self, app: Aft) -> None:
+        self._app = app
+        self.health: Health | None = None
+
+    def checks(self) -> Iterator[Check]:
+        """Check everything there is to check."""
+        yield from self._declarations()
+        database = list(self._database())
+        yield from database
+        ready = all(check.state is State.OK for check in database)
+        yield from self._broker(ready)
+        if ready:
+            yield from self._namespace()
+
+    # Code, database, broker -------------------------------------------------------------------------------------
+
+    def _declarations(self) -> Iterator[Check]:
+        known = self._app.registry.known
+        if not known:
+            return
+        try:
+            self._app.registry.check()
+        except AftError as error:
+            yield problem("flows", str(error), "correct the declaration")
+            return
+        yield ok("flows", ", ".join(f"{name}@{version}" for name, version in known))
+
+    def _database(self) -> Iterator[Check]:
+        app = self._app
+        if is_missing(app):
+            yield warning("database", f"{app.store.url}: no database yet; the first run makes it")
+            return
+        try:
+            with app.store.read() as connection:
+                version = health.server_version(connection)
+            found = schema.current(app.store)
+        except AftError as error:
+            yield problem("database", str(error), "start it, or correct AFT_DATABASE_URL or --database")
+            return
+        yield ok("database", f"{app.store.url} ({version})")
+        yield self._schema(found)
+
+    def _schema(self, found: str | None) -> Check:
+        if found == schema.HEAD:
+            return ok("schema", f"{found}, as needed")
+        if found is None and self._app.store.dialect == "sqlite":
+            return warning("schema", "no aft tables yet; the first run makes them")
+        has = "no aft tables" if found is None else f"at {found}"
+        newer = found is not None and found > schema.HEAD
+        advice = "use the newer aft that made it" if newer else "run `aft db upgrade`"
+        return problem("schema", f"{has}; this aft needs {schema.HEAD}", advice)
+
+    def _broker(self, ready: bool) -> Iterator[Check]:
+        app = self._app
+        if app.settings.broker_url == "embedded":
+            if not ready:
+                yield warning("broker", "embedded: not looked at without a database that is ready")
+                return
+            yield ok("broker", "embedded, in the database")
+        try:
+            topology = wanted_topology(app) if ready else Topology(app.namespace, needed_waits(app))
+            found = app.broker.status(topology)
+        except AftError as error:
+            yield problem("broker", str(error), "start it, or correct AFT_BROKER_URL or --broker")
+            return
+        if app.settings.broker_url != "embedded":
+            yield ok("broker", f"{app.broker.url} answers")
+        wrong = [one for one in found if is_wrong(one)]
+        if not wrong:
+            yield ok("queues", f"{len(found)}, as they should be")
+        elif not any(one.exists for one in found):
+            yield warning(
+                "queues", "none declared yet", "a dispatcher declares them when it starts, or: aft broker declare"
+            )
+        else:
+            for one in wrong:
+                yield problem("queues", f"{one.name}: {one.problem}", "")
+
+    # The namespace ----------------------------------------------------------------------------------------------
+
+    def _namespace(self) -> Iterator[Check]:
+        app = self._app
+        try:
+            with app.store.read() as connection:
+                found = health.look(connection, app.namespace, app.settings.grace)
+        except AftError as error:
+            yield problem("runs", str(error), "see the database's own log")
+            return
+        self.health = found
+        yield _workers(found)
+        yield from _flows(found)
+        yield from _parked(found)
+        yield from _stuck(found)
+        yield _quarantine(found)
+
+
+def _workers(found: Health) -> Check:
+    work = sum(found.unfinished.values())
+    missing = [role.value for role in Role if role.value not in found.roles]
+    if not missing:
+        return ok("workers", f"{len(found.workers)} alive; every role is taken")
+    start = "start one: `aft dispatcher MODULE`"
+    if len(missing) == len(Role):
+        says = "no dispatcher is alive"
+        if work:
+            return problem("workers", f"{says}, and {_runs(work)} unfinished", start)
+        return warning("workers", says, start)
+    says = f"nobody has the role {' or '.join(missing)}"
+    advice = f"start one: `aft dispatcher {'MODULE ' if 'work' in missing else ''}--only {','.join(missing)}`"
+    return problem("workers", says, advice)
+
+
+def _flows(found: Health) -> Iterator[Check]:
+    if "work" not in found.roles:
+        return  # said already
+    for flow, count in found.homeless.items():
+        yield problem(
+            "flows",
+            f"{_runs(count)} of {flow} unfinished, and no live worker has that flow",
+            "start a dispatcher with the module, and the version, that declares it",
+        )
+
+
+def _parked(found: Health) -> Iterator[Check]:
+    if not found.parked_count:
+        yield ok("parked", "no run waits for a person")
+    for row in found.parked:
+        short = short_id(row.id)
+        yield problem(
+            "parked",
+            f"run {short} of {row.flow}@{row.version}: {shorten(row.reason or '', MOST_REASON)}",
+            f"see `aft runs show {short}`; after the fix `aft runs retry {short}`",
+        )
+    if found.parked_count > len(found.parked):
+        more = found.parked_count - len(found.parked)
+        yield problem("parked", f"{_runs(more)} more parked", "see `aft runs list --status parked`")
+
+
+def _stuck(found: Health) -> Iterator[Check]:
+    """Things that wait although they should not."""
+    began = [
+        _waiting(found, found.undecided, "faults", "faults wait to be decided about", "intake"),
+        _waiting(found, found.unpublished, "outbox", "messages wait to be published", "relay", NORMAL_BACKLOG),
+        _waiting(found, found.overdue, "overdue", "runs should have gone on", "work"),
+    ]
+    yield from began
+    if found.orphans:
+        yield problem(
+            "orphans", f"{_runs(found.orphans)} owned by a dead worker", _who("sweep", found, "it rescues them")
+        )
+    if found.late_effects:
+        yield warning("late", f"{found.late_effects} effects arrived late", _who("sweep", found, "it settles them"))
+
+
+def _waiting(
+    found: Health, backlog: Backlog, name: str, what: str, role: str, normal: timedelta = timedelta(0)
+) -> Check:
+    if not backlog.count or backlog.since is None or found.at - backlog.since < normal:
+        return ok(name, f"no {what}" if not backlog.count else f"{backlog.count} {what}, just now")
+    since = durations.spell(timedelta(seconds=round((found.at - backlog.since).total_seconds())))
+    return problem(name, f"{backlog.count} {what}, the oldest for {since}", _who(role, found, "see its log for errors"))
+
+
+def _who(role: str, found: Health, otherwise: str) -> str:
+    if role in found.roles:
+        return f"a dispatcher with the role {role} is alive; {otherwise}"
+    return f"start a dispatcher with the role {role}"
+
+
+def _quarantine(found: Health) -> Check:
+    if not found.quarantined:
+        return ok("quarantine", "no message was refused")
+    return warning(
+        "quarantine", f"{found.quarantined} messages were refused at the door", "see `aft faults list --quarantined`"
+    )
+
+
+def _runs(count: int) -> str:
+    return "1 run is" if count == 1 else f"{count} runs are"

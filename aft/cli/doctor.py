@@ -1,0 +1,155 @@
+"""``aft doctor``: says what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from aft.app import Aft
+from aft.app.health import Health, WorkerSeen
+from aft.cli.checks import Check, Examination, Setting, State, problem, settings_of
+from aft.cli.errors import one_line
+from aft.cli.given import Given
+from aft.cli.modules import load
+from aft.cli.opening import opened
+from aft.cli.output import Column, console, iso, json_option, moment, print_json, print_table
+from aft.errors import ConfigError
+
+MARKS = {
+    State.OK: Text("✓", "green"),
+    State.WARNING: Text("!", "yellow"),
+    State.PROBLEM: Text("✗", "bold red"),
+}
+
+
+@click.command()
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@json_option
+@click.pass_context
+def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> None:
+    """Say what is wrong here, and what to do about it.
+
+    Looks at settings, database, broker, queues, workers and what waits; with MODULE also at the flows and waits that
+    it declares. Changes nothing. Exit status 1 if something is wrong.
+    """
+    given: Given = context.obj
+    loaded = load(modules)
+    try:
+        with opened(given, loaded) as app:
+            settings = settings_of(app, given, loaded.app_name)
+            found = _examine_for_programs(app, settings) if as_json else _examine(app, settings)
+    except ConfigError as error:
+        found = [problem("settings", str(error), "correct it; nothing else can be looked at before")]
+        if as_json:
+            print_json(_shape([], found, None))
+        else:
+            _print(console(), found[0])
+    context.exit(int(any(check.state is State.PROBLEM for check in found)))
+
+
+def _examine_for_programs(app: Aft, settings: list[Setting]) -> list[Check]:
+    examination = Examination(app)
+    found = list(examination.checks())
+    print_json(_shape(settings, found, examination.health))
+    return found
+
+
+def _examine(app: Aft, settings: list[Setting]) -> list[Check]:
+    """Print each check when it is done: one that waits for a server that does not answer takes its time."""
+    print_table(
+        [Column("SETTING"), Column("VALUE", flexible=True), Column("FROM", flexible=True)],
+        [[setting.name, setting.value, setting.source] for setting in settings],
+    )
+    out = console()
+    out.print()
+    examination = Examination(app)
+    found = []
+    for check in examination.checks():
+        _print(out, check)
+        found.append(check)
+    if examination.health is not None and examination.health.workers:
+        out.print()
+        _print_workers(examination.health)
+    out.print()
+    out.print(_summary(found))
+    return found
+
+
+def _print(out: Console, check: Check) -> None:
+    line = Text.assemble(MARKS[check.state], " ", f"{check.name:<10}  ", one_line(check.says))
+    out.print(line, soft_wrap=not out.is_terminal)
+    if check.advice:
+        out.print(Text(f"{'':14}→ {one_line(check.advice)}"), soft_wrap=not out.is_terminal)
+
+
+def _print_workers(health: Health) -> None:
+    print_table(
+        [
+            Column("WORKER"),
+            Column("PID", right=True),
+            Column("ROLES", flexible=True),
+            Column("SINCE UTC"),
+            Column("LEASE UNTIL"),
+            Column("FLOWS", flexible=True),
+        ],
+        [
+            [
+                worker.host,
+                str(worker.pid),
+                ",".join(worker.roles) or "(starts runs only)",
+                moment(worker.started_at),
+                moment(worker.expires_at),
+                ", ".join(worker.flows),
+            ]
+            for worker in health.workers
+        ],
+    )
+
+
+def _summary(found: list[Check]) -> str:
+    wrong = sum(check.state is State.PROBLEM for check in found)
+    if wrong:
+        return f"{wrong} thing{'' if wrong == 1 else 's'} wrong."
+    return "Nothing is wrong."
+
+
+def _shape(settings: list[Setting], found: list[Check], health: Health | None) -> dict[str, Any]:
+    return {
+        "ok": all(check.state is not State.PROBLEM for check in found),
+        "settings": [{"name": setting.name, "value": setting.value, "source": setting.source} for setting in settings],
+        "checks": [
+            {"name": check.name, "state": check.state.value, "says": check.says, "advice": check.advice}
+            for check in found
+        ],
+        "workers": [_worker(worker) for worker in (health.workers if health else ())],
+        "counts": None if health is None else _counts(health),
+    }
+
+
+def _worker(worker: WorkerSeen) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "roles": list(worker.roles),
+        "flows": list(worker.flows),
+        "started_at": iso(worker.started_at),
+        "expires_at": iso(worker.expires_at),
+    }
+
+
+def _counts(health: Health) -> dict[str, Any]:
+    return {
+        "unfinished": health.unfinished,
+        "homeless": health.homeless,
+        "parked": health.parked_count,
+        "undecided_faults": health.undecided.count,
+        "unpublished_messages": health.unpublished.count,
+        "overdue_runs": health.overdue.count,
+        "orphaned_runs": health.orphans,
+        "late_effects": health.late_effects,
+        "quarantined_messages": health.quarantined,
+    }

@@ -1,0 +1,149 @@
+"""Playing one scenario: put it up, submit the run, wait for its end, killing who hangs if the scenario says so.
+
+The express stream tells what goes on meanwhile; the rows decide. Where nothing is heard, the rows are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aft.app import Run, timeline
+from aft.app.timeline import Happening, What
+from aft.brokers.base import Subscription
+from aft.cli.replay.example import Example, ExampleError
+from aft.cli.replay.scenario import AS_BEFORE, Scenario
+from aft.cli.replay.stage import Killed, Stage
+from aft.errors import BrokerError
+from aft.fault import Fault
+from aft.runs import faults
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+
+#: Seconds between two looks at the run, when nothing is heard.
+LOOK = 0.1
+#: Seconds after which a run is taken for stuck.
+STUCK = 60.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a scenario: the run, its story, its faults, the example's tables, who was killed."""
+
+    scenario: Scenario
+    row: RunRow
+    story: list[Happening]
+    faults: list[Fault]
+    tables: str
+    killed: Killed | None
+    seconds: float
+
+
+class Player:
+    """Plays the scenarios of one example on a stage. One thread at a time."""
+
+    def __init__(self, stage: Stage, example: Example, token: str) -> None:
+        self._stage = stage
+        self._example = example
+        self._token = token
+
+    def play(self, scenario: Scenario, tell: Tell) -> Played:
+        """Play a scenario to its end, or until it is taken for stuck. Raises ExampleError, AftError."""
+        began = time.monotonic()
+        subject = f"{scenario.name}-{self._token}"
+        arguments = self._set_up(subject, scenario)
+        _, before = self._example.look(subject)
+        with _Listener(self._stage) as listener:
+            run = self._stage.app.submit(self._example.flow.options(key=subject), **arguments)
+            killed = self._wait(run, subject, scenario, listener, tell)
+        state, after = self._example.look(subject)
+        row, story, raised = self._read(run)
+        if killed is not None:
+            story = sorted([*story, _tell_kill(killed)], key=lambda happening: happening.at)
+        tables = AS_BEFORE if after == before else state
+        return Played(scenario, row, story, raised, tables, killed, time.monotonic() - began)
+
+    def _set_up(self, subject: str, scenario: Scenario) -> dict[str, Any]:
+        try:
+            return self._example.set_up(subject, scenario.scene)
+        except (KeyError, ValueError) as error:
+            raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
+
+    def _wait(self, run: Run, subject: str, scenario: Scenario, listener: _Listener, tell: Tell) -> Killed | None:
+        killed: Killed | None = None
+        deadline = time.monotonic() + STUCK
+        while not _is_over(run.status) and time.monotonic() < deadline:
+            self._stage.check()
+            if (news := listener.hear(run.id)) is not None:
+                tell(news)
+            if scenario.kill and killed is None and (pid := self._example.hanging(subject)) is not None:
+                killed = self._stage.kill_worker(pid)
+                tell(f"killed process {pid}; another worker will notice")
+        return killed
+
+    def _read(self, run: Run) -> tuple[RunRow, list[Happening], list[Fault]]:
+        app = self._stage.app
+        with app.store.read() as connection:
+            row, story = timeline.read(connection, app.namespace, run.id)
+            return row, story, faults.of_run(connection, run.id)
+
+
+class _Listener:
+    """Hears the live events of a namespace; hears nothing, but says so to nobody, where there are none."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._subscription: Subscription | None = None
+        with suppress(BrokerError):
+            self._subscription = stage.app.broker.subscribe(stage.app.namespace)
+
+    def hear(self, run: str) -> str | None:
+        """Wait a moment for news of a run, and word them."""
+        if self._subscription is None:
+            time.sleep(LOOK)
+            return None
+        try:
+            heard = self._subscription.receive(LOOK)
+        except BrokerError:
+            self._subscription = None
+            return None
+        event = {} if heard is None else json.loads(heard)
+        return word_event(event) if event.get("run") == run else None
+
+    def __enter__(self) -> _Listener:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+
+
+def word_event(event: dict[str, Any]) -> str | None:
+    """Say in a few words what an event of the live stream means for its run; None: nothing worth saying."""
+    match event:
+        case {"event": "AttemptStarted", "activity": name, "attempt": attempt}:
+            return f"{name}, attempt {attempt}"
+        case {"event": "FaultRaised", "activity": name, "type": kind}:
+            return f"{name} failed: {kind.rpartition('.')[2]}"
+        case {"event": "FaultRouted", "activity": name, "wait": float(wait)} if wait:
+            return f"{name} waits {wait:g}s"
+        case {"event": "RunRescued"}:
+            return "taken from the lost worker"
+        case {"event": "FrameCompensated", "compensator": name}:
+            return f"{name} done"
+    return None
+
+
+def _tell_kill(killed: Killed) -> Happening:
+    cause = signal.Signals(killed.signal).name if killed.signal > 0 else "nothing of ours"
+    return Happening(killed.at, What.DEED, None, "kill -9", f"worker process {killed.pid}, which died of {cause}")
+
+
+def _is_over(status: Status) -> bool:
+    return status.ended or status is Status.PARKED

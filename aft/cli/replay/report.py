@@ -1,0 +1,114 @@
+"""What a replay shows: each run as a timeline and whether it ended as declared, then all of them in a table."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from aft.app.timeline import What
+from aft.cli.drawing import draw_timeline, status_style
+from aft.cli.output import Column, print_table
+from aft.cli.replay.check import judge, names, tell_fault
+from aft.cli.replay.play import Played
+from aft.cli.replay.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A scenario that was played, and what is not as declared."""
+
+    played: Played
+    wrong: list[str]
+
+    @classmethod
+    def of(cls, played: Played) -> Result:
+        """Judge what was played."""
+        return cls(played, judge(played))
+
+
+def show_result(console: Console, result: Result) -> None:
+    """Draw one run, and say whether it ended as declared."""
+    played = result.played
+    console.print(Text(played.scenario.name, "bold").append(f"  {played.scenario.title}", "not bold"))
+    for line in textwrap.wrap(played.scenario.shows, console.width):
+        console.print(Text(line, "italic"))
+    draw_timeline(console, played.row, played.story)
+    console.print(_verdict(console, result))
+    for line in result.wrong:
+        console.print(Text(f"  {line}", "red"))
+    console.print()
+
+
+def show_summary(console: Console, results: Sequence[Result], namespace: str) -> None:
+    """Print all scenarios in a table, and where their runs can be looked at."""
+    columns = [
+        Column("Scenario"),
+        Column("Run"),
+        Column("Tables", flexible=True),
+        Column("Time", right=True),
+        Column(""),
+    ]
+    print_table(columns, [_summary_row(console, result) for result in results])
+    wrong = sum(bool(result.wrong) for result in results)
+    end = f"{wrong} of {len(results)} not as declared" if wrong else f"{len(results)} played, all as declared"
+    console.print(Text(f"\n{end}", "bold red" if wrong else "bold green"))
+    console.print(f"The runs are kept: aft --namespace {namespace} runs list", soft_wrap=True)
+
+
+def show_list(scenarios: Sequence[Scenario]) -> None:
+    """Print what can be played."""
+    columns = [Column("Scenario"), Column("Title", flexible=True), Column("Shows", flexible=True)]
+    print_table(columns, [[scenario.name, scenario.title, scenario.shows] for scenario in scenarios])
+
+
+def result_as_json(result: Result) -> dict[str, Any]:
+    """Spell a result for programs."""
+    played = result.played
+    return {
+        "scenario": played.scenario.name,
+        "ok": not result.wrong,
+        "wrong": result.wrong,
+        "run_id": played.row.id,
+        "run": played.row.status.value,
+        "tables": played.tables,
+        "done": names(played, What.ACTIVITY),
+        "undone": names(played, What.POPPED),
+        "faults": [tell_fault(fault) for fault in played.faults],
+        "killed": None if played.killed is None else {"pid": played.killed.pid, "signal": played.killed.signal},
+        "seconds": round(played.seconds, 3),
+    }
+
+
+def scenario_as_json(scenario: Scenario) -> dict[str, Any]:
+    """Spell a scenario for programs."""
+    return {"scenario": scenario.name, "title": scenario.title, "shows": scenario.shows}
+
+
+def _verdict(console: Console, result: Result) -> Text:
+    sign = _sign(console, ok=not result.wrong)
+    if result.wrong:
+        return sign.append(" not as declared")
+    return sign + Text(f" as declared: run {result.played.row.status.value}, tables {result.played.tables}", "default")
+
+
+def _summary_row(console: Console, result: Result) -> list[str | Text]:
+    played = result.played
+    status = played.row.status
+    return [
+        played.scenario.name,
+        Text(status.value, status_style(status)),
+        played.tables,
+        f"{played.seconds:.1f} s",
+        _sign(console, ok=not result.wrong),
+    ]
+
+
+def _sign(console: Console, *, ok: bool) -> Text:
+    if console.options.ascii_only:
+        return Text("ok" if ok else "NOT OK", "green" if ok else "bold red")
+    return Text("✓" if ok else "✗", "green" if ok else "bold red")

@@ -1,0 +1,95 @@
+"""A scenario: what is put up, and how it must end; read from a data file and checked before anything is played."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aft.cli.replay.example import ExampleError
+from aft.runs.states import Status
+
+#: What ``tables`` says when not one row may differ from what was there before the run.
+AS_BEFORE = "as before"
+
+_EXPECTED = ("run", "tables", "done", "undone", "faults")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How a scenario must end: the run, the example's tables, and what happened on the way, in order."""
+
+    run: Status
+    tables: str
+    done: tuple[str, ...]  #: activities that completed
+    undone: tuple[str, ...]  #: compensators that ran
+    faults: tuple[str, ...]  #: as ``check.tell_fault`` words them
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One data file. ``scene`` is all of it: what the example itself reads. ``kill``: who hangs gets SIGKILL."""
+
+    name: str
+    title: str
+    shows: str
+    kill: bool
+    scene: Mapping[str, Any]
+    expected: Expected
+
+
+def read_scenarios(directory: Path) -> list[Scenario]:
+    """Read an example's scenarios, in the order of their files' names. Raises ExampleError."""
+    found = [_read(path) for path in sorted((directory / "scenarios").glob("*.toml"))]
+    if not found:
+        raise ExampleError(f"{directory / 'scenarios'} holds no scenario")
+    return found
+
+
+def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
+    """Return those of that name, in their own order; all if none is named. Raises ExampleError."""
+    known = [scenario.name for scenario in scenarios]
+    for name in names:
+        if name not in known:
+            raise ExampleError(f"no scenario {name!r}; {_hint(name, known)}")
+    return [scenario for scenario in scenarios if not names or scenario.name in names]
+
+
+def _read(path: Path) -> Scenario:
+    try:
+        scene = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Scenario(
+            # The number before the name is for the order only.
+            name=re.sub(r"^\d+-", "", path.stem),
+            title=scene["title"],
+            shows=scene["shows"],
+            kill=scene.get("kill", False),
+            scene=scene,
+            expected=_expected(scene["expect"]),
+        )
+    except KeyError as missing:
+        raise ExampleError(f"{path}: it says nothing about {missing}") from None
+    except ValueError as error:
+        raise ExampleError(f"{path}: {error}") from None
+
+
+def _expected(table: Mapping[str, Any]) -> Expected:
+    for key in table:
+        if key not in _EXPECTED:
+            raise ValueError(f"nothing can be expected of {key!r}; {_hint(key, _EXPECTED)}")
+    return Expected(
+        run=Status(table["run"]),
+        tables=table["tables"],
+        done=tuple(table.get("done", ())),
+        undone=tuple(table.get("undone", ())),
+        faults=tuple(table.get("faults", ())),
+    )
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"

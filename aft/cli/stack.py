@@ -1,0 +1,71 @@
+"""``aft stack``: what a run owes to be undone, the top first."""
+
+from __future__ import annotations
+
+import click
+
+from aft.cli import shapes
+from aft.cli.given import Given
+from aft.cli.opening import looking
+from aft.cli.output import Column, json_option, moment, print_json, print_table, say, shorten
+from aft.compensation import stack as frames
+from aft.compensation.stack import PENDING, Frame
+
+#: Characters of arguments and of a note in the table.
+MOST_VALUE = 200
+
+
+@click.command()
+@click.argument("run")
+@json_option
+@click.pass_obj
+def stack(given: Given, run: str, as_json: bool) -> None:
+    """Show a run's compensation stack, the top first.
+
+    RUN is an id, or as much of its beginning or end as is unmistakable.
+    """
+    with looking(given) as app:
+        found = app.run(run)
+        row = found.row
+        with app.store.read() as connection:
+            owed = frames.of_run(connection, found.id)
+    if as_json:
+        print_json(
+            {
+                "run": row.id,
+                "flow": row.flow,
+                "version": row.version,
+                "status": row.status.value,
+                "frames": [shapes.frame(one) for one in owed],
+            }
+        )
+        return
+    pending = sum(one.state in PENDING for one in owed)
+    say(f"Run {row.id} of {row.flow}@{row.version} is {row.status.value}; {pending} of {len(owed)} frames are owed.")
+    if owed:
+        _print(owed)
+
+
+def _print(owed: list[Frame]) -> None:
+    columns = [
+        Column("STATE"),
+        Column("ACTIVITY", flexible=True),
+        Column("COMPENSATOR", flexible=True),
+        Column("PUSHED UTC"),
+        Column("ARGUMENTS", flexible=True),
+    ]
+    noted = any(one.note for one in owed)
+    if noted:
+        columns.append(Column("NOTE", flexible=True))
+    print_table(columns, [_cells(one)[: len(columns)] for one in owed])
+
+
+def _cells(one: Frame) -> list[str]:
+    return [
+        one.state.value,
+        one.activity,
+        one.compensator,
+        moment(one.pushed_at),
+        shorten(one.args or "", MOST_VALUE),
+        shorten(one.note or "", MOST_VALUE),
+    ]

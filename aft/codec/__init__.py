@@ -1,0 +1,34 @@
+"""How does a value become JSON text, and the same value again?
+
+The text alone says what each value is: what JSON has no word for is tagged, ``{"$aft": "date", "v":
+"2024-02-29"}``. The annotation says what to build of it: a dataclass, a model, an enum. So text can be read
+without the user's code (by the dispatcher, the console), no type is ever looked up by a stored name, and
+nothing is ever unpickled.
+
+What was encoded comes back equal and of the type that the annotation says, or it is refused when it is
+encoded, with the path to the offender. Where the annotation builds something (dataclass, model, enum …) that
+is not assumed but tried: the value is rebuilt from what would be stored, and compared. Reading is lenient
+where nothing is lost, so that JSON written by hand is welcome: ``"2024-02-29"`` is read as a date where a
+date is declared.
+
+Codecs hold no state that changes; they may be used from several threads.
+"""
+
+from aft.codec.arguments import ArgumentsCodec, arguments_codec, result_codec
+from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_LOOSE_BYTES
+from aft.codec.loose import encode_loosely
+from aft.codec.text import decode_untyped
+from aft.codec.values import ValueCodec, value_codec
+
+__all__ = [
+    "MOST_BYTES",
+    "MOST_DEPTH",
+    "MOST_LOOSE_BYTES",
+    "ArgumentsCodec",
+    "ValueCodec",
+    "arguments_codec",
+    "decode_untyped",
+    "encode_loosely",
+    "result_codec",
+    "value_codec",
+]

@@ -1,0 +1,152 @@
+"""How do the arguments of a call, and its result, become text, and a call again?
+
+Arguments are stored by name, each as its annotation says, so that a function may get parameters with
+defaults while calls of it are stored.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aft.codec.refusal import first_line, kind_name
+from aft.codec.text import decode_untyped, write
+from aft.codec.values import ValueCodec, value_codec
+from aft.errors import CodecError, DefinitionError
+
+_STAR = inspect.Parameter.VAR_POSITIONAL
+_STARS = inspect.Parameter.VAR_KEYWORD
+
+
+class ArgumentsCodec:
+    """Encodes and decodes the arguments of one function, by name; made by :func:`arguments_codec`."""
+
+    def __init__(self, signature: inspect.Signature, codecs: Mapping[str, ValueCodec], function: str) -> None:
+        self.signature = signature
+        self.names = tuple(signature.parameters)
+        self._codecs = codecs
+        self._function = function
+        self._star = next((name for name, found in signature.parameters.items() if found.kind is _STAR), None)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Bind a call as Python would, defaults applied; a wrong call raises Python's own TypeError."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._function}() {error}") from None
+        bound.apply_defaults()
+        return bound
+
+    def encode(self, bound: inspect.BoundArguments) -> str:
+        """Spell the arguments as one JSON object; raises CodecError, its path begins with the parameter."""
+        tagged = {
+            name: self._codecs[name].tag(list(value) if name == self._star else value, name, 1)
+            for name, value in bound.arguments.items()
+        }
+        return write(tagged, f"the arguments of {self._function}()")
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """Read arguments by name, each as its annotation says; raises only CodecError."""
+        found = decode_untyped(text)
+        if type(found) is not dict:
+            raise CodecError(f"the arguments of {self._function}() must be an object, not a {kind_name(type(found))}")
+        self._refuse_surplus(found)
+        built = {name: self._codecs[name].build(value, name) for name, value in found.items()}
+        if self._star in built:
+            built[self._star] = tuple(built[self._star])
+        return built
+
+    def call_arguments(self, decoded: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arrange decoded arguments for ``fn(*args, **kwargs)``.
+
+        A parameter that the function got since, with a default, may be missing; any other difference is a
+        CodecError.
+        """
+        self._refuse_surplus(decoded)
+        bound = inspect.BoundArguments(self.signature, OrderedDict(decoded))
+        if len(decoded) < len(self.names):
+            bound.apply_defaults()
+            self._refuse_missing(bound)
+        return bound.args, bound.kwargs
+
+    def _refuse_missing(self, bound: inspect.BoundArguments) -> None:
+        for name in self.names:
+            if name not in bound.arguments:
+                raise CodecError(
+                    f"the stored arguments of {self._function}() lack {name!r}; give that parameter a default",
+                    path=name,
+                )
+
+    def _refuse_surplus(self, found: Mapping[Any, Any]) -> None:
+        for name in found:
+            if name not in self._codecs:
+                raise CodecError(
+                    f"the stored arguments of {self._function}() hold {str(name)[:40]!r}, "
+                    f"which is no parameter of it; it has {', '.join(map(repr, self.names)) or 'none'}",
+                    path=str(name)[:40],
+                )
+
+
+def arguments_codec(fn: Callable[..., Any]) -> ArgumentsCodec:
+    """Make the codec for a function's parameters.
+
+    Raises DefinitionError that names the function and the parameter whose type cannot be resolved or stored,
+    or whose default does not fit its own annotation.
+    """
+    signature, hints = inspect.signature(fn), _hints(fn)
+    codecs: dict[str, ValueCodec] = {}
+    for name, parameter in signature.parameters.items():
+        try:
+            codecs[name] = value_codec(_declared(parameter, hints.get(name, Any)))
+            if parameter.default is not inspect.Parameter.empty:
+                codecs[name].tag(parameter.default, f"the default of {name}", 1)
+        except (DefinitionError, CodecError) as error:
+            raise DefinitionError(f"parameter {name!r} of {_function_name(fn)}(): {error}") from None
+    return ArgumentsCodec(signature, codecs, _function_name(fn))
+
+
+def result_codec(fn: Callable[..., Any]) -> ValueCodec:
+    """Make the codec for a function's result; raises DefinitionError that names the function."""
+    try:
+        return value_codec(_hints(fn).get("return", Any))
+    except DefinitionError as error:
+        raise DefinitionError(f"the result of {_function_name(fn)}(): {error}") from None
+
+
+def _declared(parameter: inspect.Parameter, hint: Any) -> Any:
+    """What is stored under a parameter's name: a list for ``*args``, a dict for ``**kwargs``."""
+    if parameter.kind not in (_STAR, _STARS):
+        return hint
+    if typing.get_origin(hint) is typing.Unpack:
+        if parameter.kind is _STAR:
+            raise DefinitionError("unpacked tuples in *args are not supported; write *args: SomeType")
+        return typing.get_args(hint)[0]
+    return list[hint] if parameter.kind is _STAR else dict[str, hint]
+
+
+def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve the annotations of a function; raises DefinitionError that names the one that cannot be."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except Exception:  # evaluating a written annotation may raise anything
+        inner = inspect.unwrap(fn)
+        for name, annotation in getattr(inner, "__annotations__", {}).items():
+            try:
+                one = types.SimpleNamespace(__annotations__={name: annotation})
+                typing.get_type_hints(one, globalns=getattr(inner, "__globals__", {}), include_extras=True)
+            except Exception as error:
+                what = "the result" if name == "return" else f"parameter {name!r}"
+                raise DefinitionError(
+                    f"{what} of {_function_name(fn)}() is annotated {annotation!r}, which cannot be resolved "
+                    f"({first_line(error)}); import or define the name at the top of the module, "
+                    "not under TYPE_CHECKING"
+                ) from None
+        raise
+
+
+def _function_name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)

@@ -1,0 +1,9 @@
+"""How much may one encoded value take?"""
+
+#: Bytes of one encoded value, or of all arguments of one call together.
+MOST_BYTES = 1_048_576
+#: Brackets open at once in the text: a list or dict takes one, a tuple or set two, a dict with keys that are
+#: not all str three.
+MOST_DEPTH = 64
+#: Bytes that the arguments of an exception may take.
+MOST_LOOSE_BYTES = 16_384

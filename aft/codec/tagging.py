@@ -1,0 +1,165 @@
+"""How is a value spelled that has no declared type? As JSON, with a tag where JSON has no word for it.
+
+Only values of exactly the known types are taken: what comes back is then equal and of the same type, without
+trying it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from aft.codec.limits import MOST_BYTES, MOST_DEPTH
+from aft.codec.refusal import Refused, kind_name
+
+#: The key that marks an object as a tagged value; a dict that holds this key is tagged itself.
+MARK = "$aft"
+#: Python itself refuses to spell integers of more than 4300 digits.
+_BIG = 10**4_000
+
+dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+
+def tag(value: Any, depth: int = 0) -> Any:
+    """Turn a value of exactly the known types into what JSON has words for; raises :class:`Refused`."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _sound(value)
+    if kind is bool or value is None:
+        return value
+    if kind is int:
+        if not -_BIG < value < _BIG:
+            raise Refused("an integer of more than 4000 digits cannot be stored")
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise Refused(f"{value!r} is not a number that JSON knows; use None or a text for it")
+        return value
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        raise Refused(
+            f"a {kind_name(kind)} cannot be stored where no type is declared for it; "
+            "annotate it with its type, or pass JSON types"
+        )
+    return writer(value, depth)
+
+
+def deeper(depth: int, by: int) -> int:
+    """Count the brackets that a container opens; raises :class:`Refused` where they are too many."""
+    if depth + by > MOST_DEPTH:
+        raise Refused(f"nested more than {MOST_DEPTH} deep (or it holds itself)")
+    return depth + by
+
+
+def _sound(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused("the text holds a lone surrogate, which is no character; decode it properly first") from None
+    return text
+
+
+def _tag_items(items: Any, depth: int) -> list[Any]:
+    tagged: list[Any] = []
+    try:
+        for item in items:
+            tagged.append(tag(item, depth))
+    except Refused as refused:
+        refused.under(len(tagged))
+        raise
+    return tagged
+
+
+def _write_list(value: list[Any], depth: int) -> Any:
+    return _tag_items(value, deeper(depth, 1))
+
+
+def _write_tuple(value: tuple[Any, ...], depth: int) -> Any:
+    return {MARK: "tuple", "v": _tag_items(value, deeper(depth, 2))}
+
+
+def _write_set(value: Any, depth: int) -> Any:
+    # Sorted: the order of a set differs between processes, and the same value must always give the same text.
+    return {MARK: type(value).__name__, "v": sorted(_tag_items(value, deeper(depth, 2)), key=dumps)}
+
+
+def _write_dict(value: dict[Any, Any], depth: int) -> Any:
+    if MARK in value or not all(type(key) is str for key in value):
+        return _write_pairs(value, depth)
+    inside = deeper(depth, 1)
+    tagged: dict[str, Any] = {}
+    key = ""
+    try:
+        for key, item in value.items():
+            tagged[key if key.isascii() else _sound(key)] = tag(item, inside)
+    except Refused as refused:
+        refused.under(key)
+        raise
+    return tagged
+
+
+def _write_pairs(value: dict[Any, Any], depth: int) -> Any:
+    inside = deeper(depth, 3)
+    pairs: list[Any] = []
+    key: Any = None
+    try:
+        for key, item in value.items():
+            pairs.append([tag(key, inside), tag(item, inside)])
+    except Refused as refused:
+        refused.under(key)
+        raise
+    return {MARK: "dict", "v": pairs}
+
+
+def _write_decimal(value: Decimal, depth: int) -> Any:
+    if not value.is_finite():
+        raise Refused(f"Decimal {value!s} is not a number; use None or a text for it")
+    return {MARK: "decimal", "v": str(value)}
+
+
+def _write_bytes(value: bytes, depth: int) -> Any:
+    if len(value) > MOST_BYTES:
+        raise Refused(f"{len(value)} bytes; {MOST_BYTES} are the most; store them elsewhere and pass a reference")
+    return {MARK: "bytes", "v": base64.b64encode(value).decode("ascii")}
+
+
+def _write_clock(value: datetime | time, depth: int) -> Any:
+    """Spell a datetime or time; a zone by its key, because its rules matter, not one moment's offset."""
+    zone = value.tzinfo.key if isinstance(value.tzinfo, ZoneInfo) else None
+    tagged: dict[str, Any] = {MARK: type(value).__name__}
+    if zone is not None:
+        tagged["v"], tagged["zone"] = value.replace(tzinfo=None).isoformat(), zone
+    elif value.tzinfo is not None and value.utcoffset() is None:
+        raise Refused(f"its time zone, a {kind_name(type(value.tzinfo))}, has no offset; use zoneinfo or timezone.utc")
+    else:
+        tagged["v"] = value.isoformat()
+    if value.fold:
+        tagged["fold"] = value.fold
+    return tagged
+
+
+_WRITERS: dict[type, Callable[[Any, int], Any]] = {
+    list: _write_list,
+    dict: _write_dict,
+    tuple: _write_tuple,
+    set: _write_set,
+    frozenset: _write_set,
+    datetime: _write_clock,
+    time: _write_clock,
+    date: lambda value, depth: {MARK: "date", "v": value.isoformat()},
+    timedelta: lambda value, depth: {MARK: "timedelta", "v": value // timedelta(microseconds=1)},
+    Decimal: _write_decimal,
+    UUID: lambda value, depth: {MARK: "uuid", "v": str(value)},
+    bytes: _write_bytes,
+}
+
+CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
+#: The known types that hold nothing else.
+SCALARS: frozenset[type] = frozenset({*_WRITERS, str, int, bool, float, type(None)}.difference(CONTAINERS))

@@ -1,0 +1,130 @@
+"""How does a value of a declared type become text, and that type again?
+
+Annotations that build nothing take a short way: the value is checked strictly, and tagged. All others take
+the long way: the value is dumped, rebuilt from what would be stored, and compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from aft.codec.annotations import adapter_for, is_open, is_plain, is_untyped
+from aft.codec.comparing import compare
+from aft.codec.refusal import Refused, first_line, kind_name, spell
+from aft.codec.simplifying import simplify
+from aft.codec.tagging import tag
+from aft.codec.text import decode_untyped, write
+
+#: What the short way answers where it does not lead to the end; None is a value.
+_NOT_SO = object()
+
+
+class ValueCodec:
+    """Encodes and decodes the values of one annotation; made by :func:`value_codec`."""
+
+    __slots__ = ("_adapter", "_open", "_plain", "annotation")
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self._adapter: TypeAdapter[Any] | None = None if is_untyped(annotation) else adapter_for(annotation)
+        self._plain = is_plain(annotation)
+        self._open = is_open(annotation)
+
+    def encode(self, value: Any, where: str) -> str:
+        """Spell the value as JSON; raises CodecError whose path begins with ``where``."""
+        return write(self.tag(value, where), where)
+
+    def decode(self, text: str) -> Any:
+        """Read what :meth:`encode` wrote, or JSON written by hand; raises only CodecError."""
+        return self.build(decode_untyped(text), "value")
+
+    def tag(self, value: Any, where: str, depth: int = 0) -> Any:
+        """Turn the value into what JSON has words for: :meth:`encode` without the text, part of a whole."""
+        try:
+            if self._adapter is None:
+                return tag(value, depth)
+            if self._plain and (tagged := self._tag_plain(self._adapter, value, depth)) is not _NOT_SO:
+                return tagged
+            return self._tag_built(self._adapter, value, depth)
+        except Refused as refused:
+            raise refused.at(where) from None
+
+    def build(self, found: Any, where: str) -> Any:
+        """Make the declared type of what was read from text: the other half of :meth:`decode`."""
+        if self._adapter is None:
+            return found
+        try:
+            return _build(self._adapter, found, self.annotation)
+        except Refused as refused:
+            raise refused.at(where) from None
+
+    def _tag_plain(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
+        try:
+            checked = adapter.validator.validate_python(value, strict=True)
+        except ValidationError:
+            return _NOT_SO
+        try:
+            tagged = tag(checked, depth)
+        except Refused:
+            if self._open:  # the offender has no declared type that the long way could build
+                raise
+            return _NOT_SO
+        return tagged if checked == value else _NOT_SO
+
+    def _tag_built(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
+        simple = simplify(_dump(adapter, value))
+        tagged = tag(simple, depth)
+        compare(value, _build(adapter, simple, self.annotation))
+        return tagged
+
+
+def value_codec(annotation: Any) -> ValueCodec:
+    """Return the codec for an annotation, made once; raises DefinitionError for an unstorable type."""
+    try:
+        return _known(annotation, str(annotation))
+    except TypeError:  # an annotation that cannot be hashed: Annotated[int, […]]
+        return ValueCodec(annotation)
+
+
+@functools.cache
+def _known(annotation: Any, spelling: str) -> ValueCodec:
+    # The spelling is part of the key: A | B equals B | A, yet the order decides between two that fit alike.
+    return ValueCodec(annotation)
+
+
+def _dump(adapter: TypeAdapter[Any], value: Any) -> Any:
+    dump = functools.partial(adapter.dump_python, value, warnings=False, round_trip=True, by_alias=True)
+    try:
+        try:
+            return dump()
+        except TypeError:  # a set of dataclasses would be one of dicts, which cannot be; as JSON it is a list
+            return dump(mode="json")
+    except Exception as error:  # serializers of the user's models run here
+        raise Refused(f"pydantic cannot dump it: {first_line(error)}") from None
+
+
+def _build(adapter: TypeAdapter[Any], simple: Any, annotation: Any) -> Any:
+    try:
+        return adapter.validator.validate_python(simple)
+    except ValidationError as error:
+        raise _misfit(error, simple, annotation) from None
+    except Exception as error:  # validators and __post_init__ of the user's types run here
+        raise Refused(f"{spell(annotation)} cannot be built: {first_line(error)}") from None
+
+
+def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    steps: list[int | str] = []
+    offender = simple
+    for step in first["loc"]:
+        with contextlib.suppress(LookupError, TypeError):  # the name of a union's member leads nowhere
+            offender = offender[step]
+            steps.append(step)
+    refused = Refused(f"a {kind_name(type(offender))} does not fit {spell(annotation)}: {first['msg']}")
+    for step in reversed(steps):
+        refused.under(step)
+    return refused

@@ -1,0 +1,28 @@
+"""After each heartbeat: runs that this process owns and does not execute are given to somebody who will."""
+
+from __future__ import annotations
+
+from aft.flows.tools import Tools
+from aft.runs.rescue import rescue_orphans
+
+
+class Orphanage:
+    """Finds the orphans of a living worker. Emits: RunRescued."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def collect(self) -> None:
+        """Rescue what is owned but not executed here; see ``runs.holdings`` for how that comes about."""
+        tools = self._tools
+        worker = tools.lease.worker
+        with tools.store.read() as connection, tools.holdings.orphans(connection, worker) as orphans:
+            pass
+        if not orphans:
+            return
+        with tools.store.write() as connection:
+            events, written = rescue_orphans(connection, tools.namespace, tools.clock.now(), worker, orphans)
+        for event in events:
+            tools.telemetry.emit(event)
+        if tools.send is not None:
+            tools.send(written)
