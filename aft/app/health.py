@@ -21,6 +21,9 @@ from aft.store.moments import later, now
 #: Parked runs that are read; the others are counted.
 MOST_PARKED = 10
 
+#: Parked, and nobody has said yet what to do; one that was given an order waits for a worker.
+_FOR_A_PERSON = (tables.runs.c.status == Status.PARKED.value) & tables.runs.c.wake_id.is_(None)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
@@ -33,6 +36,10 @@ class WorkerSeen:
     flows: tuple[str, ...]
     started_at: datetime
     expires_at: datetime
+
+    def heartbeat(self, lease: timedelta) -> datetime:
+        """Tell when it last gave a sign of life, if its leases are that long."""
+        return self.expires_at - lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,8 @@ class Health:
 
     at: datetime
     workers: tuple[WorkerSeen, ...]
-    unfinished: dict[str, int]  #: runs that have not ended, parked ones left out, by ``flow@version``
-    parked: tuple[RunRow, ...]  #: the newest of them
+    unfinished: dict[str, int]  #: runs that a worker has to go on with, by ``flow@version``
+    parked: tuple[RunRow, ...]  #: runs that wait for a person; the newest of them
     parked_count: int
     undecided: Backlog  #: faults that are open for longer than the grace
     unpublished: Backlog  #: outbox rows that nobody holds
@@ -77,8 +84,8 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
         at=connection.execute(select(now())).scalar_one(),
         workers=tuple(live_workers(connection, namespace)),
         unfinished=_unfinished(connection, namespace),
-        parked=tuple(rows.listing(connection, namespace, status=Status.PARKED, limit=MOST_PARKED)),
-        parked_count=_count(connection, tables.runs, namespace, tables.runs.c.status == Status.PARKED.value),
+        parked=tuple(_parked(connection, namespace)),
+        parked_count=_count(connection, tables.runs, namespace, _FOR_A_PERSON),
         undecided=_undecided(connection, namespace, grace),
         unpublished=_unpublished(connection, namespace),
         overdue=_overdue(connection, namespace, grace),
@@ -132,14 +139,21 @@ def find_fault(connection: Connection, namespace: str, part: str) -> Fault | Non
 
 def _unfinished(connection: Connection, namespace: str) -> dict[str, int]:
     runs = tables.runs
-    over = [status.value for status in (*ENDS, Status.PARKED)]
+    over = [status.value for status in ENDS]
     statement = (
         select(runs.c.flow, runs.c.version, func.count())
-        .where(runs.c.namespace == namespace, runs.c.status.not_in(over))
+        .where(runs.c.namespace == namespace, runs.c.status.not_in(over), ~_FOR_A_PERSON)
         .group_by(runs.c.flow, runs.c.version)
         .order_by(runs.c.flow, runs.c.version)
     )
     return {f"{flow}@{version}": count for flow, version, count in connection.execute(statement)}
+
+
+def _parked(connection: Connection, namespace: str) -> list[RunRow]:
+    runs = tables.runs
+    statement = select(*rows.COLUMNS).where(runs.c.namespace == namespace, _FOR_A_PERSON)
+    found = connection.execute(statement.order_by(runs.c.id.desc()).limit(MOST_PARKED))
+    return [rows.from_row(row) for row in found]
 
 
 def _undecided(connection: Connection, namespace: str, grace: timedelta) -> Backlog:

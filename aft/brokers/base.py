@@ -9,8 +9,8 @@ Guarantees that every implementation gives, and ``tests/contract`` checks on eac
 - **Delayed.** A message published to a delay queue appears in the resume queue when its wait is over, not before.
 - **Back-pressure.** A consumer holds at most ``prefetch`` unacknowledged deliveries.
 - **Bounded.** Every call ends: with its result, or with a :class:`~aft.errors.BrokerError`, within its time limit.
-- **Reconnecting.** After a connection was lost, the next call connects anew. Deliveries received before are void:
-  acknowledging them does nothing, and they come again.
+- **Reconnecting.** After a connection was lost, the next call connects anew. Deliveries received before may be void:
+  then acknowledging them does nothing, and they come again.
 
 A broker and its publisher are thread-safe. A consumer belongs to one thread. There is no negative
 acknowledgement: nothing in aft is retried by putting a message back.

@@ -38,8 +38,8 @@ def declare(given: Given, modules: tuple[str, ...]) -> None:
     with opened(given, loaded) as app:
         app.check()
         topology = app.delays().declare(app.waits())
-        for name in (*topology.work_queues, *topology.delay_queues):
-            click.echo(name)
+        for one in app.broker.status(topology):
+            click.echo(one.name)
         say(f"These exist now at {app.broker.url}.")
 
 
@@ -56,7 +56,7 @@ def status(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
         if as_json:
             print_json({"broker": app.broker.url, "namespace": app.namespace, "queues": [_shape(one) for one in found]})
         else:
-            _print(found)
+            _print(found, embedded=app.settings.broker_url == "embedded")
     context.exit(int(any(is_wrong(one) for one in found)))
 
 
@@ -77,19 +77,22 @@ def is_wrong(one: QueueStatus) -> bool:
     return not one.exists or bool(one.problem)
 
 
-def _print(found: list[QueueStatus]) -> None:
-    columns = [Column("QUEUE"), Column("MESSAGES", right=True), Column("CONSUMERS", right=True), Column("STATE")]
-    print_table(columns, [_cells(one) for one in found])
-    for one in found:
-        if one.problem:
-            say(f"{one.name}: {one_line(one.problem)}")
+def _print(found: list[QueueStatus], *, embedded: bool) -> None:
+    # The embedded broker knows who holds messages, not who waits for them.
+    consumers = [] if embedded else [Column("CONSUMERS", right=True)]
+    columns = [Column("QUEUE"), Column("MESSAGES", right=True), *consumers, Column("STATE")]
+    print_table(columns, [_cells(one, embedded=embedded) for one in found])
+    for text in dict.fromkeys(one.problem for one in found if one.problem):
+        same = [one.name for one in found if one.problem == text]
+        say(f"{same[0] if len(same) == 1 else f'{len(same)} queues'}: {one_line(text)}")
 
 
-def _cells(one: QueueStatus) -> list[str | Text]:
+def _cells(one: QueueStatus, *, embedded: bool) -> list[str | Text]:
+    numbers = [one.messages] if embedded else [one.messages, one.consumers]
     if not one.exists:
-        return [one.name, "-", "-", Text("missing", "red")]
+        return [one.name, *("-" for _ in numbers), Text("missing", "red")]
     state = Text("differs", "red") if one.problem else Text("ok", "green")
-    return [one.name, str(one.messages), str(one.consumers), state]
+    return [one.name, *map(str, numbers), state]
 
 
 def _shape(one: QueueStatus) -> dict[str, object]:

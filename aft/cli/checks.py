@@ -125,10 +125,10 @@ class Examination:
 
     def _database(self) -> Iterator[Check]:
         app = self._app
-        if is_missing(app):
-            yield warning("database", f"{app.store.url}: no database yet; the first run makes it")
-            return
         try:
+            if is_missing(app):
+                yield warning("database", f"{app.store.url}: no database yet; the first run makes it")
+                return
             with app.store.read() as connection:
                 version = health.server_version(connection)
             found = schema.current(app.store)
@@ -152,7 +152,7 @@ class Examination:
         app = self._app
         if app.settings.broker_url == "embedded":
             if not ready:
-                yield warning("broker", "embedded: not looked at without a database that is ready")
+                yield warning("broker", "embedded, in that database; its queues cannot be looked at yet")
                 return
             yield ok("broker", "embedded, in the database")
         try:
@@ -201,7 +201,7 @@ def _workers(found: Health) -> Check:
     if len(missing) == len(Role):
         says = "no dispatcher is alive"
         if work:
-            return problem("workers", f"{says}, and {_runs(work)} unfinished", start)
+            return problem("workers", f"{says}, and {count(work, 'unfinished run')} should go on", start)
         return warning("workers", says, start)
     says = f"nobody has the role {' or '.join(missing)}"
     advice = f"start one: `aft dispatcher {'MODULE ' if 'work' in missing else ''}--only {','.join(missing)}`"
@@ -211,10 +211,10 @@ def _workers(found: Health) -> Check:
 def _flows(found: Health) -> Iterator[Check]:
     if "work" not in found.roles:
         return  # said already
-    for flow, count in found.homeless.items():
+    for flow, runs in found.homeless.items():
         yield problem(
             "flows",
-            f"{_runs(count)} of {flow} unfinished, and no live worker has that flow",
+            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow",
             "start a dispatcher with the module, and the version, that declares it",
         )
 
@@ -231,35 +231,34 @@ def _parked(found: Health) -> Iterator[Check]:
         )
     if found.parked_count > len(found.parked):
         more = found.parked_count - len(found.parked)
-        yield problem("parked", f"{_runs(more)} more parked", "see `aft runs list --status parked`")
+        yield problem("parked", f"{more} more", "see `aft runs list --status parked`")
 
 
 def _stuck(found: Health) -> Iterator[Check]:
-    """Things that wait although they should not."""
-    began = [
-        _waiting(found, found.undecided, "faults", "faults wait to be decided about", "intake"),
-        _waiting(found, found.unpublished, "outbox", "messages wait to be published", "relay", NORMAL_BACKLOG),
-        _waiting(found, found.overdue, "overdue", "runs should have gone on", "work"),
-    ]
-    yield from began
+    """Look for what waits although it should not."""
+    yield _waiting(found, found.undecided, "faults", "fault", "undecided", Role.INTAKE)
+    if found.unpublished.since is None or found.at - found.unpublished.since < NORMAL_BACKLOG:
+        yield ok("outbox", "no message has waited for long")
+    else:
+        yield _waiting(found, found.unpublished, "outbox", "message", "unpublished", Role.RELAY)
+    yield _waiting(found, found.overdue, "overdue", "run", "overdue", Role.WORK)
     if found.orphans:
-        yield problem(
-            "orphans", f"{_runs(found.orphans)} owned by a dead worker", _who("sweep", found, "it rescues them")
-        )
+        says = f"{count(found.orphans, 'run')} owned by a dead worker"
+        yield problem("orphans", says, _who(Role.SWEEP, found, "it rescues them"))
     if found.late_effects:
-        yield warning("late", f"{found.late_effects} effects arrived late", _who("sweep", found, "it settles them"))
+        says = f"{count(found.late_effects, 'effect')} finished after the run was lost"
+        yield warning("late", says, _who(Role.SWEEP, found, "it settles them"))
 
 
-def _waiting(
-    found: Health, backlog: Backlog, name: str, what: str, role: str, normal: timedelta = timedelta(0)
-) -> Check:
-    if not backlog.count or backlog.since is None or found.at - backlog.since < normal:
-        return ok(name, f"no {what}" if not backlog.count else f"{backlog.count} {what}, just now")
+def _waiting(found: Health, backlog: Backlog, name: str, thing: str, how: str, role: Role) -> Check:
+    if backlog.since is None:
+        return ok(name, f"no {thing} is {how}")
     since = durations.spell(timedelta(seconds=round((found.at - backlog.since).total_seconds())))
-    return problem(name, f"{backlog.count} {what}, the oldest for {since}", _who(role, found, "see its log for errors"))
+    says = f"{count(backlog.count, thing)} {how}, the oldest for {since}"
+    return problem(name, says, _who(role, found, "see its log for errors"))
 
 
-def _who(role: str, found: Health, otherwise: str) -> str:
+def _who(role: Role, found: Health, otherwise: str) -> str:
     if role in found.roles:
         return f"a dispatcher with the role {role} is alive; {otherwise}"
     return f"start a dispatcher with the role {role}"
@@ -268,10 +267,10 @@ def _who(role: str, found: Health, otherwise: str) -> str:
 def _quarantine(found: Health) -> Check:
     if not found.quarantined:
         return ok("quarantine", "no message was refused")
-    return warning(
-        "quarantine", f"{found.quarantined} messages were refused at the door", "see `aft faults list --quarantined`"
-    )
+    says = f"{count(found.quarantined, 'message')} refused at the door"
+    return warning("quarantine", says, "see `aft faults list --quarantined`")
 
 
-def _runs(count: int) -> str:
-    return "1 run is" if count == 1 else f"{count} runs are"
+def count(number: int, thing: str) -> str:
+    """Spell a number of things."""
+    return f"1 {thing}" if number == 1 else f"{number} {thing}s"

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import click
 
 from aft.app import Aft, Role
-from aft.cli.errors import Failure
+from aft.cli.errors import Failure, one_line
 from aft.cli.given import Given
 from aft.cli.modules import load
 from aft.cli.opening import opened
 from aft.cli.output import print_fields
 from aft.cli.serving import serve
 from aft.flows.registry import flow_names
-from aft.telemetry import log_event
+from aft.telemetry import log_event, logger
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -93,8 +93,19 @@ def introduce(app: Aft, roles: Sequence[Role], concurrency: int) -> None:
 
 def write_log(level: str) -> None:
     """Write the log to stderr, one line for each event, with the time in UTC."""
-    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s  %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form = _OneLine("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s  %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(form)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    # It tells every plugin that it loads.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+class _OneLine(logging.Formatter):
+    """Keeps aft's own events on one line each: an exception's text, which they quote, may hold anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if record.name == logger.name:
+            record.message = one_line(record.message)
+        return super().formatMessage(record)

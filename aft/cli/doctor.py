@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -44,7 +45,7 @@ def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
     except ConfigError as error:
         found = [problem("settings", str(error), "correct it; nothing else can be looked at before")]
         if as_json:
-            print_json(_shape([], found, None))
+            print_json(_shape([], found, None, timedelta(0)))
         else:
             _print(console(), found[0])
     context.exit(int(any(check.state is State.PROBLEM for check in found)))
@@ -53,7 +54,7 @@ def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
 def _examine_for_programs(app: Aft, settings: list[Setting]) -> list[Check]:
     examination = Examination(app)
     found = list(examination.checks())
-    print_json(_shape(settings, found, examination.health))
+    print_json(_shape(settings, found, examination.health, app.settings.lease))
     return found
 
 
@@ -72,7 +73,7 @@ def _examine(app: Aft, settings: list[Setting]) -> list[Check]:
         found.append(check)
     if examination.health is not None and examination.health.workers:
         out.print()
-        _print_workers(examination.health)
+        _print_workers(examination.health, app.settings.lease)
     out.print()
     out.print(_summary(found))
     return found
@@ -85,14 +86,14 @@ def _print(out: Console, check: Check) -> None:
         out.print(Text(f"{'':14}→ {one_line(check.advice)}"), soft_wrap=not out.is_terminal)
 
 
-def _print_workers(health: Health) -> None:
+def _print_workers(health: Health, lease: timedelta) -> None:
     print_table(
         [
             Column("WORKER"),
             Column("PID", right=True),
             Column("ROLES", flexible=True),
             Column("SINCE UTC"),
-            Column("LEASE UNTIL"),
+            Column("LAST BEAT"),
             Column("FLOWS", flexible=True),
         ],
         [
@@ -101,7 +102,7 @@ def _print_workers(health: Health) -> None:
                 str(worker.pid),
                 ",".join(worker.roles) or "(starts runs only)",
                 moment(worker.started_at),
-                moment(worker.expires_at),
+                moment(worker.heartbeat(lease)),
                 ", ".join(worker.flows),
             ]
             for worker in health.workers
@@ -116,7 +117,7 @@ def _summary(found: list[Check]) -> str:
     return "Nothing is wrong."
 
 
-def _shape(settings: list[Setting], found: list[Check], health: Health | None) -> dict[str, Any]:
+def _shape(settings: list[Setting], found: list[Check], health: Health | None, lease: timedelta) -> dict[str, Any]:
     return {
         "ok": all(check.state is not State.PROBLEM for check in found),
         "settings": [{"name": setting.name, "value": setting.value, "source": setting.source} for setting in settings],
@@ -124,12 +125,12 @@ def _shape(settings: list[Setting], found: list[Check], health: Health | None) -
             {"name": check.name, "state": check.state.value, "says": check.says, "advice": check.advice}
             for check in found
         ],
-        "workers": [_worker(worker) for worker in (health.workers if health else ())],
+        "workers": [_worker(worker, lease) for worker in (health.workers if health else ())],
         "counts": None if health is None else _counts(health),
     }
 
 
-def _worker(worker: WorkerSeen) -> dict[str, Any]:
+def _worker(worker: WorkerSeen, lease: timedelta) -> dict[str, Any]:
     return {
         "id": worker.id,
         "host": worker.host,
@@ -137,6 +138,7 @@ def _worker(worker: WorkerSeen) -> dict[str, Any]:
         "roles": list(worker.roles),
         "flows": list(worker.flows),
         "started_at": iso(worker.started_at),
+        "heartbeat_at": iso(worker.heartbeat(lease)),
         "expires_at": iso(worker.expires_at),
     }
 

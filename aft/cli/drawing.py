@@ -19,6 +19,7 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -59,7 +60,7 @@ class Mark:
 
 _MARKS = {
     What.STARTED: Mark("┌", "+", "bold"),
-    What.ACTIVITY: Mark("✓", "v", "green"),
+    What.ACTIVITY: Mark("✓", "*", "green"),
     What.PUSHED: Mark("▲", "^", "cyan", under=True),
     What.FAULT: Mark("✗", "x", "red"),
     What.WAIT: Mark("◷", "~", "yellow", under=True),
@@ -91,26 +92,26 @@ def draw_timeline(console: Console, row: RunRow, story: list[Happening]) -> None
         _draw(console, f"{offset:>{width}} ", rail, _words(row, happening, room))
     if not story or story[-1].what not in (What.PARKED, What.ENDED):
         still = Text(f"still {row.status.value}", status_style(row.status))
-        _draw(console, " " * (width + 1), Text("┆ " if _fancy(console) else ": "), still)
+        _draw(console, " " * (width + 1), Text.assemble(("┆" if _fancy(console) else ":", "dim"), " "), still)
 
 
 def _draw(console: Console, offset: str, rail: Text, words: Text) -> None:
     """Print one happening; what does not fit goes on below, beside the rail."""
     room = max(LEAST_ROOM, console.width - len(offset) - rail.cell_len)
-    below = Text("│" if _fancy(console) else "|", "dim").append(" " * (rail.cell_len - 1))
+    below = Text.assemble(_bar(console), " " * (rail.cell_len - 1))
     for number, part in enumerate(words.wrap(console, room)):
         part.rstrip()
-        line = Text(offset, "dim") + rail if number == 0 else Text(" " * len(offset)) + below
-        console.print(_showable(console, line + part), highlight=False, soft_wrap=True)
+        first = number == 0
+        line = Text.assemble((offset if first else " " * len(offset), "dim"), rail if first else below, part)
+        console.print(_showable(console, line), highlight=False, soft_wrap=True)
 
 
 def _rail(console: Console, happening: Happening) -> Text:
     mark = _MARKS[happening.what]
     symbol = mark.symbol if _fancy(console) else mark.plain
     if happening.what in _CORNERS:
-        return Text(symbol + " ", "dim")
-    rail = Text("│ " if _fancy(console) else "| ", "dim")
-    return rail.append("  " if mark.under else "").append(symbol + " ", mark.style)
+        return Text.assemble((symbol, "dim"), " ")
+    return Text.assemble(_bar(console), "   " if mark.under else " ", (symbol, mark.style), " ")
 
 
 def _words(row: RunRow, happening: Happening, room: int) -> Text:
@@ -118,9 +119,9 @@ def _words(row: RunRow, happening: Happening, room: int) -> Text:
     name, detail = happening.name, shorten(happening.detail, MOST_DETAIL)
     match happening.what:
         case What.STARTED | What.ACTIVITY:
-            return _with_value(Text(name, style), happening.detail, room)
+            return _with_value(name, style, happening.detail, room)
         case What.ENDED:
-            return _with_value(Text(name, f"bold {status_style(row.status)}"), happening.detail, room)
+            return _with_value(name, f"bold {status_style(row.status)}", happening.detail, room)
         case What.PUSHED:
             return Text(f"push {name}", style)
         case What.POPPED:
@@ -134,15 +135,15 @@ def _words(row: RunRow, happening: Happening, room: int) -> Text:
         case What.ABORTED:
             return Text(detail, style)
         case What.FINAL | What.PARKED:
-            return Text(happening.what.value, style).append(f"  {detail}", "default")
+            return Text.assemble((happening.what.value, style), f"  {detail}")
         case What.FAULT | What.DEED:
-            return Text(name, style).append(f"  {detail}", "default")
+            return Text.assemble((name, style), f"  {detail}")
 
 
-def _with_value(words: Text, stored: str, room: int) -> Text:
-    """Put a stored value behind, as much of it as the line has room for."""
-    left = max(LEAST_ROOM, room - words.cell_len - 2)
-    return words.append(f"  {shorten(_spell_value(stored), left)}" if stored else "", "dim")
+def _with_value(name: str, style: str, stored: str, room: int) -> Text:
+    """Put a stored value behind a name, as much of it as the line has room for."""
+    left = max(LEAST_ROOM, room - cell_len(name) - 2)
+    return Text.assemble((name, style), (f"  {shorten(_spell_value(stored), left)}" if stored else "", "dim"))
 
 
 def _spell_value(stored: str) -> str:
@@ -179,6 +180,10 @@ def _spell_offset(offset: timedelta) -> str:
     return f"+{hours // 24}d{hours % 24:02}h"
 
 
+def _bar(console: Console) -> tuple[str, str]:
+    return ("│" if _fancy(console) else "|", "dim")
+
+
 def _fancy(console: Console) -> bool:
     return not console.options.ascii_only
 
@@ -187,4 +192,5 @@ def _showable(console: Console, text: Text) -> Text:
     """Spell what the terminal's encoding lacks as question marks: better than no story at all."""
     if _fancy(console):
         return text
-    return Text(text.plain.encode(console.encoding, "replace").decode(console.encoding), spans=text.spans)
+    plain = text.plain.replace("…", "~").encode(console.encoding, "replace")
+    return Text(plain.decode(console.encoding), spans=text.spans)

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aft.app import Aft, timeline
-from aft.app.timeline import Happening
+from aft.app.timeline import Happening, What
 from aft.brokers.base import Subscription
 from aft.cli.drawing import draw_timeline
 from aft.cli.errors import one_line, printable
@@ -132,5 +132,6 @@ def _line_by_line() -> Iterator[Show]:
 def line(one: Happening) -> str:
     """Spell a happening on one line."""
     where = f" [{one.path}]" if one.path else ""
-    said = f"  {one_line(one.detail)}" if one.detail else ""
+    # Of a pushed frame the detail is its state now, which is no news of then.
+    said = f"  {one_line(one.detail)}" if one.detail and one.what is not What.PUSHED else ""
     return f"{exactly(one.at)}  {one.what.value:<8}  {printable(one.name)}{where}{said}"

@@ -30,7 +30,16 @@ class Place:
 
 
 class Noun(click.Group):
-    """A group that, asked for a command it does not have, says which one was probably meant."""
+    """A group that shows its help when nothing is asked of it, and guesses what was meant by a wrong name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of the file, not of the alphabet
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

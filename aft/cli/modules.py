@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import aft
 from aft.app import Aft
 from aft.cli.errors import Failure
 from aft.config import Settings
+from aft.errors import AftError
 
 #: Frames of a failed import that are shown, the innermost last.
 MOST_FRAMES = 3
+
+_OURS = Path(aft.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise Failure(_missing(name, error.name, here)) from None
+            raise Failure(_missing(name, error, here)) from None
         raise _broken(name, error) from None
     except (Exception, SystemExit) as error:
         # Whatever a user's module raises while it is imported is the user's to see.
@@ -78,9 +82,9 @@ def _find_app(module: ModuleType, attribute: str) -> Aft:
     if isinstance(found, Aft):
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, Aft)]
-    what = "has no such name" if found is None else f"is {type(found).__name__}, not aft.Aft"
-    hint = f"it has {', '.join(map(repr, apps))}" if apps else "name the module alone to use the settings"
-    raise Failure(f"{module.__name__}:{attribute} is no application: {module.__name__!r} {what}; {hint}")
+    what = "does not exist" if found is None else f"is a {type(found).__name__}, not an aft.Aft"
+    hint = f"{module.__name__} has {', '.join(map(repr, apps))}" if apps else f"name {module.__name__!r} alone"
+    raise Failure(f"{module.__name__}:{attribute} {what}; {hint}")
 
 
 def _refuse_file(name: str) -> None:
@@ -91,11 +95,15 @@ def _refuse_file(name: str) -> None:
         raise Failure(f"{name!r} is not the name of a module; write 'package.module' or 'package.module:app'")
 
 
-def _missing(name: str, missing: str, here: str) -> str:
-    which = f"no module {name!r}" if missing == name else f"no module {name!r}: {missing!r} does not exist"
+def _missing(name: str, error: ModuleNotFoundError, here: str) -> str:
+    which = f"there is no module {name!r}"
+    if "is not a package" in str(error):
+        return f"{which}: {name.rpartition('.')[0]!r} is a module, not a package"
+    if error.name != name:
+        which += f", not even {error.name!r},"
     near = difflib.get_close_matches(name, _modules_in(Path(here)), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "is it installed in this Python, or in another directory?"
-    return f"there is {which} in {here} or on the path of {sys.executable}; {hint}"
+    return f"{which} in {here} or on the path of {sys.executable}; {hint}"
 
 
 def _modules_in(directory: Path) -> list[str]:
@@ -104,10 +112,15 @@ def _modules_in(directory: Path) -> list[str]:
 
 
 def _broken(name: str, error: BaseException) -> Failure:
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    # The first frame is ours; what follows is the user's module.
-    shown = "".join(traceback.format_list(frames[1:][-MOST_FRAMES:])).rstrip()
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    shown = "".join(traceback.format_list(frames[-MOST_FRAMES:])).rstrip()
     if isinstance(error, SyntaxError):
-        shown = "".join(traceback.format_exception_only(error)).rstrip()
-    return Failure(f"module {name!r} was found, but failed while it was imported: {said}", shown)
+        shown = "\n".join(said[:-1])
+    what = str(error) if isinstance(error, AftError) else said[-1]
+    return Failure(f"module {name!r} was found, but failed while it was imported: {what}", shown)
+
+
+def _is_users(filename: str) -> bool:
+    """Tell whether a frame is of the user's code, not of what imports it."""
+    return "importlib" not in filename and not Path(filename).is_relative_to(_OURS)

@@ -12,6 +12,7 @@ from aft.app import Aft
 from aft.cli.errors import Failure, tell
 from aft.cli.given import Given
 from aft.cli.modules import Loaded, stray_app
+from aft.errors import ConfigError
 
 
 class NoDatabase(Failure):
@@ -44,12 +45,30 @@ def make(given: Given, loaded: Loaded | None = None) -> Aft:
             option = next(iter(given.named.values()))
             raise click.UsageError(f"{loaded.app_name} brings its own settings; {option} cannot change them")
         return loaded.app
-    app = Aft(given.database, given.broker, given.namespace)
+    try:
+        app = Aft(given.database, given.broker, given.namespace)
+    except ConfigError as error:
+        raise ConfigError(_as_typed(str(error), given)) from None
     if loaded is not None and (stray := stray_app(loaded, app.settings)):
         tell(f"note: {stray} uses another database, broker or namespace; to use those, name it: {stray}")
     return app
 
 
 def is_missing(app: Aft) -> bool:
-    """Tell whether the database is a SQLite file that does not exist; to connect to it would make it."""
-    return app.store.file is not None and not Path(app.store.file).exists()
+    """Tell whether the database is a SQLite file that does not exist; to connect to it would make it.
+
+    Raises Failure if it cannot even be made.
+    """
+    if app.store.file is None or Path(app.store.file).exists():
+        return False
+    directory = Path(app.store.file).absolute().parent
+    if not directory.is_dir():
+        raise Failure(f"the database {app.store.url!r} cannot be made: there is no directory {str(directory)!r}")
+    return True
+
+
+def _as_typed(text: str, given: Given) -> str:
+    """Name the option instead of the variable that it stands for."""
+    for field, option in given.named.items():
+        text = text.replace(f"AFT_{field.upper()}", option)
+    return text

@@ -62,7 +62,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]])
         )
     for row in cells:
         table.add_row(*row)
-    out.print(table)
+    with out.capture() as drawn:
+        out.print(table)
+    for line in drawn.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def _cell(value: str | Text) -> Text:

@@ -27,7 +27,6 @@ PLACES = {
     cls=Root,
     places=PLACES,
     name="aft",
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="aft", message="%(prog)s %(version)s")
@@ -39,10 +38,9 @@ def root(context: click.Context, database: str | None, broker: str | None, names
     """Fault tolerance for Python workflows over message queues.
 
     Settings come from AFT_* variables; `aft doctor` lists them.
+
     Exit status: 0 done, 1 what was asked for failed, 2 usage.
     """
     # Where a connection fails, aft says so in one line; pika would say it again in thirty.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     context.obj = Given(database, broker, namespace)
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -116,7 +115,7 @@ def _about(connection: Connection, row: RunRow) -> str:
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.worker_id is not None:
         return "executing"
-    return f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits"
+    return f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
 
 
 @runs.command()
@@ -154,6 +153,8 @@ def _advise(row: RunRow) -> None:
 
 #: Seconds that ``--wait`` without a number stands for.
 FOR_EVER = 10.0**9
+#: Seconds between two looks whether a run that is waited for was parked.
+LOOK = 1.0
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -244,15 +245,21 @@ def _tell_stand(app: Aft, run: Run) -> None:
 
 
 def _await(app: Aft, run: Run, seconds: float) -> str:
-    """Wait for a run's end and return its stored result; raises what it ended with."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
+    """Wait for a run's end and return its stored result; raises what it ended with, or that it is parked."""
+    if not run.status.ended:
+        _tell_if_nobody_works(app, run.row)
+    until = app.clock.ticks() + seconds
+    while True:
+        left = max(0.0, until - app.clock.ticks())
         try:
-            run.result(None if seconds == FOR_EVER else seconds)
-        except TimeoutError as error:
-            raise Failure(str(error)) from None
-    return run.row.result or "null"
+            run.result(min(left, LOOK))
+            return run.row.result or "null"
+        except TimeoutError:
+            row = run.row
+        if row.status is Status.PARKED:
+            raise Failure(f"run {row.id} is parked and waits for a person: {row.reason}; see `aft runs show {row.id}`")
+        if left <= LOOK:
+            raise Failure(f"run {row.id} has not ended within {seconds:g} s; it is {row.status.value} and goes on")
 
 
 # By hand --------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class InHand:
         if not runs:
             return "no run is going on"
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        return f"{len(runs)} still going on: {', '.join(runs[:3])}{more}"
+        return f"{len(runs)} {'run is' if len(runs) == 1 else 'runs are'} still going on: {', '.join(runs[:3])}{more}"
 
 
 class Stop:

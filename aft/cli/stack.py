@@ -41,7 +41,8 @@ def stack(given: Given, run: str, as_json: bool) -> None:
         )
         return
     pending = sum(one.state in PENDING for one in owed)
-    say(f"Run {row.id} of {row.flow}@{row.version} is {row.status.value}; {pending} of {len(owed)} frames are owed.")
+    owes = f"{pending} of {len(owed)} frames owed" if owed else "there is nothing to undo"
+    say(f"Run {row.id} of {row.flow}@{row.version} is {row.status.value}; {owes}.")
     if owed:
         _print(owed)
 

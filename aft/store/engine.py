@@ -10,13 +10,20 @@ No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
-from aft.errors import ConfigError, StoreError
+from aft.errors import ConfigError, NotMigrated, StoreError
+
+if TYPE_CHECKING:
+    import psycopg
 
 #: Seconds a SQLite connection waits for another process's write.
 SQLITE_BUSY = 30
@@ -24,6 +31,24 @@ SQLITE_BUSY = 30
 CONNECT_TIMEOUT = 10
 
 _WRITES = "aft_writes"
+#: What SQLite says of troubles that may pass.
+_SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
+#: PostgreSQL's state for a server that is a standby, for now.
+_READ_ONLY = "25006"
+#: A server that falls silent is noticed within half a minute.
+_POSTGRESQL = {
+    "connect_timeout": CONNECT_TIMEOUT,
+    "application_name": "aft",
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+#: Seconds after which PostgreSQL ends a transaction of ours that does nothing: a paused process must not keep its
+#: row locks, or nobody can rescue its runs. Transactional activities have to be quicker than this.
+IDLE_IN_TRANSACTION = 60
+#: One lock for each SQLite file that this process writes to.
+_turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 class Store:
@@ -32,6 +57,7 @@ class Store:
     def __init__(self, url: str, *, pool_size: int = 20) -> None:
         self._url = parse_url(url)
         self.engine = _make_engine(self._url, pool_size)
+        self._writing = None if self.file is None else _turns[self.file]
 
     @property
     def url(self) -> str:
@@ -64,6 +90,7 @@ class Store:
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
         try:
             with (
+                self._turn() if writes else nullcontext(),
                 self.engine.connect().execution_options(**{_WRITES: writes}) as connection,
                 connection.begin(),
             ):
@@ -71,12 +98,28 @@ class Store:
         except exc.SQLAlchemyError as error:
             raise self.explain(error) from error
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for this process's turn to write to SQLite.
+
+        SQLite lets waiting writers poll, and one of them may starve; within a process a lock is fair and faster.
+        """
+        if self._writing is None:
+            yield
+            return
+        if not self._writing.acquire(timeout=SQLITE_BUSY):
+            raise StoreError(f"the database {self.url!r} is locked by another write of this process", transient=True)
+        try:
+            yield
+        finally:
+            self._writing.release()
+
     def explain(self, error: exc.SQLAlchemyError) -> StoreError:
         """Say in one line what went wrong, and whether it may pass."""
         cause = getattr(error, "orig", None) or error
         text = " ".join(str(cause).split()) or type(cause).__name__
-        if "no such table" in text or 'relation "aft_' in text:
-            return StoreError(f"the database {self.url!r} has no aft tables; run `aft db upgrade`")
+        if "no such table: aft_" in text or (_sqlstate(error) == "42P01" and 'relation "aft_' in text):
+            return NotMigrated(f"the database {self.url!r} has no aft tables; run `aft db upgrade`")
         return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error))
 
     def close(self) -> None:
@@ -88,9 +131,17 @@ def is_transient(error: exc.SQLAlchemyError) -> bool:
     """Tell whether the same statement may succeed later: lost connections, locks, a full pool, a full disk."""
     if isinstance(error, exc.TimeoutError):
         return True
-    if isinstance(error, exc.DBAPIError):
-        return error.connection_invalidated or isinstance(error, exc.OperationalError | exc.InterfaceError)
-    return False
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    if error.connection_invalidated or _sqlstate(error) == _READ_ONLY:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return any(word in str(error.orig) for word in _SQLITE_PASSES)
+    return isinstance(error, exc.OperationalError | exc.InterfaceError)
+
+
+def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 def parse_url(text: str) -> URL:
@@ -102,11 +153,19 @@ def parse_url(text: str) -> URL:
         raise ConfigError(f"{text!r} is not a database URL; {hint}") from None
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
-    if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
-        raise ConfigError("a SQLite database in memory cannot keep a promise; name a file: 'sqlite:///aft.db'")
     if url.drivername not in ("sqlite", "postgresql+psycopg"):
         raise ConfigError(f"aft does not know the database {url.drivername!r}; {hint}")
-    return url
+    return _anchor(url) if url.drivername == "sqlite" else url
+
+
+def _anchor(url: URL) -> URL:
+    """Make a SQLite file's path absolute, so that a process that changes its folder keeps its database."""
+    if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
+        raise ConfigError(
+            f"{url.render_as_string()!r} is not a file, and a database in memory cannot keep a promise; "
+            "write 'sqlite:///aft.db'"
+        )
+    return url.set(database=str(Path(url.database).absolute()))
 
 
 def _make_engine(url: URL, pool_size: int) -> Engine:
@@ -120,21 +179,40 @@ def _make_engine(url: URL, pool_size: int) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(
+    engine = create_engine(
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=CONNECT_TIMEOUT,
-        connect_args={"connect_timeout": CONNECT_TIMEOUT, "application_name": "aft"},
+        connect_args=_POSTGRESQL,
         isolation_level="READ COMMITTED",
     )
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: psycopg.Connection[Any], record: Any) -> None:
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'")
+    connection.commit()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     # The driver must not begin transactions by itself: _begin_sqlite chooses the kind.
     connection.isolation_level = None
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    _use_wal(connection)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)),
+    stop=stop_after_delay(SQLITE_BUSY),
+    wait=wait_random(0.005, 0.05),
+    reraise=True,
+)
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # On a new file that several open at once this is refused without the busy timeout being waited for.
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -48,7 +48,11 @@ class _Later(FunctionElement[datetime]):
 
 
 def now() -> FunctionElement[datetime]:
-    """The database's clock at this statement, not at the transaction's beginning."""
+    """The database's clock at this statement, not at the transaction's beginning.
+
+    PostgreSQL's ``statement_timestamp`` and not ``clock_timestamp``: the latter may change from row to row, so that no
+    index can bound a search by it.
+    """
     return _Now()
 
 
@@ -60,7 +64,7 @@ def later(seconds: float | BindParameter[float]) -> FunctionElement[datetime]:
 
 @compiles(_Now, "postgresql")
 def _now_postgresql(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
-    return "clock_timestamp()"
+    return "statement_timestamp()"
 
 
 @compiles(_Now, "sqlite")
@@ -70,7 +74,7 @@ def _now_sqlite(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Later, "postgresql")
 def _later_postgresql(element: _Later, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+    return f"(statement_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
 
 
 @compiles(_Later, "sqlite")

@@ -6,6 +6,7 @@ at once do it one after the other: the second finds nothing to do.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ HEAD = "0001"
 VERSION_TABLE = "aft_schema_version"
 
 _LOCK = 7_234_109_552
+#: Alembic keeps what it is doing in globals: one migration at a time in a process.
+_migrating = threading.Lock()
 
 
 def current(store: Store) -> str | None:
@@ -70,7 +73,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
 def _migrate(store: Store, to: str, *, up: bool) -> None:
     from alembic import command
 
-    with store.write() as connection:
+    with _migrating, store.write() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         config = alembic_config(connection)

@@ -48,7 +48,7 @@ class Publisher:
         pipeline = self._connect()
         batch = Batch(messages)
         pipeline.submit(batch)
-        pass
+        pipeline.wait(batch)
 
     def close(self) -> None:
         """Let go of the connection. Harmless twice."""

@@ -9,6 +9,9 @@ from aft.app.timeline import What
 from aft.cli.replay.play import Played
 from aft.fault import Fault, FaultKind, FaultState
 
+#: What data files call a worker's death.
+LOST = "worker lost"
+
 
 def judge(played: Played) -> list[str]:
     """Return what is not as declared, one line each; nothing if all is."""
@@ -18,7 +21,7 @@ def judge(played: Played) -> list[str]:
         "tables": (expected.tables, played.tables),
         "done": (_join(expected.done), _join(names(played, What.ACTIVITY))),
         "undone": (_join(expected.undone), _join(names(played, What.POPPED))),
-        "faults": (_join(expected.faults), _join(tell_fault(fault) for fault in played.faults)),
+        "faults": (_join(expected.faults), _join(_told(played))),
         "worker": (_died(signal.SIGKILL if played.scenario.kill else None), _died(_signal(played))),
     }
     differ = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
@@ -30,10 +33,22 @@ def names(played: Played, what: What) -> list[str]:
     return [happening.name for happening in played.story if happening.what is what]
 
 
+def _told(played: Played) -> list[str]:
+    """Word the faults; a worker more that was lost than declared is passed over.
+
+    On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is
+    just what is promised.
+    """
+    told = [tell_fault(fault) for fault in played.faults]
+    for _ in range(told.count(LOST) - played.scenario.expected.faults.count(LOST)):
+        told.remove(LOST)
+    return told
+
+
 def tell_fault(fault: Fault) -> str:
     """Word a fault as data files do: ``approve_slot: CmsBusy, level 1``, or ``worker lost``."""
     if fault.kind is FaultKind.ABORT:
-        return "worker lost"
+        return LOST
     if fault.level is not None:
         return f"{fault.name}: {fault.short_type}, level {fault.level}"
     fate = "parked" if fault.state is FaultState.PARKED else "final"

@@ -23,18 +23,18 @@ from aft.cli.replay.stage import Stage
 
 
 @click.command()
-@click.argument("example")
+@click.argument("named", metavar="EXAMPLE")
 @click.option("--scenario", "wanted", multiple=True, metavar="NAME", help="Play only this one; may be repeated.")
 @click.option("--list", "only_list", is_flag=True, help="Say what can be played; play nothing.")
 @json_option
 @click.pass_context
-def replay(context: click.Context, example: str, wanted: tuple[str, ...], only_list: bool, as_json: bool) -> None:
+def replay(context: click.Context, named: str, wanted: tuple[str, ...], only_list: bool, as_json: bool) -> None:
     """Play the scenarios of EXAMPLE, a path or a name, and check how each ends.
 
     They are played on the configured database and broker, by a worker process of their own, in the namespace
     `<yours>-replay`. Exit status 1 if one does not end as its data file declares.
     """
-    directory = find(example)
+    directory = find(named)
     chosen = choose(read_scenarios(directory), wanted)
     if only_list:
         print_json([scenario_as_json(scenario) for scenario in chosen]) if as_json else show_list(chosen)

@@ -60,9 +60,10 @@ def _import_package(name: str, directory: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except Exception as error:
+        # Somebody else's code: whatever it raised is told in one line, like every mistake.
         del sys.modules[name]
-        raise
+        raise ExampleError(f"{directory} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _is_example(directory: Path) -> bool:

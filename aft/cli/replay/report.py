@@ -34,13 +34,13 @@ class Result:
 def show_result(console: Console, result: Result) -> None:
     """Draw one run, and say whether it ended as declared."""
     played = result.played
-    console.print(Text(played.scenario.name, "bold").append(f"  {played.scenario.title}", "not bold"))
+    console.print(Text.assemble((played.scenario.name, "bold"), f"  {played.scenario.title}"))
     for line in textwrap.wrap(played.scenario.shows, console.width):
         console.print(Text(line, "italic"))
     draw_timeline(console, played.row, played.story)
     console.print(_verdict(console, result))
     for line in result.wrong:
-        console.print(Text(f"  {line}", "red"))
+        console.print(Text(f"  {line}", "red"), soft_wrap=True)
     console.print()
 
 
@@ -92,8 +92,8 @@ def scenario_as_json(scenario: Scenario) -> dict[str, Any]:
 def _verdict(console: Console, result: Result) -> Text:
     sign = _sign(console, ok=not result.wrong)
     if result.wrong:
-        return sign.append(" not as declared")
-    return sign + Text(f" as declared: run {result.played.row.status.value}, tables {result.played.tables}", "default")
+        return Text.assemble(sign, (" not as declared", "bold red"))
+    return Text.assemble(sign, f" as declared: run {result.played.row.status.value}, tables {result.played.tables}")
 
 
 def _summary_row(console: Console, result: Result) -> list[str | Text]:

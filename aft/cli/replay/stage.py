@@ -26,7 +26,7 @@ from aft.store.moments import now
 from aft.store.tables import workers
 
 #: What differs from the user's settings: deaths and lost messages are noticed soon, no queue that nobody needs.
-SHORT = {"lease": "2s", "grace": "1s", "levels": "none"}
+SHORT = {"lease": "3s", "grace": "1s", "levels": "none"}
 #: Seconds that a worker process has to end by itself.
 PATIENCE = 5.0
 #: Lines of a dead worker's output that are shown.
