@@ -66,6 +66,7 @@ class Fault:
     level: int | None = None
     try_in_level: int | None = None
     wait: timedelta | None = None
+    queue: str | None = None
     verdict: str | None = None
     due_at: datetime | None = None
     decided_at: datetime | None = None

@@ -50,6 +50,7 @@ class Happening:
     detail: str = ""
     level: int | None = None
     wait: timedelta | None = None
+    queue: str | None = None
 
 
 def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[Happening]]:
@@ -90,11 +91,15 @@ def _of_fault(fault: Fault) -> list[Happening]:
     if fault.kind is FaultKind.ABORT:
         return [Happening(fault.raised_at, What.ABORTED, None, fault.name, fault.message)]
     story = [Happening(fault.raised_at, What.FAULT, fault.path, fault.name, str(fault))]
-    if fault.decided_at is not None and fault.level is not None:
+    if fault.decided_at is None:
+        return story
+    # Two clocks, the worker's and the database's: a decision is never told before its fault.
+    at = max(fault.decided_at, fault.raised_at)
+    if fault.level is not None:
         told = f"level {fault.level}, try {fault.try_in_level}: {fault.verdict}"
-        story.append(Happening(fault.decided_at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait))
-    elif fault.decided_at is not None and fault.state is FaultState.FINAL:
-        story.append(Happening(fault.decided_at, What.FINAL, fault.path, fault.name, fault.verdict or ""))
+        story.append(Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue))
+    elif fault.state is FaultState.FINAL:
+        story.append(Happening(at, What.FINAL, fault.path, fault.name, fault.verdict or "", queue=fault.queue))
     return story
 
 

@@ -23,7 +23,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from aft import durations, names
+from aft import durations
 from aft.app.timeline import Happening, What
 from aft.cli.output import shorten
 from aft.runs.rows import RunRow
@@ -131,7 +131,7 @@ def _words(row: RunRow, happening: Happening, room: int) -> Text:
         case What.UNDONE:
             return Text(f"{name} undone", style)
         case What.WAIT:
-            return Text(_waiting(row, happening), style)
+            return Text(_waiting(happening), style)
         case What.ABORTED:
             return Text(detail, style)
         case What.FINAL | What.PARKED:
@@ -157,14 +157,12 @@ def _spell_value(stored: str) -> str:
     return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
 
 
-def _waiting(row: RunRow, happening: Happening) -> str:
-    wait = happening.wait or timedelta(0)
-    rung, _, why = happening.detail.partition(": ")
-    if "asked to wait" in why:  # not a level's own wait, so there is no queue for it: the timer keeps the time
-        return f"{rung}: waits {durations.spell(wait)}, as it asked"
-    if not wait:
+def _waiting(happening: Happening) -> str:
+    rung = happening.detail.partition(":")[0]
+    if not happening.wait:
         return f"{rung}: at once"
-    return f"{rung}: waits {durations.spell(wait)} in {names.delay(row.namespace, wait)}"
+    where = f"in {happening.queue}" if happening.queue else "by the timer"
+    return f"{rung}: waits {durations.spell(happening.wait)} {where}"
 
 
 def _spell_offset(offset: timedelta) -> str:

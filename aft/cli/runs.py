@@ -115,7 +115,9 @@ def _about(connection: Connection, row: RunRow) -> str:
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.worker_id is not None:
         return "executing"
-    return f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
+    return (
+        f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
+    )
 
 
 @runs.command()

@@ -166,10 +166,10 @@ class Intake:
         if isinstance(chosen, Retry):
             self._await(connection, decision, chosen)
         elif isinstance(chosen, GiveUp):
-            self._mark(connection, fault, FaultState.FINAL, chosen.why)
+            self._mark(connection, decision, FaultState.FINAL)
             self._set_run(connection, fault, wake_id=fault.id, due_at=now(), sweep_at=later(self._grace))
         else:
-            self._mark(connection, fault, FaultState.PARKED, chosen.why)
+            self._mark(connection, decision, FaultState.PARKED)
             self._set_run(connection, fault, status=Status.PARKED, reason=_reason(fault, chosen))
         if decision.queue is None:
             return []
@@ -181,9 +181,8 @@ class Intake:
         seconds = chosen.wait.total_seconds()
         self._mark(
             connection,
-            decision.fault,
+            decision,
             FaultState.WAITING,
-            chosen.why,
             level=chosen.level,
             try_in_level=chosen.try_in_level,
             wait_seconds=seconds,
@@ -199,11 +198,11 @@ class Intake:
             sweep_at=later(seconds + slack),
         )
 
-    def _mark(self, connection: Connection, fault: Fault, state: FaultState, why: str, **more: Any) -> None:
+    def _mark(self, connection: Connection, decision: Decision, state: FaultState, **more: Any) -> None:
         connection.execute(
             update(faults)
-            .where(faults.c.id == fault.id)
-            .values(state=state.value, verdict=why, decided_at=now(), **more)
+            .where(faults.c.id == decision.fault.id)
+            .values(state=state.value, queue=decision.queue, verdict=decision.route.why, decided_at=now(), **more)
         )
 
     def _set_run(self, connection: Connection, fault: Fault, **changes: Any) -> None:

@@ -74,6 +74,7 @@ def from_row(row: Row[Any]) -> Fault:
         level=row.level,
         try_in_level=row.try_in_level,
         wait=None if row.wait_seconds is None else timedelta(seconds=row.wait_seconds),
+        queue=row.queue,
         verdict=row.verdict,
         due_at=row.due_at,
         decided_at=row.decided_at,

@@ -178,6 +178,7 @@ faults = Table(
     Column("level", Integer),
     Column("try_in_level", Integer),
     Column("wait_seconds", Float),
+    Column("queue", String(255)),  # where its run was sent; null for the timer and for a person
     Column("verdict", Text),  # why it was decided so
     Column("due_at", Moment),
     Column("raised_at", Moment, nullable=False),

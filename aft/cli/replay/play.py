@@ -96,7 +96,7 @@ class Player:
 
 
 class _Listener:
-    """Hears the live events of a namespace; hears nothing, but says so to nobody, where there are none."""
+    """Hears the live events of a namespace; where there is no stream, or no more, it only waits."""
 
     def __init__(self, stage: Stage) -> None:
         self._subscription: Subscription | None = None
@@ -113,8 +113,7 @@ class _Listener:
         except BrokerError:
             self._subscription = None
             return None
-        event = {} if heard is None else json.loads(heard)
-        return word_event(event) if event.get("run") == run else None
+        return None if heard is None else word_event(heard, run)
 
     def __enter__(self) -> _Listener:
         return self
@@ -124,9 +123,15 @@ class _Listener:
             self._subscription.close()
 
 
-def word_event(event: dict[str, Any]) -> str | None:
-    """Say in a few words what an event of the live stream means for its run; None: nothing worth saying."""
+def word_event(body: bytes, run: str) -> str | None:
+    """Say in a few words what a live event means for a run; None: nothing worth saying, or about another run."""
+    try:
+        event: Any = json.loads(body)
+    except ValueError:
+        return None
     match event:
+        case {"run": str(other)} if other != run:
+            return None
         case {"event": "AttemptStarted", "activity": name, "attempt": attempt}:
             return f"{name}, attempt {attempt}"
         case {"event": "FaultRaised", "activity": name, "type": kind}:

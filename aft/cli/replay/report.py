@@ -47,10 +47,10 @@ def show_result(console: Console, result: Result) -> None:
 def show_summary(console: Console, results: Sequence[Result], namespace: str) -> None:
     """Print all scenarios in a table, and where their runs can be looked at."""
     columns = [
-        Column("Scenario"),
-        Column("Run"),
-        Column("Tables", flexible=True),
-        Column("Time", right=True),
+        Column("SCENARIO"),
+        Column("RUN"),
+        Column("TABLES", flexible=True),
+        Column("TIME", right=True),
         Column(""),
     ]
     print_table(columns, [_summary_row(console, result) for result in results])
@@ -62,7 +62,7 @@ def show_summary(console: Console, results: Sequence[Result], namespace: str) ->
 
 def show_list(scenarios: Sequence[Scenario]) -> None:
     """Print what can be played."""
-    columns = [Column("Scenario"), Column("Title", flexible=True), Column("Shows", flexible=True)]
+    columns = [Column("SCENARIO"), Column("TITLE", flexible=True), Column("SHOWS", flexible=True)]
     print_table(columns, [[scenario.name, scenario.title, scenario.shows] for scenario in scenarios])
 
 

@@ -169,6 +169,7 @@ def upgrade() -> None:
         sa.Column("level", sa.Integer(), nullable=True),
         sa.Column("try_in_level", sa.Integer(), nullable=True),
         sa.Column("wait_seconds", sa.Float(), nullable=True),
+        sa.Column("queue", sa.String(length=255), nullable=True),
         sa.Column("verdict", sa.Text(), nullable=True),
         sa.Column("due_at", Moment(), nullable=True),
         sa.Column("raised_at", Moment(), nullable=False),
