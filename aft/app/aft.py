@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from aft.app.parts import make_broker, make_ladder
+from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
 from aft.app.run import Run
-from aft.brokers.base import Broker
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
 from aft.errors import DefinitionError
 from aft.fault import Fault, FaultState
 from aft.flows import context, registry
 from aft.flows.flow import Flow
-from aft.flows.loop import LoopThread
 from aft.flows.orphanage import Orphanage
 from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
-from aft.recovery.delays import Delays
 from aft.runs import faults, rows, submit
-from aft.runs.holdings import Holdings
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.submit import NewRun
-from aft.store import Store, schema
-from aft.store.leases import Lease
-from aft.telemetry import RunStarted, Telemetry
+from aft.telemetry import RunStarted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Aft:
+class Aft(Parts):
     """Starts runs and looks after them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
 
     def __init__(
@@ -49,17 +42,9 @@ class Aft:
         registry: Registry = registry.declared,
         clock: Clock | None = None,
     ) -> None:
-        self.settings = settings or Settings.load(database_url=database, broker_url=broker, namespace=namespace)
-        self.namespace = self.settings.namespace
-        self.registry = registry
-        self.clock = clock or SystemClock()
-        self.telemetry = Telemetry()
-        self.store = Store(self.settings.database_url, pool_size=self.settings.concurrency + 12)
-        self.ladder = make_ladder(self.settings)
-        self.broker: Broker = make_broker(self.settings, self.store)
-        self.loop = LoopThread()
+        settings = settings or Settings.load(database_url=database, broker_url=broker, namespace=namespace)
+        super().__init__(settings, registry, clock or SystemClock())
         self._lock = threading.Lock()
-        self._checked = False
         self._tools: Tools | None = None
 
     @classmethod
@@ -154,50 +139,13 @@ class Aft:
         roles = frozenset(Role) if only is None else frozenset(Role(role) for role in only)
         return DispatcherProcess(self, roles, concurrency or self.settings.concurrency)
 
-    def delays(self) -> Delays:
-        """The delay queues of this namespace."""
-        return Delays(self.store, self.broker, self.namespace)
-
-    def waits(self) -> set[timedelta]:
-        """Every wait that the settings' ladder and the registered activities declare."""
-        return {*self.ladder.waits, *self.registry.waits}
-
-    def check(self) -> None:
-        """Raise NotMigrated if the database is not ready; an empty SQLite file is made ready. Looks once."""
-        if not self._checked:
-            schema.check(self.store)
-            self._checked = True
-
-    def make_tools(self, lease: Lease, **more: Any) -> Tools:
-        """Put together what executing runs needs."""
-        return Tools(
-            namespace=self.namespace,
-            store=self.store,
-            lease=lease,
-            clock=self.clock,
-            telemetry=self.telemetry,
-            registry=self.registry,
-            loop=self.loop,
-            ladder=self.ladder,
-            immediate=self.settings.immediate,
-            grace=self.settings.grace,
-            holdings=Holdings(),
-            **more,
-        )
-
-    def make_lease(self) -> Lease:
-        """Make a membership among the workers, not begun yet."""
-        return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
-
     def close(self) -> None:
         """Let go of everything: the lease, threads, connections. Harmless twice."""
         with self._lock:
             tools, self._tools = self._tools, None
         if tools is not None:
             tools.lease.end()
-        self.loop.close()
-        self.broker.close()
-        self.store.close()
+        super().close()
 
     def __enter__(self) -> Aft:
         return self

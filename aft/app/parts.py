@@ -1,24 +1,90 @@
-"""From settings to the concrete classes behind the ports."""
+"""What an application is made of: from settings to the concrete classes behind the ports."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from aft.brokers.base import Broker
+from aft.clock import Clock
 from aft.config import Settings
 from aft.errors import ConfigError
+from aft.flows.loop import LoopThread
+from aft.flows.registry import Registry
+from aft.flows.tools import Tools
+from aft.recovery.delays import Delays
 from aft.recovery.levels import Ladder
-from aft.store import Store
+from aft.runs.holdings import Holdings
+from aft.store import Store, schema
+from aft.store.leases import Lease
+from aft.telemetry import Telemetry
 
 
-def make_ladder(settings: Settings) -> Ladder:
-    """Read the default ladder."""
+class Parts:
+    """One of each: store, broker, registry, clock, telemetry. Thread-safe; making it connects to nothing."""
+
+    def __init__(self, settings: Settings, registry: Registry, clock: Clock) -> None:
+        self.settings = settings
+        self.namespace = settings.namespace
+        self.registry = registry
+        self.clock = clock
+        self.telemetry = Telemetry()
+        self.store = Store(settings.database_url, pool_size=settings.concurrency + 12)
+        self.ladder = _make_ladder(settings)
+        self.broker = _make_broker(settings, self.store)
+        self.loop = LoopThread()
+        self._checked = False
+
+    def delays(self) -> Delays:
+        """The delay queues of this namespace."""
+        return Delays(self.store, self.broker, self.namespace)
+
+    def waits(self) -> set[timedelta]:
+        """Every wait that the settings' ladder and the registered activities declare."""
+        return {*self.ladder.waits, *self.registry.waits}
+
+    def check(self) -> None:
+        """Raise NotMigrated if the database is not ready; an empty SQLite file is made ready. Looks once."""
+        if not self._checked:
+            schema.check(self.store)
+            self._checked = True
+
+    def make_tools(self, lease: Lease, **more: Any) -> Tools:
+        """Put together what executing runs needs."""
+        return Tools(
+            namespace=self.namespace,
+            store=self.store,
+            lease=lease,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            registry=self.registry,
+            loop=self.loop,
+            ladder=self.ladder,
+            immediate=self.settings.immediate,
+            grace=self.settings.grace,
+            holdings=Holdings(),
+            **more,
+        )
+
+    def make_lease(self) -> Lease:
+        """Make a membership among the workers, not begun yet."""
+        return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
+
+    def close(self) -> None:
+        """Let go of threads and connections. Harmless twice."""
+        self.loop.close()
+        self.broker.close()
+        self.store.close()
+
+
+def _make_ladder(settings: Settings) -> Ladder:
     try:
         return Ladder.parse(settings.levels)
     except ValueError as error:
         raise ConfigError(f"AFT_LEVELS: {error}") from None
 
 
-def make_broker(settings: Settings, store: Store) -> Broker:
-    """Make the broker that the settings name; connects to nothing."""
+def _make_broker(settings: Settings, store: Store) -> Broker:
     # Imported here: a process that uses one broker does not pay for loading the other.
     if settings.broker_url == "embedded":
         from aft.brokers.embedded import EmbeddedBroker

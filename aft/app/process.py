@@ -18,8 +18,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from aft.app.parts import Parts
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import Sweeper
 from aft.flows.orphanage import Orphanage
@@ -29,9 +29,6 @@ from aft.flows.worker import Worker
 from aft.recovery.relay import Relay
 from aft.recovery.service import Service
 from aft.telemetry import Event, encode_event
-
-if TYPE_CHECKING:
-    from aft.app.aft import Aft
 
 #: Seconds between two looks of the relay at an empty outbox.
 RELAY_PAUSE = 0.05
@@ -49,7 +46,7 @@ class Role(StrEnum):
 class DispatcherProcess:
     """The services of one dispatcher. Start and stop it once; as a context manager it does both."""
 
-    def __init__(self, app: Aft, roles: frozenset[Role], concurrency: int) -> None:
+    def __init__(self, app: Parts, roles: frozenset[Role], concurrency: int) -> None:
         self._app = app
         self._roles = roles
         self._concurrency = concurrency

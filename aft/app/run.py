@@ -8,10 +8,11 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, select
 
+from aft.app.parts import Parts
 from aft.codec import decode_untyped
 from aft.errors import FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
 from aft.fault import Fault
@@ -22,9 +23,6 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store.moments import now
 from aft.store.tables import workers
-
-if TYPE_CHECKING:
-    from aft.app.aft import Aft
 
 #: Seconds between two looks at a run that somebody waits for: at first, and at the most.
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
@@ -41,7 +39,7 @@ class NoWorkerWarning(UserWarning):
 class Run:
     """One durable execution of a flow. Thread-safe."""
 
-    def __init__(self, app: Aft, run_id: RunId) -> None:
+    def __init__(self, app: Parts, run_id: RunId) -> None:
         self._app = app
         self.id = run_id
 

@@ -80,10 +80,20 @@ def _examine(app: Aft, settings: list[Setting]) -> list[Check]:
 
 
 def _print(out: Console, check: Check) -> None:
-    line = Text.assemble(MARKS[check.state], " ", f"{check.name:<10}  ", one_line(check.says))
-    out.print(line, soft_wrap=not out.is_terminal)
+    """Print a check: its mark, its name, and beside them what it says and what to do."""
+    head = Text.assemble(MARKS[check.state], f" {check.name:<10}  ")
+    lines = _lines(out, check.says, out.width - head.cell_len)
     if check.advice:
-        out.print(Text(f"{'':14}→ {one_line(check.advice)}"), soft_wrap=not out.is_terminal)
+        advice = _lines(out, check.advice, out.width - head.cell_len - 2)
+        lines += [Text("→ " if number == 0 else "  ") + line for number, line in enumerate(advice)]
+    for number, line in enumerate(lines):
+        out.print((head if number == 0 else Text(" " * head.cell_len)) + line, soft_wrap=True)
+
+
+def _lines(out: Console, text: str, width: int) -> list[Text]:
+    whole = Text(one_line(text))
+    # In a pipe a line is never broken: it may be searched.
+    return list(whole.wrap(out, max(width, 20))) if out.is_terminal else [whole]
 
 
 def _print_workers(health: Health, lease: timedelta) -> None:

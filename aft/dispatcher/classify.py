@@ -15,7 +15,11 @@ def classify(fault: Fault) -> Verdict:
     if fault.kind is FaultKind.ABORT:
         return Verdict(True, "its worker was lost; the run goes on elsewhere")
     if fault.said is not None:
-        return Verdict(fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself, being aft.{fault.said.capitalize()}")
+        return Verdict(
+            fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself, being aft.{fault.said.capitalize()}"
+        )
     if fault.declared is not None:
-        return Verdict(fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} {fault.declared}")
+        return Verdict(
+            fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} {fault.declared}"
+        )
     return knowledge.judge(fault.lineage, fault.status, fault.message, fault.after)

@@ -30,6 +30,9 @@ SQLITE_BUSY = 30
 #: Seconds to wait for a connection to PostgreSQL, and for a free one in the pool.
 CONNECT_TIMEOUT = 10
 
+#: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
+MOST_OVERFLOW = 256
+
 _WRITES = "aft_writes"
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
@@ -182,7 +185,7 @@ def _make_engine(url: URL, pool_size: int) -> Engine:
     engine = create_engine(
         url,
         pool_size=pool_size,
-        max_overflow=pool_size,
+        max_overflow=MOST_OVERFLOW,
         pool_timeout=CONNECT_TIMEOUT,
         connect_args=_POSTGRESQL,
         isolation_level="READ COMMITTED",

@@ -42,7 +42,8 @@ class Redial(Generic[S]):
         self._session: S | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._reason = "not connected yet"
+        #: Why the last attempt failed.
+        self._reason = ""
 
     def session(self, timeout: float) -> S:
         """Return the session, ready. Raises BrokerError with the last reason when that fails for so long."""
@@ -50,8 +51,7 @@ class Redial(Generic[S]):
         while True:
             try:
                 return self._attempt(deadline)
-            except BrokerError as error:
-                self._reason = str(error)
+            except BrokerError:
                 if self._closed.is_set() or time.monotonic() >= deadline:
                     raise
 
@@ -71,16 +71,18 @@ class Redial(Generic[S]):
     def _attempt(self, deadline: float) -> S:
         if self._session is None:
             self._pause(deadline)
-            self._session = self._dial()
+        session = self._session or self._dial()
         try:
-            self._session.link.wait(deadline - time.monotonic())
-        except BrokerError:
-            if self._session.link.lost:
+            session.link.wait(deadline - time.monotonic())
+        except BrokerError as error:
+            if session.link.lost:
                 self._session = None
-                self._note_failure()
+                self._note_failure(error)
+            elif self._failures:  # why the attempts before failed says more than that this one takes long
+                raise BrokerError(self._reason) from None
             raise
         self._failures = 0
-        return self._session
+        return session
 
     def _pause(self, deadline: float) -> None:
         """Wait until the next attempt is due, or give up when that is after the deadline."""
@@ -93,9 +95,11 @@ class Redial(Generic[S]):
         with self._lock:
             if self._closed.is_set():
                 raise BrokerError("this was closed; make a new one")
-            return self._make()
+            self._session = self._make()
+            return self._session
 
-    def _note_failure(self) -> None:
+    def _note_failure(self, error: BrokerError) -> None:
+        self._reason = str(error)
         longest = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
         self._not_before = time.monotonic() + random.uniform(0, longest)
         self._failures = min(self._failures + 1, 16)
