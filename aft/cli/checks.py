@@ -158,7 +158,7 @@ class Examination:
         try:
             topology = wanted_topology(app) if ready else Topology(app.namespace, needed_waits(app))
             found = app.broker.status(topology)
-        except AftError as error:
+        except (AftError, ValueError) as error:  # the latter: a wait that no queue can keep
             yield problem("broker", str(error), "start it, or correct AFT_BROKER_URL or --broker")
             return
         if app.settings.broker_url != "embedded":

@@ -86,8 +86,11 @@ def _print(out: Console, check: Check) -> None:
     if check.advice:
         advice = _lines(out, check.advice, out.width - head.cell_len - 2)
         lines += [Text("→ " if number == 0 else "  ") + line for number, line in enumerate(advice)]
-    for number, line in enumerate(lines):
-        out.print((head if number == 0 else Text(" " * head.cell_len)) + line, soft_wrap=True)
+    with out.capture() as drawn:
+        for number, line in enumerate(lines):
+            out.print((head if number == 0 else Text(" " * head.cell_len)) + line, soft_wrap=True)
+    # Click finds a way to show the marks where the terminal's encoding has none for them.
+    click.echo(drawn.get(), nl=False)
 
 
 def _lines(out: Console, text: str, width: int) -> list[Text]:
