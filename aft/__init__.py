@@ -4,44 +4,90 @@ A failed step is retried through tiers of delay queues until it works and the fl
 is undone in reverse order. Nothing is lost, and a person can see and steer what is happening.
 """
 
-# Declaring
-# Running
-from aft.app import Aft, NoWorkerWarning, Role, Run
-from aft.compensation.registry import UNKNOWN, Unknown
-from aft.config import Settings
+from __future__ import annotations
 
-# Errors
-from aft.errors import (
-    ActivityFailed,
-    AftError,
-    BrokerError,
-    CodecError,
-    ConfigError,
-    DefinitionError,
-    FlowCancelled,
-    FlowCompensated,
-    FlowEnded,
-    FlowFailed,
-    KeyConflict,
-    NotMigrated,
-    OrderRefused,
-    Recoverable,
-    ReplayDiverged,
-    StoreError,
-    UnknownFlow,
-    UnknownRun,
-    Unrecoverable,
-    Unroutable,
-)
-from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.activity import Activity, Call, activity, compensate_with
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# Inside a flow or an activity
-from aft.flows.context import Current, current, now, random, savepoint, session, uuid
-from aft.flows.flow import Flow, flow
-from aft.recovery.levels import Level
-from aft.runs.states import Status
-from aft.version import __version__
+if TYPE_CHECKING:
+    # Running
+    from aft.app import Aft, NoWorkerWarning, Role, Run
+    from aft.compensation.registry import UNKNOWN, Unknown
+    from aft.config import Settings
+
+    # Errors
+    from aft.errors import (
+        ActivityFailed,
+        AftError,
+        BrokerError,
+        CodecError,
+        ConfigError,
+        DefinitionError,
+        FlowCancelled,
+        FlowCompensated,
+        FlowEnded,
+        FlowFailed,
+        KeyConflict,
+        NotMigrated,
+        OrderRefused,
+        Recoverable,
+        ReplayDiverged,
+        StoreError,
+        UnknownFault,
+        UnknownFlow,
+        UnknownRun,
+        Unrecoverable,
+        Unroutable,
+    )
+    from aft.fault import Fault, FaultKind, FaultState
+
+    # Declaring
+    from aft.flows.activity import Activity, Call, activity, compensate_with
+
+    # Inside a flow or an activity
+    from aft.flows.context import Current, current, now, random, savepoint, session, uuid
+    from aft.flows.flow import Flow, flow
+    from aft.recovery.levels import Level
+    from aft.runs.states import Status
+    from aft.version import __version__
+
+#: Where each public name lives. They are imported when first asked for: `aft --help` needs none of them.
+_HOMES = {
+    "aft.app": ["Aft", "NoWorkerWarning", "Role", "Run"],
+    "aft.compensation.registry": ["UNKNOWN", "Unknown"],
+    "aft.config": ["Settings"],
+    "aft.errors": [
+        "ActivityFailed",
+        "AftError",
+        "BrokerError",
+        "CodecError",
+        "ConfigError",
+        "DefinitionError",
+        "FlowCancelled",
+        "FlowCompensated",
+        "FlowEnded",
+        "FlowFailed",
+        "KeyConflict",
+        "NotMigrated",
+        "OrderRefused",
+        "Recoverable",
+        "ReplayDiverged",
+        "StoreError",
+        "UnknownFault",
+        "UnknownFlow",
+        "UnknownRun",
+        "Unrecoverable",
+        "Unroutable",
+    ],
+    "aft.fault": ["Fault", "FaultKind", "FaultState"],
+    "aft.flows.activity": ["Activity", "Call", "activity", "compensate_with"],
+    "aft.flows.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
+    "aft.flows.flow": ["Flow", "flow"],
+    "aft.recovery.levels": ["Level"],
+    "aft.runs.states": ["Status"],
+    "aft.version": ["__version__"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "UNKNOWN",
@@ -76,6 +122,7 @@ __all__ = [
     "Status",
     "StoreError",
     "Unknown",
+    "UnknownFault",
     "UnknownFlow",
     "UnknownRun",
     "Unrecoverable",
@@ -91,3 +138,16 @@ __all__ = [
     "session",
     "uuid",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'aft' has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,6 +13,7 @@
     │   │   └── NotMigrated          the schema is not the one this aft needs
     │   ├── KeyConflict              the same key was used for other arguments
     │   ├── UnknownRun               no run has that id
+    │   ├── UnknownFault             no fault, or more than one, has that id
     │   ├── UnknownFlow              no flow is registered under that name
     │   ├── OrderRefused             what was asked of a run does not fit its state
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
@@ -89,6 +90,10 @@ class KeyConflict(AftError):
 
 class UnknownRun(AftError):
     """Raised when no run has the given id."""
+
+
+class UnknownFault(AftError):
+    """Raised when no fault has the given id, or several begin or end with it."""
 
 
 class UnknownFlow(AftError):

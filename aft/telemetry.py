@@ -235,7 +235,7 @@ class Telemetry:
 def log_event(event: Event) -> None:
     """Write an event to the log ``aft``: what happened, then its fields. Subscribe this."""
     if logger.isEnabledFor(event.level):
-        fields = " ".join(f"{key}={_plain(value)}" for key, value in asdict(event).items() if value is not None)
+        fields = " ".join(f"{key}={_one_line(value)}" for key, value in asdict(event).items() if value is not None)
         logger.log(event.level, "%s: %s", event.text, fields)
 
 
@@ -243,6 +243,11 @@ def encode_event(event: Event, at: datetime) -> bytes:
     """Spell an event as JSON, for the express channel."""
     fields = {key: _plain(value) for key, value in asdict(event).items()}
     return json.dumps({"event": event.name, "at": at.isoformat(), **fields}, separators=(",", ":")).encode()
+
+
+def _one_line(value: Any) -> str:
+    text = str(_plain(value))
+    return text if text.isprintable() else repr(text)
 
 
 def _plain(value: Any) -> Any:

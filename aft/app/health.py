@@ -9,9 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 
-from aft.errors import AftError
-from aft.fault import Fault, FaultState
-from aft.runs import faults as fault_rows
+from aft.fault import FaultState
 from aft.runs import rows
 from aft.runs.rows import RunRow
 from aft.runs.states import ENDS, Status
@@ -122,19 +120,6 @@ def server_version(connection: Connection) -> str:
     if connection.dialect.name == "postgresql":
         return f"PostgreSQL {connection.execute(text('SHOW server_version')).scalar_one()}"
     return f"SQLite {connection.execute(text('SELECT sqlite_version()')).scalar_one()}"
-
-
-def find_fault(connection: Connection, namespace: str, part: str) -> Fault | None:
-    """Return the one fault whose id begins, or ends, with what a person typed; None if there is none."""
-    faults = tables.faults
-    statement = select(faults).where(
-        faults.c.namespace == namespace,
-        faults.c.id.startswith(part, autoescape=True) | faults.c.id.endswith(part, autoescape=True),
-    )
-    found = connection.execute(statement.limit(2)).all() if part else []
-    if len(found) > 1:
-        raise AftError(f"several faults match {part!r}; give more of the id")
-    return fault_rows.from_row(found[0]) if found else None
 
 
 def _unfinished(connection: Connection, namespace: str) -> dict[str, int]:

@@ -79,7 +79,7 @@ def _of_entry(entry: Entry) -> list[Happening]:
 
 
 def _of_frame(frame: Frame) -> list[Happening]:
-    story = [Happening(frame.pushed_at, What.PUSHED, frame.path, frame.compensator, frame.state.value)]
+    story = [Happening(frame.pushed_at, What.PUSHED, frame.path, frame.compensator)]
     if frame.settled_at is not None and frame.state is FrameState.UNDONE:
         story.append(Happening(frame.settled_at, What.POPPED, frame.path, frame.compensator))
     elif frame.settled_at is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from aft import durations
-from aft.app import Aft, health
+from aft.app import Aft
 from aft.cli import shapes
 from aft.cli.errors import Failure, printable
 from aft.cli.given import Given
@@ -127,7 +127,7 @@ def show(given: Given, fault: str, as_json: bool) -> None:
 def find(app: Aft, part: str) -> Fault:
     """Return the fault that an id, or a part of one, names; or the latest fault of the run that it names."""
     with app.store.read() as connection:
-        found = health.find_fault(connection, app.namespace, part)
+        found = fault_rows.find(connection, app.namespace, part)
         if found is not None:
             return found
         try:

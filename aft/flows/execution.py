@@ -158,17 +158,17 @@ class Execution:
         outer = self._scopes[-1]
         path = outer.next()
         self._scopes.append(Scope(path))
+        failure: Exception | None = None
         try:
             yield
         except Exception as error:
+            failure = error
+        finally:
             self._scopes.pop()
-            self._undo_scope(path, outer.path, name, error)
-            raise
-        except BaseException:
-            self._scopes.pop()
-            raise
-        else:
-            self._scopes.pop()
+        # Outside the handler: what a compensator raises must not carry this as its context.
+        if failure is not None:
+            self._undo_scope(path, outer.path, name, failure)
+            raise failure
 
     # Steps ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import TracebackType
 
 from aft import durations
 from aft.codec import decode_untyped, encode_loosely
@@ -150,10 +151,19 @@ def _text(error: BaseException) -> str:
 
 
 def _trace(error: BaseException) -> str:
+    """Spell the traceback from the first frame that is not aft's own."""
     try:
-        return "".join(traceback.format_exception(error))
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None and _is_ours(frame):
+            frame = frame.tb_next
+        return "".join(traceback.format_exception(type(error), error, frame))
     except Exception:
         return ""
+
+
+def _is_ours(frame: TracebackType) -> bool:
+    module = str(frame.tb_frame.f_globals.get("__name__", ""))
+    return module.startswith(("aft.", "tenacity")) and not module.startswith("aft._examples")
 
 
 def _clean(text: str) -> str:

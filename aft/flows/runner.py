@@ -90,13 +90,16 @@ class Runner:
         row = stepper.owner.run
         flow = self._tools.registry.flow(row.flow, row.version)
         execution = Execution(stepper, flow, entries)
+        failure: Exception | None = None
         try:
-            value = execution.play()
-            result = flow.result.encode(value, "result")
+            result = flow.result.encode(execution.play(), "result")
         except Exception as error:
-            self._failed(stepper, execution, error)
-            return
-        writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
+            failure = error
+        # Outside the handler: what a compensator raises must not carry this as its context.
+        if failure is not None:
+            self._failed(stepper, execution, failure)
+        else:
+            writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
 
     def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
         """An exception left the flow's code: park for its mistakes, undo everything for the rest."""

@@ -21,6 +21,8 @@ from aft.store.tables import delays
 
 #: Shorter waits are not worth a queue: the message goes straight to resume.
 SHORTEST = timedelta(milliseconds=1)
+#: Longer waits are the timer's: a message that waits for days outlives too many changes of its broker.
+LONGEST = timedelta(days=1)
 
 
 class Delays:
@@ -51,7 +53,7 @@ class Delays:
 
     def queue_for(self, wait: timedelta) -> str | None:
         """Name the queue for a wait, made if need be; None if it must be the timer's."""
-        if wait not in self._declared:
+        if wait not in self._declared and wait <= LONGEST:
             self.declare([wait])
         return names.delay(self._namespace, wait) if wait in self._declared else None
 
@@ -63,7 +65,7 @@ def _waits(connection: Connection, namespace: str) -> list[timedelta]:
 
 def _add(connection: Connection, namespace: str, wait: timedelta) -> None:
     known = _waits(connection, namespace)
-    if wait < SHORTEST or wait in known or len(known) >= names.MOST_DELAYS:
+    if not SHORTEST <= wait <= LONGEST or wait in known or len(known) >= names.MOST_DELAYS:
         return
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     connection.execute(

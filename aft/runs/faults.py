@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
+from aft.errors import UnknownFault
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.ids import RunId
 from aft.store.moments import now
@@ -87,6 +88,18 @@ def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
     statement = select(faults).where(faults.c.id == fault_id, faults.c.namespace == namespace)
     row = connection.execute(statement).one_or_none()
     return None if row is None else from_row(row)
+
+
+def find(connection: Connection, namespace: str, part: str) -> Fault | None:
+    """Return the one fault whose id begins, or ends, with what a person typed; None if there is none."""
+    statement = select(faults).where(
+        faults.c.namespace == namespace,
+        faults.c.id.startswith(part, autoescape=True) | faults.c.id.endswith(part, autoescape=True),
+    )
+    found = connection.execute(statement.limit(2)).all() if part else []
+    if len(found) > 1:
+        raise UnknownFault(f"several faults match {part!r}; give more of the id")
+    return from_row(found[0]) if found else None
 
 
 def of_run(connection: Connection, run_id: RunId) -> list[Fault]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
 
-from aft.errors import NotMigrated
+from aft.errors import NotMigrated, StoreError
 from aft.store.engine import Store
 
 if TYPE_CHECKING:
@@ -71,6 +71,15 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def _migrate(store: Store, to: str, *, up: bool) -> None:
+    from alembic.util import CommandError
+
+    try:
+        _run_migrations(store, to, up=up)
+    except CommandError as error:
+        raise StoreError(f"the schema of {store.url!r} cannot be brought to {to!r}: {error}") from None
+
+
+def _run_migrations(store: Store, to: str, *, up: bool) -> None:
     from alembic import command
 
     with _migrating, store.write() as connection:

@@ -152,7 +152,7 @@ class RabbitSubscription:
         self._on_close = on_close
         self._redial = Redial(lambda: _Ear(address, timeout, namespace, passive=passive))
         try:
-            self._redial.session(timeout)
+            self._redial.session(timeout, patient=False)
         except BrokerError:
             self._redial.close()
             raise

@@ -45,14 +45,17 @@ class Redial(Generic[S]):
         #: Why the last attempt failed.
         self._reason = ""
 
-    def session(self, timeout: float) -> S:
-        """Return the session, ready. Raises BrokerError with the last reason when that fails for so long."""
+    def session(self, timeout: float, *, patient: bool = True) -> S:
+        """Return the session, ready. Raises BrokerError with the last reason when that fails for so long.
+
+        One that is not patient raises at the first failure.
+        """
         deadline = time.monotonic() + timeout
         while True:
             try:
                 return self._attempt(deadline)
             except BrokerError:
-                if self._closed.is_set() or time.monotonic() >= deadline:
+                if not patient or self._closed.is_set() or time.monotonic() >= deadline:
                     raise
 
     def current(self) -> S | None:
