@@ -92,7 +92,7 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         text = problem["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in problem["loc"])
-        # A URL may hold a password.
-        shown = f" is {problem['input']!r}" if not field.endswith("_url") else ""
+        # A URL may hold a password, whatever name it is given under.
+        shown = "" if "://" in str(problem["input"]) or field.endswith("_url") else f" is {problem['input']!r}"
         parts.append(f"{_variable(field)}{shown}: {text}" if field else text)
     return "; ".join(parts)

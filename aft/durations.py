@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 
@@ -19,23 +20,26 @@ def parse(value: timedelta | float | str) -> timedelta:
 
     Raises ValueError that says what would have been right.
     """
-    if isinstance(value, timedelta):
-        found = value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = _seconds(float(value))
-    elif isinstance(value, str) and _TEXT.fullmatch(text := value.strip().lower()):
-        found = timedelta(milliseconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
-    else:
-        raise ValueError(f"{value!r} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
+    try:
+        found = value if isinstance(value, timedelta) else timedelta(seconds=_seconds(value))
+    except OverflowError:
+        found = timedelta.max
     if not timedelta(0) <= found <= LONGEST:
-        raise ValueError(f"{value!r} is not a duration between 0 and ten years")
+        raise ValueError(f"{_shown(value)} is not a duration between 0 and ten years")
     return found
 
 
-def _seconds(value: float) -> timedelta:
-    if not -LONGEST.total_seconds() <= value <= 2 * LONGEST.total_seconds():  # also catches nan and inf
-        raise ValueError(f"{value!r} is not a duration between 0 and ten years")
-    return timedelta(seconds=value)
+def _seconds(value: float | str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float("inf") if math.isnan(value) else float(value)
+    if isinstance(value, str) and _TEXT.fullmatch(text := value.strip().lower()):
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)) / 1000
+    raise ValueError(f"{_shown(value)} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def spell(value: timedelta) -> str:

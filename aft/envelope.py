@@ -26,6 +26,7 @@ MOST_DEPTH = 4
 #: Characters in an id or a time.
 MOST_TEXT = 128
 
+_STRING = re.compile(rb'"(?:[^"\\\\]|\\\\.)*"', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
 
 
@@ -102,26 +103,14 @@ def decode(body: bytes) -> Message:
 def _check_limits(body: bytes) -> None:
     if len(body) > MOST_BYTES:
         raise Refused(f"{len(body)} bytes; {MOST_BYTES} are the most")
-    if _LONG_NUMBER.search(body):
+    outside = _STRING.sub(b"", body)
+    if _LONG_NUMBER.search(outside):
         raise Refused(f"a number of more than {MOST_DIGITS} digits")
     depth = 0
-    in_string = escaped = False
-    for byte in body:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in b"{[":
-            depth += 1
-            if depth > MOST_DEPTH:
-                raise Refused(f"nested more than {MOST_DEPTH} deep")
-        elif byte in b"}]":
-            depth -= 1
+    for byte in outside:
+        depth += (byte in b"{[") - (byte in b"}]")
+        if depth > MOST_DEPTH:
+            raise Refused(f"nested more than {MOST_DEPTH} deep")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -161,8 +150,8 @@ def _checked(body: dict[str, Any]) -> Message:
 
 def _text(body: dict[str, Any], key: str) -> str:
     value = body.get(key)
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT or "\x00" in value:
-        raise Refused(f"{key!r} must be a text of 1 to {MOST_TEXT} characters")
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT or not (value.isascii() and value.isprintable()):
+        raise Refused(f"{key!r} must be a text of 1 to {MOST_TEXT} plain characters")
     return value
 
 

@@ -78,8 +78,9 @@ def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup
 def _take(find: Callable[[], services.Service]) -> services.Service:
     try:
         return find()
-    except services.NoService as reason:
-        pytest.fail(str(reason), pytrace=False)
+    except services.NoService as error:
+        reason = str(error)
+    pytest.fail(reason, pytrace=False)
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -144,6 +144,8 @@ class PrivateServer(ABC):
         if self.pid is None:
             return
         end_process(self.pid, how)
+        for process in _STARTED:
+            process.poll()  # so that Python knows, too
         self.pid = None
         self._remember()
 

@@ -14,6 +14,7 @@ run made is removed at its end; what a crashed run left behind is removed by ano
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -297,11 +299,8 @@ def _private(kind: str, server: PrivateServer) -> Service:
 
 def _container(image: str, port: int, environ: dict[str, str]) -> tuple[str, str]:
     """Start a container; return its host and port, and its id. Raises Unavailable without Docker."""
-    try:
-        with _docker(timeout=2) as client:
-            client.ping()
-    except Exception as error:  # not installed, no socket, no permission, no answer
-        raise Unavailable(f"Docker: {_line(error)}") from error
+    if problem := _docker_problem():
+        raise Unavailable(f"Docker: {problem}")
     # Its reaper would end the container with the worker that started it, while others still use it.
     import_module("testcontainers.core.config").testcontainers_config.ryuk_disabled = True
     container: Any = import_module("testcontainers.core.container").DockerContainer(image)
@@ -319,6 +318,20 @@ def _until_it_answers(connect: Callable[[], None]) -> None:
             if time.monotonic() > deadline:
                 raise Unavailable(f"a container that never answered: {_line(error)}") from error
         time.sleep(0.2)
+
+
+def _docker_problem() -> str:
+    """Say why Docker cannot be used; empty if it answers."""
+    problem = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # its client forgets the socket that did not connect
+        try:
+            with _docker(timeout=2) as client:
+                client.ping()
+        except Exception as error:  # not installed, no socket, no permission, no answer
+            problem = _line(error)
+        gc.collect()
+    return problem
 
 
 def _docker(timeout: int) -> closing[Any]:

@@ -19,7 +19,9 @@ from aft.flows.orphanage import Orphanage
 from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
+from aft.ids import RunId, new_id
 from aft.runs import faults, rows, submit
+from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.submit import NewRun
@@ -64,7 +66,8 @@ class Aft(Parts):
         tools = self._own_tools()
         found: list[RunRow] = []
 
-        def begin() -> list[RunRow]:
+        def begin(expect: Expect) -> list[RunRow]:
+            expect([new.id])
             with self.store.write() as connection:
                 row, made = submit.begin(connection, new, tools.lease.worker)
             found.append(row)
@@ -98,6 +101,7 @@ class Aft(Parts):
             )
         options = flow.run_options
         return NewRun(
+            id=RunId(new_id()),
             namespace=self.namespace,
             flow=flow.name,
             version=flow.version,
@@ -143,9 +147,11 @@ class Aft(Parts):
         """Let go of everything: the lease, threads, connections. Harmless twice."""
         with self._lock:
             tools, self._tools = self._tools, None
-        if tools is not None:
-            tools.lease.end()
-        super().close()
+        try:
+            if tools is not None:
+                tools.lease.end()
+        finally:
+            super().close()
 
     def __enter__(self) -> Aft:
         return self

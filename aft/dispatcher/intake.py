@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from aft import names
 from aft.brokers.base import Broker, Consumer
@@ -21,7 +21,7 @@ from aft.clock import Clock
 from aft.dispatcher.classify import classify
 from aft.dispatcher.route import GiveUp, Park, Retry, Route, route
 from aft.envelope import Kind, Message
-from aft.errors import AftError, BrokerError
+from aft.errors import BrokerError
 from aft.fault import Fault, FaultState
 from aft.recovery import door
 from aft.recovery.delays import SHORTEST, Delays
@@ -32,7 +32,7 @@ from aft.store import Store, outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import faults, runs
-from aft.telemetry import FaultRouted, RunParked, Telemetry, WakeIgnored
+from aft.telemetry import FaultRouted, RunParked, ServiceFailed, Telemetry, WakeIgnored
 
 #: Faults decided in one transaction.
 BATCH = 200
@@ -82,7 +82,7 @@ class Intake:
             if deliveries:
                 self._admit(door.admit(self._store, self._telemetry, self._namespace, deliveries))
                 self._consumer.ack(deliveries)
-        except AftError:
+        except Exception:
             self.close()
             raise
         return 0.0
@@ -139,7 +139,16 @@ class Intake:
         )
         if lock:
             statement = statement.with_for_update()
-        return [fault_rows.from_row(row) for row in connection.execute(statement)]
+        return [fault for row in connection.execute(statement) if (fault := self._read(row)) is not None]
+
+    def _read(self, row: Row[Any]) -> Fault | None:
+        try:
+            return fault_rows.from_row(row)
+        except (ValueError, TypeError, RecursionError) as error:
+            # A row that somebody edited by hand: the others of its batch are decided all the same.
+            why = f"fault {row.id} cannot be read: {error}"
+            self._telemetry.emit(ServiceFailed(service="intake", why=why))
+            return None
 
     def _choose(self, fault: Fault) -> Decision:
         chosen = route(fault, classify(fault))

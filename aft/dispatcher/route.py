@@ -9,7 +9,7 @@ from datetime import timedelta
 from aft import durations
 from aft.fault import Fault, FaultKind
 from aft.recovery.knowledge import Verdict
-from aft.recovery.levels import Ladder
+from aft.recovery.levels import Ladder, Rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def route(fault: Fault, verdict: Verdict) -> Route:
         return Retry(timedelta(0), verdict.reason)
     if not verdict.recoverable:
         return _give_up(fault, f"unrecoverable: {verdict.reason}")
-    rung = _ladder(fault).rung(fault.attempt)
+    rung = _rung(fault)
     if rung is None:
         return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {verdict.reason}")
     asked = fault.after or timedelta(0)
@@ -60,9 +60,9 @@ def _give_up(fault: Fault, why: str) -> Route:
     return Park(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
-def _ladder(fault: Fault) -> Ladder:
+def _rung(fault: Fault) -> Rung | None:
     try:
-        return Ladder.decode(json.loads(fault.ladder))
-    except ValueError:
+        return Ladder.decode(json.loads(fault.ladder)).rung(fault.attempt)
+    except (ValueError, RecursionError):
         # A row that somebody edited by hand: no more tries, and its run is undone or parked, not lost.
-        return Ladder(())
+        return None

@@ -25,7 +25,7 @@ from aft.ids import OrderId, new_id
 from aft.recovery.relay import Relay
 from aft.runs import late
 from aft.runs.late import Fate, Found
-from aft.runs.rescue import rescue_expired
+from aft.runs.rescue import is_orphaned, rescue_expired
 from aft.runs.states import Status
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
@@ -66,8 +66,16 @@ class Sweeper:
         self._rounds = 0
 
     def step(self) -> float:
-        """One round; straight to the next if a batch was full."""
-        swept = max(self.decide_forgotten(), self.rescue_orphans(), self.settle_late())
+        """One round; straight to the next if a batch was full. What fails with one kind does not stop the others."""
+        swept: int = 0
+        errors: list[Exception] = []
+        for sweep in (self.rescue_orphans, self.decide_forgotten, self.settle_late):
+            try:
+                swept = max(swept, sweep())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         if self._rounds % PRUNE_EVERY == 0:
             leases.prune(self._store, self._namespace, self._lease)
         self._rounds += 1
@@ -106,8 +114,7 @@ class Sweeper:
     def settle_late(self) -> int:
         """Drop, undo or park what arrived late."""
         with self._store.read() as connection:
-            found = late.find_open(connection, self._namespace, BATCH)
-            if all(late.decide(effect) is Fate.WAIT for effect in found):
+            if not late.find_open(connection, self._namespace, BATCH):
                 return 0
         settled: list[tuple[Found, Fate]] = []
         with self._store.write() as connection:
@@ -132,7 +139,12 @@ class Sweeper:
         effect, order = found.effect, OrderId(new_id())
         seq = connection.execute(
             update(runs)
-            .where(runs.c.id == effect.run_id, runs.c.worker_id.is_(None), runs.c.wake_id.is_(None))
+            .where(
+                runs.c.id == effect.run_id,
+                runs.c.worker_id.is_(None),
+                runs.c.wake_id.is_(None),
+                runs.c.status == found.status.value,
+            )
             .values(
                 seq=runs.c.seq + 1,
                 wake_id=order,
@@ -182,8 +194,8 @@ class Sweeper:
 def _any_expired(connection: Connection, namespace: str) -> bool:
     statement = (
         select(runs.c.id)
-        .join(workers, workers.c.id == runs.c.worker_id)
-        .where(runs.c.namespace == namespace, workers.c.expires_at < now())
+        .outerjoin(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, is_orphaned())
         .limit(1)
     )
     return connection.execute(statement).first() is not None

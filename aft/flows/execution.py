@@ -19,6 +19,7 @@ from aft.fault import FaultKind, FaultState
 from aft.flows import context, failures, writing
 from aft.flows.activity import Activity, Call
 from aft.flows.context import Current
+from aft.flows.declaring import MOST_NAME
 from aft.flows.failures import Place
 from aft.flows.flow import Flow
 from aft.flows.leaving import Leave
@@ -71,8 +72,7 @@ class Execution:
                 value = self._drive(self._flow.fn(*args, **kwargs))
             else:
                 value = self._flow.fn(*args, **kwargs)
-        if self._leaving is not None:
-            raise self._leaving  # the flow's code swallowed it
+        self.check_leaving()  # the flow's code may have swallowed it
         for call in self._unawaited:
             raise DefinitionError(
                 f"activity {call.activity.name!r} was called but never awaited; write `await {call.activity.name}(…)`"
@@ -93,7 +93,10 @@ class Execution:
         place = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow.name)
         fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
-        writing.park(tools, owner, reason, fault)
+        try:
+            writing.park(tools, owner, reason, fault, replaces=self._stepper.live_faults())
+        except (Fenced, StoreError) as lost:
+            self._leave(Leave(str(lost), lost=lost))
         self._leave(Leave(reason))
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -120,7 +123,8 @@ class Execution:
         self._leaving = leave
         raise leave
 
-    def _check_leaving(self) -> None:
+    def check_leaving(self) -> None:
+        """Leave, if the run is leaving, whatever the flow's code has made of that."""
         if self._leaving is not None:
             raise self._leaving
 
@@ -130,22 +134,22 @@ class Execution:
         return Current(run_id=self._run.id, key=self._stepper.key("flow"), attempt=1, epoch=self._run.epoch)
 
     def now(self) -> datetime:
-        self._check_leaving()
+        self.check_leaving()
         return self._now
 
     def uuid(self) -> uuid.UUID:
-        self._check_leaving()
+        self.check_leaving()
         self._uuids += 1
         return uuid.uuid5(uuid.NAMESPACE_OID, self._stepper.key(f"uuid/{self._uuids}"))
 
     def random(self) -> random.Random:
-        self._check_leaving()
+        self.check_leaving()
         if self._random is None:
             self._random = random.Random(self._stepper.key("random"))
         return self._random
 
     def call(self, activity: Activity[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._check_leaving()
+        self.check_leaving()
         if activity.is_async and self._flow.is_async:
             call: Call[Any] = Call(activity, args, kwargs)
             self._unawaited.add(call)
@@ -154,7 +158,8 @@ class Execution:
 
     @contextmanager
     def savepoint(self, name: str) -> Iterator[None]:
-        self._check_leaving()
+        self.check_leaving()
+        name = name[:MOST_NAME]
         outer = self._scopes[-1]
         path = outer.next()
         self._scopes.append(Scope(path))
@@ -174,7 +179,7 @@ class Execution:
 
     def _step(self, activity: Activity[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a step's recorded outcome, or execute it; a final failure is raised, as its own class."""
-        self._check_leaving()
+        self.check_leaving()
         scope = self._scopes[-1]
         bound = activity.arguments.bind(args, kwargs)
         encoded = activity.arguments.encode(bound)
@@ -186,32 +191,39 @@ class Execution:
             self._now = entry.recorded_at
             if entry.outcome is Outcome.OK:
                 return activity.result.decode(entry.value or "null")
+            failure = self._failure(entry)
         except Leave as leave:
             self._leave(leave)
         except (Fenced, StoreError) as error:
-            self._leave(Leave(str(error), lost=True))
+            self._leave(Leave(str(error), lost=error))
         except (ReplayDiverged, CodecError) as error:
             self.park(error)
-        self._raise_failure(entry)
+        raise failure
 
     def _execute(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Entry:
         fault = self._stepper.final_fault(path)
+        if fault is not None and fault.name != activity.name:
+            raise ReplayDiverged(
+                f"step {path} is activity {fault.name!r}, which failed for good, but the code now calls "
+                f"{activity.name!r} there; bring back code that matches, then retry"
+            )
         if fault is not None:
             return self._stepper.record_failure(activity, path, scope, args, fault)
         return self._stepper.execute(activity, path, scope, args)
 
-    def _raise_failure(self, entry: Entry) -> NoReturn:
+    def _failure(self, entry: Entry) -> Exception:
         tools = self._stepper.tools
         with tools.store.read() as connection:
             fault = faults.get(connection, tools.namespace, entry.fault_id or "")
         if fault is None:
             raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
-        raise failures.rebuild(fault)
+        return failures.rebuild(fault)
 
     def _undo_scope(self, path: StepPath, scope: str, name: str, error: Exception) -> None:
-        """Unwind what was pushed under a savepoint, once; a bug in the flow's code undoes nothing."""
-        if self._leaving is not None or failures.is_bug(error) or _is_refusal(error):
-            return
+        """Unwind what was pushed under a savepoint, once; a mistake of the flow's code undoes nothing, and parks."""
+        self.check_leaving()
+        if must_park(error):
+            self.park(error)
         if self._replay.peek(path, EntryKind.SAVEPOINT) is not None:
             return
         self.check_spent(f"the code now leaves savepoint {name or path!r} with {type(error).__name__}")
@@ -221,7 +233,7 @@ class Execution:
         except Leave as leave:
             self._leave(leave)
         except (Fenced, StoreError) as lost:
-            self._leave(Leave(str(lost), lost=True))
+            self._leave(Leave(str(lost), lost=lost))
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
+from typing import TypeGuard
 
 from aft import durations
 from aft.codec import decode_untyped, encode_loosely
@@ -54,7 +56,7 @@ def describe(
     verdict: str | None = None,
 ) -> Fault:
     """Make the fault that records an exception. Never raises, whatever the exception's own methods do."""
-    args, exact = encode_loosely(list(error.args))
+    args, exact = _encoded_args(error)
     lineage = knowledge.mro_names(type(error))
     return Fault(
         id=FaultId(new_id()),
@@ -131,16 +133,27 @@ def is_bug(error: BaseException) -> bool:
 def _find_class(name: str) -> type[Exception] | None:
     parts = name.split(".")
     for split in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:split]))
-        if module is None:
-            continue
-        found: object = module
+        found: object = sys.modules.get(".".join(parts[:split]))
         for part in parts[split:]:
-            # vars() instead of getattr: a module's or class's own __getattr__ could run code, even import.
-            found = vars(found).get(part) if hasattr(found, "__dict__") else None
-        if isinstance(found, type) and issubclass(found, Exception):
+            found = _members(found).get(part)
+        if _is_class(found) and issubclass(found, Exception):
             return found
     return None
+
+
+def _members(found: object) -> Mapping[str, object]:
+    # Not getattr, nor vars: a module or class may run code when it is asked for a name, even import.
+    look = type.__getattribute__ if _is_class(found) else object.__getattribute__
+    try:
+        members = look(found, "__dict__")
+    except AttributeError:
+        return {}
+    return members if isinstance(members, Mapping) else {}
+
+
+def _is_class(found: object) -> TypeGuard[type]:
+    # Not isinstance: that may ask the object itself for its class.
+    return issubclass(type(found), type)
 
 
 def _text(error: BaseException) -> str:
@@ -171,10 +184,17 @@ def _clean(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _encoded_args(error: BaseException) -> tuple[str, bool]:
+    try:
+        return encode_loosely(list(error.args))
+    except Exception:
+        return "[]", False
+
+
 def _after(error: BaseException, at: datetime) -> timedelta | None:
-    if isinstance(error, Recoverable) and error.after is not None:
-        try:
-            return durations.parse(error.after)
-        except ValueError:
-            return None
-    return knowledge.retry_after(error, at)
+    if not isinstance(error, Recoverable) or error.after is None:
+        return knowledge.retry_after(error, at)
+    try:
+        return durations.parse(error.after)
+    except Exception:
+        return None  # a wish that cannot be read is none; the fault itself must not be lost

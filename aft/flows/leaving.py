@@ -10,10 +10,10 @@ from __future__ import annotations
 class Leave(BaseException):
     """Raised through flow code when the run leaves this process.
 
-    What had to be written is written; if ``lost``, nothing more may be, because the run is, or may be, another's.
+    What had to be written is written; ``lost`` is what kept it from being so.
     """
 
-    def __init__(self, why: str, *, lost: bool = False) -> None:
+    def __init__(self, why: str, *, lost: Exception | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.lost = lost

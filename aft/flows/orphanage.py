@@ -16,8 +16,8 @@ class Orphanage:
         """Rescue what is owned but not executed here; see ``runs.holdings`` for how that comes about."""
         tools = self._tools
         worker = tools.lease.worker
-        with tools.store.read() as connection, tools.holdings.orphans(connection, worker) as orphans:
-            pass
+        with tools.store.read() as connection:
+            orphans = tools.holdings.orphans(connection, worker)
         if not orphans:
             return
         with tools.store.write() as connection:

@@ -90,7 +90,7 @@ def _refuse_other(what: str, taken: Callable[..., Any], new: Callable[..., Any])
     if (taken.__module__, taken.__qualname__) != (new.__module__, new.__qualname__):
         raise DefinitionError(
             f"{what} is declared twice: by {taken.__module__}.{taken.__qualname__} and by "
-            f"{new.__module__}.{new.__qualname__}; give one of them another name="
+            f"{new.__module__}.{new.__qualname__}; give one of them another name= in its lowest decorator"
         )
 
 

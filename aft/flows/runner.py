@@ -51,15 +51,25 @@ class Runner:
             entries = [] if fresh else self._load(stepper)
             self._carry_out(stepper, entries)
         except Leave as leave:
-            if leave.lost:
-                self._lost(row, leave.why)
+            if leave.lost is not None:
+                self._lost(owner, leave.lost)
         except (Fenced, StoreError) as error:
-            self._lost(row, str(error))
+            self._lost(owner, error)
         return stepper.performer.abandoned
 
-    def _lost(self, row: RunRow, why: str) -> None:
-        """Nothing more may be written by us. Lease and sweeper see to it that somebody goes on."""
-        self._tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=why))
+    def _lost(self, owner: Owner, error: Exception) -> None:
+        """Something could not be written: if it never can be, a person must see it; else lease and sweeper act."""
+        tools, row = self._tools, owner.run
+        if isinstance(error, StoreError) and not error.transient and owner.holds():
+            place = Place(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
+            state = FaultState.PARKED
+            fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=state)
+            try:
+                writing.park(tools, owner, f"aft could not write: {error}", fault)
+                return
+            except (Fenced, StoreError) as another:
+                error = another
+        tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=str(error)))
 
     def _load(self, stepper: Stepper) -> list[Entry]:
         """Read what is recorded; only after the claim has committed, or it could be a stale owner's world."""
@@ -95,11 +105,14 @@ class Runner:
             result = flow.result.encode(execution.play(), "result")
         except Exception as error:
             failure = error
+        except SystemExit as error:
+            failure = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
+            execution.check_leaving()
             self._failed(stepper, execution, failure)
         else:
-            writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
+            writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.live_faults())
 
     def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
         """An exception left the flow's code: park for its mistakes, undo everything for the rest."""
@@ -139,7 +152,8 @@ class Runner:
         unwind(stepper, stepper.cause or self._cause(owner), None)
         with self._tools.store.read() as connection:
             skipped = stack.any_skipped(connection, owner.run_id)
-        writing.end(self._tools, owner, Status.FAILED if skipped else Status.COMPENSATED)
+        status = Status.FAILED if skipped else Status.COMPENSATED
+        writing.end(self._tools, owner, status, settles=stepper.live_faults())
 
     def _cause(self, owner: Owner) -> Fault | None:
         with self._tools.store.read() as connection:

@@ -77,6 +77,11 @@ class Stepper:
         fault = self._faults.get(path)
         return fault if fault is not None and fault.state is FaultState.FINAL else None
 
+    def live_faults(self) -> list[str]:
+        """The faults that are neither settled nor final: the run has gone past them, or will be asked about anew."""
+        waiting = [fault.id for fault in self._faults.values() if fault.state is FaultState.WAITING]
+        return [*self._aborts, *waiting]
+
     def forget(self, fault: Fault) -> None:
         """Let a step begin anew, as a person asked."""
         if fault.path is not None:
@@ -308,7 +313,7 @@ class Stepper:
             f"{step.kind.value} {step.name!r} (step {step.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        writing.park(self.tools, self.owner, reason, fault)
+        writing.park(self.tools, self.owner, reason, fault, replaces=self.live_faults())
         raise Leave(reason)
 
     def _place(self, step: Step) -> Place:

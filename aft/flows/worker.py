@@ -18,7 +18,6 @@ from sqlalchemy import func, select, tuple_
 
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
-from aft.errors import AftError
 from aft.flows.runner import Runner
 from aft.flows.slots import Slots
 from aft.flows.tools import Tools
@@ -26,11 +25,14 @@ from aft.ids import RunId
 from aft.recovery import door
 from aft.recovery.service import Service
 from aft.runs import owner
+from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
 from aft.store.moments import now
 from aft.store.tables import runs
 from aft.telemetry import RunClaimed, ServiceFailed, WakeIgnored, logger
 
+#: Seconds between two looks at a lease that is over: nothing is claimed that could not be executed.
+UNLEASED = 0.1
 #: Seconds that one look at an empty queue, or at a full house, takes at the most.
 PATIENCE = 0.5
 
@@ -76,6 +78,8 @@ class Worker:
     # Woken by a message -----------------------------------------------------------------------------------------
 
     def _receive(self) -> float:
+        if not self._leased():
+            return UNLEASED
         # Slots are not held while waiting for messages: the timer may need them meanwhile.
         free = self._slots.free(timeout=PATIENCE)
         if not free:
@@ -87,37 +91,33 @@ class Worker:
                 taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE)
                 now_on, deliveries = deliveries[:taken], deliveries[taken:]
                 self._take(consumer, now_on, taken)
-        except AftError:
+        except Exception:
             # What was not acknowledged comes back to whoever opens the queues next.
             self._drop_consumer()
             raise
         return 0.0
 
     def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], slots: int) -> None:
+        """Claim what the messages wake. From then on the runs are ours: whatever fails after, they are executed."""
         claimed: list[RunRow] = []
+        wakes: list[tuple[RunId, str]] = []
         try:
-            claimed = self._claim(deliveries)
-            consumer.ack(deliveries)
+            messages = door.admit(self._tools.store, self._tools.telemetry, self._tools.namespace, deliveries)
+            wakes = [(message.run, message.wake) for message in messages]
+            claimed = self._tools.holdings.claim(lambda expect: self._claim(wakes, expect))
         finally:
             self._slots.give(slots - len(claimed))
-            self._execute(claimed)
+            self._execute(claimed, dict(wakes))
+        consumer.ack(deliveries)
+        taken = {row.id for row in claimed}
+        self._tell_ignored({run: wake for run, wake in wakes if run not in taken})
 
-    def _claim(self, deliveries: Sequence[Delivery]) -> list[RunRow]:
-        messages = door.admit(self._tools.store, self._tools.telemetry, self._tools.namespace, deliveries)
-        wakes = {message.run: message.wake for message in messages}
+    def _claim(self, wakes: list[tuple[RunId, str]], expect: Expect) -> list[RunRow]:
         if not wakes:
             return []
-
-        def claim() -> list[RunRow]:
-            with self._tools.store.write() as connection:
-                return owner.claim(connection, self._tools.lease.worker, wakes, self._known)
-
-        claimed = self._tools.holdings.claim(claim)
-        taken = {row.id for row in claimed}
-        for row in claimed:
-            self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wakes[row.id]))
-        self._tell_ignored({run: wake for run, wake in wakes.items() if run not in taken})
-        return claimed
+        expect({run for run, _ in wakes})
+        with self._tools.store.write() as connection:
+            return owner.claim(connection, self._tools.lease.worker, wakes, self._known)
 
     def _tell_ignored(self, wakes: dict[RunId, str]) -> None:
         if not wakes:
@@ -139,6 +139,9 @@ class Worker:
                 why = "stale: the run has gone on"
             self._tools.telemetry.emit(WakeIgnored(run=run, wake=wake, why=why))
 
+    def _leased(self) -> bool:
+        return self._tools.lease.holds(self._tools.lease.worker)
+
     def _open_consumer(self) -> Consumer:
         if self._consumer is None:
             namespace = self._tools.namespace
@@ -154,6 +157,8 @@ class Worker:
     # Woken by time ----------------------------------------------------------------------------------------------
 
     def _take_due(self) -> float:
+        if not self._leased():
+            return UNLEASED
         pause = self._until_next_due()
         if pause > 0:
             return pause
@@ -161,18 +166,18 @@ class Worker:
         claimed: list[RunRow] = []
         try:
             if free:
-                claimed = self._tools.holdings.claim(lambda: self._claim_due(free))
-            for row in claimed:
-                self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake="due"))
+                claimed = self._tools.holdings.claim(lambda expect: self._claim_due(free, expect))
         finally:
             self._slots.give(free - len(claimed))
-            self._execute(claimed)
+            self._execute(claimed, {})
         return 0.0
 
-    def _claim_due(self, limit: int) -> list[RunRow]:
+    def _claim_due(self, limit: int, expect: Expect) -> list[RunRow]:
         tools = self._tools
         with tools.store.write() as connection:
-            return owner.claim_due(connection, tools.namespace, tools.lease.worker, self._known, limit)
+            due = owner.find_due(connection, tools.namespace, self._known, limit)
+            expect({run for run, _ in due})
+            return owner.claim(connection, tools.lease.worker, due, self._known) if due else []
 
     def _until_next_due(self) -> float:
         """Seconds until the next run is due, bounded by our patience: a nearer one may turn up meanwhile."""
@@ -189,9 +194,11 @@ class Worker:
 
     # Executing --------------------------------------------------------------------------------------------------
 
-    def _execute(self, claimed: list[RunRow]) -> None:
+    def _execute(self, claimed: list[RunRow], wakes: dict[RunId, str]) -> None:
         for row in claimed:
             self._pool.submit(self._run, row)
+            wake = wakes.get(row.id, "due")
+            self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
 
     def _run(self, row: RunRow) -> None:
         abandoned: list[threading.Thread] = []

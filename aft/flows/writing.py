@@ -12,7 +12,7 @@ write               leaves behind                                       who goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection
 
@@ -72,25 +72,25 @@ def hand_back(tools: Tools, owner: Owner, why: str) -> None:
     _send(tools, written)
 
 
-def park(tools: Tools, owner: Owner, reason: str, fault: Fault | None) -> None:
+def park(tools: Tools, owner: Owner, reason: str, fault: Fault, replaces: Sequence[str] = ()) -> None:
     """Stop the run until a person has looked at it."""
 
     def then(connection: Connection, seq: int) -> None:
-        if fault is not None:
-            faults.add(connection, tools.namespace, fault)
+        if replaces:
+            faults.settle(connection, replaces, FaultState.TRIED)
+        faults.add(connection, tools.namespace, fault)
 
     owner.write(then, status=Status.PARKED, reason=reason, **_NO_OWNER)
     tools.telemetry.emit(RunParked(run=owner.run_id, reason=reason))
 
 
-def end(
-    tools: Tools,
-    owner: Owner,
-    status: Status,
-    result: str | None = None,
-    then: Callable[[Connection, int], None] = lambda connection, seq: None,
-) -> None:
-    """Bring the run to its end."""
+def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, settles: Sequence[str] = ()) -> None:
+    """Bring the run to its end; faults that still stand are settled by it."""
+
+    def then(connection: Connection, seq: int) -> None:
+        if settles:
+            faults.settle(connection, settles, FaultState.RESOLVED)
+
     changes = {} if result is None else {"result": result}
     owner.write(then, status=status, ended_as=status.value, ended_at=now(), **_NO_OWNER, **changes)
     tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))

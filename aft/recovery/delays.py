@@ -33,6 +33,7 @@ class Delays:
         self._broker = broker
         self._namespace = namespace
         self._declared: frozenset[timedelta] = frozenset()
+        self._timers: set[timedelta] = set()
         self._lock = threading.Lock()
 
     def topology(self) -> Topology:
@@ -53,8 +54,10 @@ class Delays:
 
     def queue_for(self, wait: timedelta) -> str | None:
         """Name the queue for a wait, made if need be; None if it must be the timer's."""
-        if wait not in self._declared and wait <= LONGEST:
+        if wait not in self._declared and wait not in self._timers and wait <= LONGEST:
             self.declare([wait])
+            if wait not in self._declared:
+                self._timers.add(wait)  # the namespace is full; asking again would not change that
         return names.delay(self._namespace, wait) if wait in self._declared else None
 
 

@@ -127,7 +127,7 @@ def _read_level(part: str, text: str) -> Level:
     try:
         return Level(wait, int(tries) if star else 1)
     except ValueError as error:
-        raise ValueError(f"level {part.strip()!r} of {text!r}: {error}") from None
+        raise ValueError(f"{part.strip()!r} is not a level: {error}") from None
 
 
 def _decode_level(pair: Any) -> Level:

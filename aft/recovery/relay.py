@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 from aft.brokers.base import Broker, Outgoing, Topology
 from aft.errors import BrokerError, StoreError, Unroutable
+from aft.runs import quarantine
 from aft.store import Store, outbox
 from aft.store.outbox import OutboxRow
-from aft.telemetry import OutboxRelayed, Telemetry
+from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry
 
 #: Rows that one round of the relay takes.
 BATCH = 500
@@ -66,12 +67,25 @@ class Relay:
             rows = outbox.take(connection, self._namespace, BATCH)
         try:
             self.send(rows)
+        except Unroutable:
+            self._send_apart(rows)
         except (BrokerError, StoreError):
             self._let_go(rows)
             raise
         if rows:
             self._telemetry.emit(OutboxRelayed(messages=len(rows)))
         return len(rows)
+
+    def _send_apart(self, rows: Sequence[OutboxRow]) -> None:
+        """Publish one by one; what has no queue even now is put aside: its run is swept, the others are not held up."""
+        for row in rows:
+            try:
+                self.send([row])
+            except Unroutable as error:
+                with self._store.write() as connection:
+                    quarantine.add(connection, self._namespace, row.queue, row.body.encode(), str(error))
+                    outbox.confirm(connection, [row.id])
+                self._telemetry.emit(MessageQuarantined(queue=row.queue, reason=str(error)))
 
     def _let_go(self, rows: Sequence[OutboxRow]) -> None:
         try:

@@ -52,6 +52,6 @@ class Service:
                     logger.exception("service failed: service=%s", self._name)
                 self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
                 errors += 1
-                pause = min(LONGEST_WAIT, FIRST_WAIT * 2**errors) * random.uniform(0.5, 1.0)
+                pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(errors, 10)) * random.uniform(0.5, 1.0)
             if pause > 0:
                 self._stopping.wait(pause)

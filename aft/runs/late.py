@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from aft.ids import RunId, StepPath, new_id
 from aft.runs.journal import Outcome
-from aft.runs.states import Status
+from aft.runs.states import ENDS, Status
 from aft.store.moments import now
 from aft.store.tables import journal, late_effects, runs
 
@@ -71,7 +71,9 @@ def write(connection: Connection, effect: LateEffect) -> None:
 
 
 def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]:
-    """Return late effects that are not settled, oldest first, locked against other sweepers."""
+    """Return late effects that can be settled now, oldest first, locked against other sweepers."""
+    recorded = (journal.c.outcome == Outcome.OK.value) & (journal.c.key_generation == late_effects.c.key_generation)
+    ended = runs.c.status.in_([status.value for status in ENDS]) & runs.c.worker_id.is_(None)
     statement = (
         select(
             late_effects,
@@ -82,7 +84,7 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
         )
         .join(runs, runs.c.id == late_effects.c.run_id)
         .outerjoin(journal, (journal.c.run_id == late_effects.c.run_id) & (journal.c.path == late_effects.c.path))
-        .where(late_effects.c.namespace == namespace, late_effects.c.state == "open")
+        .where(late_effects.c.namespace == namespace, late_effects.c.state == "open", recorded | ended)
         .order_by(late_effects.c.at)
         .limit(limit)
         .with_for_update(skip_locked=True, of=late_effects)

@@ -35,6 +35,8 @@ from aft.store.tables import runs
 
 #: (flow, version) pairs that a process has code for.
 Known = Sequence[tuple[str, int]]
+#: A run, and the fault or order that wakes it.
+Wake = tuple[RunId, str]
 
 
 class Fenced(Exception):
@@ -62,12 +64,12 @@ _CLAIMED: dict[str, Any] = {
 }
 
 
-def claim(connection: Connection, worker: WorkerId, wakes: dict[RunId, str], known: Known) -> list[RunRow]:
+def claim(connection: Connection, worker: WorkerId, wakes: Sequence[Wake], known: Known) -> list[RunRow]:
     """Become the owner of those runs that await exactly the wake named for them; the others are not touched."""
     statement = (
         update(runs)
         .where(
-            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes.items())),
+            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)),
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
         )
@@ -77,8 +79,8 @@ def claim(connection: Connection, worker: WorkerId, wakes: dict[RunId, str], kno
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def claim_due(connection: Connection, namespace: str, worker: WorkerId, known: Known, limit: int) -> list[RunRow]:
-    """Become the owner of runs whose time has come and that no message woke."""
+def find_due(connection: Connection, namespace: str, known: Known, limit: int) -> list[Wake]:
+    """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction."""
     due = (
         select(runs.c.id, runs.c.wake_id)
         .where(
@@ -92,8 +94,7 @@ def claim_due(connection: Connection, namespace: str, worker: WorkerId, known: K
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    wakes = {RunId(row.id): str(row.wake_id) for row in connection.execute(due)}
-    return claim(connection, worker, wakes, known) if wakes else []
+    return [(RunId(row.id), str(row.wake_id)) for row in connection.execute(due)]
 
 
 class Owner:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, select, tuple_, update
 
 from aft import names
 from aft.envelope import Kind, Message
@@ -30,14 +30,19 @@ _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id]
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
 
+def is_orphaned() -> ColumnElement[bool]:
+    """The condition, over runs joined with their workers, that a run's owner is dead: expired, or long forgotten."""
+    return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | (workers.c.expires_at < now()))
+
+
 def rescue_expired(
     connection: Connection, namespace: str, at: datetime, limit: int
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     """Take away up to ``limit`` runs of expired workers; the messages are the caller's to publish."""
     expired = (
         select(*_COLUMNS)
-        .join(workers, workers.c.id == runs.c.worker_id)
-        .where(runs.c.namespace == namespace, workers.c.expires_at < now())
+        .outerjoin(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, is_orphaned())
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
@@ -45,11 +50,15 @@ def rescue_expired(
 
 
 def rescue_orphans(
-    connection: Connection, namespace: str, at: datetime, worker: WorkerId, ids: Sequence[RunId]
+    connection: Connection, namespace: str, at: datetime, worker: WorkerId, orphans: Sequence[tuple[RunId, int]]
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
-    """Take away runs that a living worker owns and does not execute."""
-    orphans = select(*_COLUMNS).where(runs.c.id.in_(ids), runs.c.worker_id == worker).with_for_update(skip_locked=True)
-    return _rescue(connection, namespace, at, orphans)
+    """Take away runs that a living worker owns, in these epochs, and does not execute."""
+    found = (
+        select(*_COLUMNS)
+        .where(tuple_(runs.c.id, runs.c.epoch).in_(orphans), runs.c.worker_id == worker)
+        .with_for_update(skip_locked=True)
+    )
+    return _rescue(connection, namespace, at, found)
 
 
 def _rescue(

@@ -25,6 +25,7 @@ from aft.store.tables import runs
 class NewRun:
     """What is to be run: flow, encoded arguments, and what the caller said about it."""
 
+    id: RunId
     namespace: str
     flow: str
     version: int
@@ -50,12 +51,11 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
 
 
 def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:
-    run_id = RunId(new_id())
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = (
         insert(runs)
         .values(
-            id=run_id,
+            id=new.id,
             namespace=new.namespace,
             flow=new.flow,
             version=new.version,
@@ -64,7 +64,7 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             priority=new.priority,
             owner=new.owner,
             status=Status.RUNNING.value,
-            root_id=run_id,
+            root_id=new.id,
             created_at=now(),
             updated_at=now(),
             **ownership,
@@ -86,6 +86,6 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
     if row.args != new.args:
         raise KeyConflict(
             f"key {new.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "
-            f"arguments: {row.args} then, {new.args} now; use another key"
+            "arguments; use another key, or the same arguments"
         )
     return row

@@ -50,8 +50,34 @@ _POSTGRESQL = {
 #: Seconds after which PostgreSQL ends a transaction of ours that does nothing: a paused process must not keep its
 #: row locks, or nobody can rescue its runs. Transactional activities have to be quicker than this.
 IDLE_IN_TRANSACTION = 60
-#: One lock for each SQLite file that this process writes to.
-_turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+class Turn:
+    """Whose turn it is to write to a SQLite file, among the threads of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def take(self, timeout: float, url: str) -> None:
+        """Wait for the turn; raises StoreError if it does not come, or is this thread's already."""
+        if self._holder == threading.get_ident():
+            raise StoreError(
+                f"a transaction on {url!r} was begun inside another one of the same thread, and SQLite has one writer; "
+                "in a transactional activity use aft.session(), and start runs outside it"
+            )
+        if not self._lock.acquire(timeout=timeout):
+            raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
+        self._holder = threading.get_ident()
+
+    def give(self) -> None:
+        """End the turn."""
+        self._holder = None
+        self._lock.release()
+
+
+#: One turn for each SQLite file that this process writes to.
+_turns: defaultdict[str, Turn] = defaultdict(Turn)
 
 
 class Store:
@@ -110,12 +136,11 @@ class Store:
         if self._writing is None:
             yield
             return
-        if not self._writing.acquire(timeout=SQLITE_BUSY):
-            raise StoreError(f"the database {self.url!r} is locked by another write of this process", transient=True)
+        self._writing.take(SQLITE_BUSY, self.url)
         try:
             yield
         finally:
-            self._writing.release()
+            self._writing.give()
 
     def explain(self, error: exc.SQLAlchemyError) -> StoreError:
         """Say in one line what went wrong, and whether it may pass."""
@@ -152,8 +177,9 @@ def parse_url(text: str) -> URL:
     hint = "write 'sqlite:///aft.db' or 'postgresql+psycopg://user@host/database' (AFT_DATABASE_URL)"
     try:
         url = make_url(text)
-    except exc.ArgumentError:
-        raise ConfigError(f"{text!r} is not a database URL; {hint}") from None
+    except (exc.ArgumentError, ValueError):
+        # Not repeated: it may hold a password.
+        raise ConfigError(f"that is not a database URL; {hint}") from None
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "postgresql+psycopg"):

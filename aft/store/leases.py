@@ -85,8 +85,9 @@ class Lease:
         """Send one heartbeat; become another worker if it comes too late, or if nobody knows us any more."""
         before = self._clock.ticks()
         if not (self.holds(self.worker) and self._extend()):
-            self._telemetry.emit(LeaseLost(worker=self.worker, why="no heartbeat was heard in time"))
+            lost = self.worker
             self._enlist(WorkerId(new_id()))
+            self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
             self._deadline = before + self._seconds
 
@@ -138,6 +139,9 @@ class Lease:
                 self._on_beat()
             except StoreError as error:
                 logger.warning("heartbeat not heard: worker=%s why=%s", self.worker, error)
+            except Exception:
+                # The edge of a thread: whatever went wrong, a heart that stops would cost every run of this process.
+                logger.exception("heartbeat failed: worker=%s", self.worker)
 
 
 def _nothing() -> None:

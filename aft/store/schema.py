@@ -36,10 +36,10 @@ def current(store: Store) -> str | None:
 def check(store: Store) -> None:
     """Return if the schema is right; an empty SQLite file is made right; else raise NotMigrated."""
     found = current(store)
-    if found == HEAD:
-        return
     if found is None and store.dialect == "sqlite":
         upgrade(store)
+        found = current(store)
+    if found == HEAD:
         return
     raise NotMigrated(
         f"the database {store.url!r} {'has no aft tables' if found is None else f'is at schema {found}'}; "

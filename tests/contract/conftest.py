@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from aft.brokers.base import Broker, Topology
 from tests.contract.harness import Harness, PrivateRabbitHarness, RabbitHarness, ServerHarness
-from tests.servers import PrivateRabbit
+from tests.contract.harness_embedded import EmbeddedHarness, PrivatePostgresHarness
+from tests.servers import PrivatePostgres, PrivateRabbit
 
-#: Implementations; an embedded one is a case more in ``harness``, and in ``server`` where it has a server.
-KINDS = ["rabbitmq", "rabbitmq-classic"]
-SERVER_KINDS = ["rabbitmq", "rabbitmq-classic"]
+KINDS = ["rabbitmq", "rabbitmq-classic", "embedded-sqlite", "embedded-postgresql"]
+#: Those with a server that can be ended.
+SERVER_KINDS = ["rabbitmq", "rabbitmq-classic", "embedded-postgresql"]
 
 
 @pytest.fixture(params=KINDS)
-def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """One implementation, on a service that all tests share."""
-    made = RabbitHarness(request.param, request.getfixturevalue("rabbit_url"))
+    made = make_harness(request.param, request, tmp_path)
     yield made
     made.close()
+
+
+def make_harness(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    """Make the harness of an implementation."""
+    if kind == "embedded-sqlite":
+        return EmbeddedHarness(kind, f"sqlite:///{tmp_path / 'aft.db'}")
+    if kind == "embedded-postgresql":
+        return EmbeddedHarness(kind, request.getfixturevalue("postgres_url"))
+    return RabbitHarness(kind, request.getfixturevalue("rabbit_url"))
 
 
 @pytest.fixture(params=SERVER_KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[ServerHarness]:
     """One implementation, on a private server that the test may end; it runs again for the next."""
-    private: PrivateRabbit = request.getfixturevalue("private_rabbit")
+    embedded = request.param == "embedded-postgresql"
+    private = request.getfixturevalue("private_postgres" if embedded else "private_rabbit")
     private.start()
-    made = PrivateRabbitHarness(request.param, private)
+    made = (PrivatePostgresHarness if embedded else PrivateRabbitHarness)(request.param, private)
     yield made
     private.start()
     made.close()
@@ -52,4 +64,11 @@ def topology(harness: Harness, broker: Broker) -> Topology:
 def private_rabbit() -> Iterator[PrivateRabbit]:
     """A RabbitMQ of this worker's own, for tests that end it; each leaves it running."""
     with PrivateRabbit() as private:
+        yield private
+
+
+@pytest.fixture(scope="session")
+def private_postgres() -> Iterator[PrivatePostgres]:
+    """A PostgreSQL of this worker's own, for tests that end it; each leaves it running."""
+    with PrivatePostgres() as private:
         yield private

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.contract.harness import collect, make_broker
+from tests.contract.harness import collect
+from tests.contract.kinds import make_broker
 
 
 def main(kind: str, url: str, queue: str, count: str) -> None:

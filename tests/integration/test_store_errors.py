@@ -83,7 +83,7 @@ def test_a_database_that_another_process_writes_to_may_pass(tmp_path: Path, monk
 def test_a_write_inside_a_write_is_refused_and_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SQLITE_BUSY", 0.1)
     store = Store(f"sqlite:///{tmp_path / 'aft.db'}")
-    with store.write(), pytest.raises(StoreError, match="another write of this process"), store.write():
+    with store.write(), pytest.raises(StoreError, match="inside another one of the same thread"), store.write():
         pass
     store.close()
 

@@ -464,7 +464,7 @@ def with_header(value: Any, name: Any = "Retry-After") -> Carrying:
         (Hostile(), None),
         (ValueError(), None),
     ],
-    ids=lambda found: str(getattr(found, "__dict__", found))[:60],
+    ids=lambda found: str(getattr(found, "__dict__", found)).partition(" at 0x")[0][:60],
 )
 def test_a_server_s_wish_to_wait_is_found_and_bounded(fault: BaseException, seconds: float | None) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)

@@ -68,7 +68,7 @@ def _known(address: Address, cause: BaseException) -> str | None:
             return f"cannot find the host of {address}: {cause.strerror}; check the host in the broker URL"
         case ssl.SSLError():
             return f"no TLS with {address}: {cause.reason or cause}; check the port, or its certificate"
-        case TimeoutError() | AMQPConnectorStackTimeout():
+        case TimeoutError() | AMQPConnectorStackTimeout() | amqp.ConnectionOpenAborted():
             return f"{where} does not answer; check host, port and firewall"
         case OSError():
             return f"cannot reach {where}: {cause.strerror or cause}; is it running there?"

@@ -1,0 +1,56 @@
+# make demo    see a flow fail and recover; needs no service
+# make test    everything: check, then all tests on real services (tests/services.py tells which)
+# make check   lint, format, types, floors
+# make clean   remove what the others made
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+# The newest one that is there; say PYTHON=... for another.
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+.PHONY: demo test check clean
+
+demo: $(INSTALLED)
+	@there=$$(mktemp -d) && trap 'rm -rf "$$there"' EXIT && cd "$$there" && \
+	env -u AFT_DATABASE_URL -u AFT_BROKER_URL -u AFT_NAMESPACE \
+	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval"
+
+test: check
+	@"$(BIN)/python" -m pytest -n auto
+
+check: $(INSTALLED_DEV)
+	@"$(BIN)/ruff" check .
+	@"$(BIN)/ruff" format --check .
+	@"$(BIN)/mypy"
+	@"$(BIN)/lint-imports"
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml | $(VENV)/bin/pip
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Debian splits venv: without python3-venv it makes none that has pip. Then the system's pip puts one there: by
+# --python since pip 22.3, run by the new interpreter before.
+$(VENV)/bin/pip:
+	@test -n "$(PYTHON)" || { echo "aft needs Python 3.11 or later, and there is none: install it, or say" \
+	"make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "aft needs Python 3.11 or" \
+	"later; PYTHON=$(PYTHON) is not"; exit 1; }
+	@"$(PYTHON)" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	"$(PYTHON)" -m venv --clear --without-pip $(VENV) && { \
+	"$(PYTHON)" -m pip --python $(VENV)/bin/python install --quiet pip 2>/dev/null || \
+	PYTHONPATH="$$($(PYTHON) -c 'import pip; print(pip.__path__[0].rpartition("/")[0])')" \
+	$(VENV)/bin/python -m pip install --quiet --ignore-installed pip; }; } || { \
+	echo "cannot make a virtual environment with $(PYTHON): it has neither ensurepip nor pip; on Debian:" \
+	"apt-get install python3-venv"; exit 1; }

@@ -1,0 +1,221 @@
+"""Claims about rescuing: runs of workers that are gone are taken away, once, as aborts; nobody else's are touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from aft import names
+from aft.fault import Answer, FaultKind, FaultState
+from aft.ids import RunId, WorkerId
+from aft.runs.holdings import Expect, Holdings
+from aft.runs.owner import Fenced, claim, find_due
+from aft.runs.rescue import rescue_expired, rescue_orphans
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.store.leases import Lease
+from aft.store.tables import outbox, workers
+from aft.telemetry import RunRescued
+from tests.storing import KNOWN, Stage, at_once
+
+
+def rescue(stage: Stage, limit: int = 100) -> list[RunId]:
+    with stage.store.write() as connection:
+        events, _ = rescue_expired(connection, stage.namespace, stage.clock.now(), limit)
+    return [RunId(event.run) for event in events]
+
+
+def nothing(connection: Any, seq: int) -> None:
+    """Write nothing more."""
+
+
+def test_the_run_of_a_worker_that_is_gone_is_taken_away(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    assert owner.worker is not None
+    stage.expire(owner.worker)
+    with stage.store.write() as connection:
+        events, written = rescue_expired(connection, stage.namespace, stage.clock.now(), 10)
+    row = stage.row(owner.run_id)
+    assert events == [RunRescued(run=owner.run_id, flow="order", worker=owner.worker)]
+    assert (row.worker_id, row.epoch, row.wake_id, row.status) == (None, owner.epoch + 1, None, Status.RECOVERING)
+    assert row.deaths == 1
+    assert [message.queue for message in written] == [names.faults(stage.namespace)] == stage.posted()
+
+
+def test_what_is_left_is_an_abort_that_counts_no_failure(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    assert owner.worker is not None
+    stage.expire(owner.worker)
+    rescue(stage)
+    (fault,) = stage.faults(owner.run_id)
+    assert (fault.kind, fault.state, fault.attempt, fault.path) == (FaultKind.ABORT, FaultState.OPEN, 0, None)
+    assert (fault.epoch, fault.said) == (owner.epoch + 1, Answer.RECOVERABLE)
+
+
+def test_its_message_is_held_for_the_rescuer_to_publish(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    assert owner.worker is not None
+    stage.expire(owner.worker)
+    rescue(stage)
+    with stage.store.read() as connection:
+        taken = connection.execute(select(outbox.c.taken_until).where(outbox.c.namespace == stage.namespace)).scalar()
+    assert taken is not None
+    assert taken > stage.clock.now()
+
+
+def test_the_run_of_a_worker_that_lives_is_left_alone(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    before = stage.row(owner.run_id)
+    assert rescue(stage) == []
+    assert stage.row(owner.run_id) == before
+
+
+def test_a_run_without_owner_is_left_alone(stage: Stage) -> None:
+    run = stage.queued()
+    stage.expire(stage.lease().worker)
+    assert rescue(stage) == []
+    assert stage.row(run.id) == run
+
+
+def test_runs_of_another_namespace_are_left_alone(stage: Stage) -> None:
+    owner = stage.owned(stage.lease(), namespace=stage.namespace + "x")
+    assert owner.worker is not None
+    stage.expire(owner.worker)
+    assert rescue(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [
+        ("running", "recovering"),
+        ("waiting", "recovering"),
+        ("compensating", "compensating"),
+        ("completed", "completed"),
+        ("compensated", "compensated"),
+        ("failed", "failed"),
+    ],
+)
+def test_what_was_being_undone_or_had_ended_stays_so(stage: Stage, status: str, kept: str) -> None:
+    owner = stage.owned(stage.lease())
+    assert owner.worker is not None
+    stage.change(owner.run_id, status=status)
+    stage.expire(owner.worker)
+    rescue(stage)
+    assert stage.row(owner.run_id).status.value == kept
+
+
+def test_no_more_are_rescued_than_one_round_may(stage: Stage) -> None:
+    lease = stage.lease()
+    made = {stage.owned(lease).run_id for _ in range(5)}
+    stage.expire(lease.worker)
+    first = rescue(stage, limit=3)
+    assert len(first) == 3
+    assert {*first, *rescue(stage)} == made
+
+
+def test_of_many_sweepers_that_come_at_once_one_rescues(stage: Stage) -> None:
+    lease = stage.lease()
+    made = {stage.owned(lease).run_id for _ in range(6)}
+    stage.expire(lease.worker)
+    found = at_once([lambda: rescue(stage)] * 4)
+    taken = [run_id for ids in found for run_id in ids]
+    assert len(taken) == len(set(taken))
+    assert {*taken, *rescue(stage)} == made
+    assert {stage.row(run_id).epoch for run_id in made} == {2}
+    assert all(len(stage.faults(run_id)) == 1 for run_id in made)
+
+
+def test_an_owner_that_was_not_dead_after_all_writes_nothing_more(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    assert owner.worker is not None
+    owner.write(nothing)
+    stage.expire(owner.worker)
+    rescue(stage)
+    with pytest.raises(Fenced):
+        owner.write(nothing)
+
+
+def test_the_run_of_a_worker_that_nobody_knows_any_more_is_rescued_too(stage: Stage) -> None:
+    """A process slept so long that its row was pruned; it wakes and claims before its heart beats again."""
+    lease = stage.lease()
+    with stage.store.write() as connection:
+        connection.execute(delete(workers).where(workers.c.id == lease.worker))
+    run = stage.queued(timedelta(0))
+    with stage.store.write() as connection:
+        assert claim(connection, lease.worker, find_due(connection, stage.namespace, KNOWN, 1), KNOWN)
+    assert rescue(stage) == [run.id]
+
+
+# --- orphans of a living worker ---
+
+
+def orphans(stage: Stage, holdings: Holdings, worker: WorkerId) -> list[RunId]:
+    with stage.store.read() as connection:
+        return [run_id for run_id, _ in holdings.orphans(connection, worker)]
+
+
+def claim_one(stage: Stage, holdings: Holdings, lease: Lease) -> RunRow:
+    """Claim a new run as a worker does: expected before the claim commits."""
+
+    def claim(expect: Expect) -> list[RunRow]:
+        row = stage.owned(lease).run
+        expect([row.id])
+        return [row]
+
+    (row,) = holdings.claim(claim)
+    return row
+
+
+def test_a_run_that_is_owned_and_executed_is_no_orphan(stage: Stage) -> None:
+    lease, holdings = stage.lease(), Holdings()
+    row = claim_one(stage, holdings, lease)
+    assert orphans(stage, holdings, lease.worker) == []
+    holdings.let_go(row.id)
+    assert orphans(stage, holdings, lease.worker) == [row.id]
+
+
+def test_a_claim_whose_commit_had_no_answer_leaves_an_orphan(stage: Stage) -> None:
+    lease, holdings = stage.lease(), Holdings()
+
+    def claim_and_hear_nothing(expect: Expect) -> Any:
+        expect([stage.owned(lease).run_id])
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        holdings.claim(claim_and_hear_nothing)
+    assert len(orphans(stage, holdings, lease.worker)) == 1
+
+
+def test_orphans_are_rescued_and_what_others_own_is_not(stage: Stage) -> None:
+    lease, other = stage.lease(), stage.lease()
+    orphan, theirs = stage.owned(lease), stage.owned(other)
+    with stage.store.write() as connection:
+        events, _ = rescue_orphans(
+            connection,
+            stage.namespace,
+            stage.clock.now(),
+            lease.worker,
+            [(orphan.run_id, orphan.epoch), (theirs.run_id, theirs.epoch)],
+        )
+    assert [event.run for event in events] == [orphan.run_id]
+    assert stage.row(theirs.run_id).worker_id == other.worker
+
+
+def test_a_run_that_comes_back_before_its_thread_has_ended_is_no_orphan(stage: Stage) -> None:
+    """Its first execution has raised a fault and let the run go; the run is claimed again, by this very process, and
+    only then does the first execution's thread say that it is through."""
+    lease, holdings = stage.lease(), Holdings()
+    row = claim_one(stage, holdings, lease)
+    stage.change(row.id, worker_id=None, wake_id="again")
+
+    def again(expect: Expect) -> Any:
+        expect([row.id])
+        with stage.store.write() as connection:
+            return claim(connection, lease.worker, [(row.id, "again")], KNOWN)
+
+    assert holdings.claim(again)
+    holdings.let_go(row.id)
+    assert orphans(stage, holdings, lease.worker) == []

@@ -1,0 +1,209 @@
+"""Claims about journal and stack: outcomes in order of completion, undos from the top, each exactly once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from aft.compensation import stack
+from aft.compensation.stack import PENDING, Frame, FrameState
+from aft.errors import StoreError
+from aft.ids import FaultId, StepPath
+from aft.runs import journal
+from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.owner import Owner
+from tests.storing import Stage
+
+AT = datetime(2024, 5, 17, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+def an_entry(path: str, **changes: Any) -> Entry:
+    values: dict[str, Any] = {
+        "path": StepPath(path),
+        "scope": path.rpartition(".")[0],
+        "kind": EntryKind.ACTIVITY,
+        "name": "charge",
+        "outcome": Outcome.OK,
+        "recorded_at": AT,
+        "args": '{"n": 1}',
+        "value": "1",
+    }
+    return Entry(**(values | changes))
+
+
+def write_entry(owner: Owner, entry: Entry) -> None:
+    owner.write(lambda connection, seq: journal.append(connection, owner.run_id, owner.epoch, seq, entry))
+
+
+def push(stage: Stage, owner: Owner, path: str, *, journaled: bool = True, **options: Any) -> None:
+    """Record a step and push its frame, in one write."""
+
+    def then(connection: Connection, seq: int) -> None:
+        if journaled:
+            journal.append(connection, owner.run_id, owner.epoch, seq, an_entry(path))
+        scope = path.rpartition(".")[0]
+        stack.push(connection, owner.run_id, seq, StepPath(path), scope, "charge", "refund", at=AT, **options)
+
+    owner.write(then)
+
+
+def top(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) -> Frame | None:
+    with stage.store.read() as connection:
+        return stack.top(connection, owner.run_id, scope, late=late)
+
+
+def paths(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) -> list[str]:
+    """Take everything off from the top; tells in which order."""
+    found = []
+    while (frame := top(stage, owner, scope, late=late)) is not None:
+        found.append(str(frame.path))
+        with stage.store.write() as connection:
+            stack.settle(connection, owner.run_id, frame.seq, FrameState.UNDONE)
+    return found
+
+
+@pytest.fixture
+def owner(stage: Stage) -> Owner:
+    return stage.owned(stage.lease())
+
+
+# --- the journal ---
+
+
+def test_outcomes_are_read_as_they_were_written_in_order_of_completion(stage: Stage, owner: Owner) -> None:
+    made = [
+        an_entry("2"),
+        an_entry("1", outcome=Outcome.FAILED, value=None, fault_id=FaultId("f1"), attempts=4),
+        an_entry("3.1", kind=EntryKind.SAVEPOINT, outcome=Outcome.UNDONE, args=None, key_generation=2),
+    ]
+    for entry in made:
+        write_entry(owner, entry)
+    with stage.store.read() as connection:
+        assert journal.load(connection, owner.run_id) == made
+
+
+def test_a_step_has_one_outcome(stage: Stage, owner: Owner) -> None:
+    write_entry(owner, an_entry("1", value="1"))
+    with pytest.raises(StoreError):
+        write_entry(owner, an_entry("1", value="2"))
+    with stage.store.read() as connection:
+        assert [entry.value for entry in journal.load(connection, owner.run_id)] == ["1"]
+
+
+def test_a_run_without_outcomes_has_an_empty_journal(stage: Stage, owner: Owner) -> None:
+    with stage.store.read() as connection:
+        assert journal.load(connection, owner.run_id) == []
+
+
+# --- the stack ---
+
+
+def test_the_last_pushed_is_the_first_undone(stage: Stage, owner: Owner) -> None:
+    for path in ("1", "2", "3", "10"):
+        push(stage, owner, path)
+    assert paths(stage, owner) == ["10", "3", "2", "1"]
+
+
+def test_a_stack_belongs_to_one_run(stage: Stage, owner: Owner) -> None:
+    other = stage.owned(owner.lease)
+    push(stage, owner, "1")
+    assert top(stage, other) is None
+
+
+def test_a_frame_takes_arguments_and_result_from_the_journal(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1")
+    frame = top(stage, owner)
+    assert frame is not None
+    assert (frame.args, frame.value, frame.state, frame.pushed_at) == ('{"n": 1}', "1", FrameState.OWED, AT)
+
+
+def test_a_frame_of_its_own_keeps_its_own(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1", state=FrameState.LATE, args='{"n": 2}', value="2")
+    frame = top(stage, owner)
+    assert frame is not None
+    assert (frame.args, frame.value) == ('{"n": 2}', "2")
+
+
+def test_a_savepoint_has_only_what_was_pushed_under_it(stage: Stage, owner: Owner) -> None:
+    for path in ("1", "2.1", "2.2.1", "20.1", "2.3", "3"):
+        push(stage, owner, path)
+    assert paths(stage, owner, "2") == ["2.3", "2.2.1", "2.1"]
+    assert paths(stage, owner) == ["3", "20.1", "1"]
+
+
+def test_late_effects_are_undone_alone_where_only_they_are_asked_for(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1")
+    push(stage, owner, "2", state=FrameState.LATE, value="2")
+    push(stage, owner, "3")
+    assert paths(stage, owner, late=True) == ["2"]
+    assert paths(stage, owner) == ["3", "1"]
+
+
+@pytest.mark.parametrize("state", FrameState)
+def test_what_is_owed_armed_or_late_is_pending_and_nothing_else(stage: Stage, owner: Owner, state: FrameState) -> None:
+    push(stage, owner, "1", state=state)
+    assert (top(stage, owner) is not None) == (state in PENDING)
+
+
+def test_an_armed_frame_does_not_know_a_result(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1", journaled=False, state=FrameState.ARMED, args='{"n": 1}')
+    frame = top(stage, owner)
+    assert frame is not None
+    assert (frame.state, frame.args, frame.value) == (FrameState.ARMED, '{"n": 1}', None)
+    with stage.store.read() as connection:
+        assert stack.armed(connection, owner.run_id) == {"1"}
+
+
+def test_an_armed_frame_is_owed_on_top_once_its_activity_completed(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1", journaled=False, state=FrameState.ARMED, args='{"n": 1}')
+    push(stage, owner, "2")
+
+    def complete(connection: Connection, seq: int) -> None:
+        journal.append(connection, owner.run_id, owner.epoch, seq, an_entry("1", value="42"))
+        stack.complete(connection, owner.run_id, StepPath("1"), seq)
+
+    owner.write(complete)
+    frame = top(stage, owner)
+    assert frame is not None
+    assert (frame.path, frame.state, frame.value) == ("1", FrameState.OWED, "42")
+    with stage.store.read() as connection:
+        assert stack.armed(connection, owner.run_id) == set()
+    assert paths(stage, owner) == ["1", "2"]
+
+
+def test_completing_touches_no_frame_that_was_settled(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1", state=FrameState.UNDONE)
+    owner.write(lambda connection, seq: stack.complete(connection, owner.run_id, StepPath("1"), seq))
+    assert top(stage, owner) is None
+
+
+def test_a_settled_frame_keeps_its_note_and_its_time(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1")
+    push(stage, owner, "2")
+    with stage.store.write() as connection:
+        stack.settle_step(connection, owner.run_id, "1", FrameState.DONE, "by phone")
+        frames = stack.of_run(connection, owner.run_id)
+        assert not stack.any_skipped(connection, owner.run_id)
+    assert [(frame.path, frame.state, frame.note) for frame in frames] == [
+        ("2", FrameState.OWED, None),
+        ("1", FrameState.DONE, "by phone"),
+    ]
+    assert frames[1].settled_at is not None
+
+
+def test_a_frame_that_a_person_let_go_is_remembered(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1")
+    with stage.store.write() as connection:
+        stack.settle_step(connection, owner.run_id, "1", FrameState.SKIPPED, "lost")
+        assert stack.any_skipped(connection, owner.run_id)
+    assert top(stage, owner) is None
+
+
+def test_settling_a_step_by_hand_leaves_what_was_undone(stage: Stage, owner: Owner) -> None:
+    push(stage, owner, "1", state=FrameState.UNDONE)
+    with stage.store.write() as connection:
+        stack.settle_step(connection, owner.run_id, "1", FrameState.SKIPPED, "late")
+        assert not stack.any_skipped(connection, owner.run_id)

@@ -1,0 +1,162 @@
+"""Claims about settings: read once, validated together, frozen; a slip is named, a password never."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from aft.config import Settings
+from aft.errors import ConfigError
+from aft.store.engine import Store
+
+SECRET = "s3cret"
+DATABASE = f"postgresql+psycopg://me:{SECRET}@db.example/aft"
+BROKER = f"amqp://me:{SECRET}@mq.example/aft"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
+            monkeypatch.delenv(name)
+
+
+def test_every_setting_has_a_default() -> None:
+    found = Settings.load()
+    assert (found.database_url, found.broker_url, found.namespace) == ("sqlite:///aft.db", "embedded", "aft")
+
+
+def test_variables_are_read_by_their_field_in_upper_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_NAMESPACE", "shop")
+    monkeypatch.setenv("AFT_LEASE", "1m")
+    monkeypatch.setenv("AFT_CONCURRENCY", "3")
+    found = Settings.load()
+    assert (found.namespace, found.lease, found.concurrency) == ("shop", timedelta(minutes=1), 3)
+
+
+def test_what_is_given_in_code_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_NAMESPACE", "shop")
+    assert Settings.load(namespace="mine").namespace == "mine"
+
+
+def test_what_is_given_as_none_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_NAMESPACE", "shop")
+    assert Settings.load(namespace=None).namespace == "shop"
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_NAMESPACE", "")
+    assert Settings.load().namespace == "aft"
+
+
+def test_settings_cannot_be_changed() -> None:
+    found = Settings.load()
+    with pytest.raises(ValidationError, match="frozen"):
+        found.namespace = "other"
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("AFT_DATABSE_URL", "AFT_DATABASE_URL"),
+        ("AFT_NAME_SPACE", "AFT_NAMESPACE"),
+        ("AFT_LEVEL", "AFT_LEVELS"),
+    ],
+)
+def test_a_misspelt_variable_is_told_which_was_meant(slip: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(slip, "x")
+    with pytest.raises(ConfigError, match=f"'{slip}' is not a setting of aft; did you mean {meant}?"):
+        Settings.load()
+
+
+def test_an_unknown_variable_is_told_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_QQQQ", "x")
+    with pytest.raises(ConfigError, match="'AFT_QQQQ' is not a setting of aft; the settings are AFT_DATABASE_URL, "):
+        Settings.load()
+
+
+def test_variables_of_the_tests_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_TEST_ANYTHING", "x")
+    assert Settings.load().namespace == "aft"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"namespace": "Shop"}, "AFT_NAMESPACE is 'Shop': 'Shop' is not a namespace"),
+        ({"lease": "soon"}, "AFT_LEASE is 'soon': 'soon' is not a duration; write '250ms'"),
+        ({"lease": "100ms"}, "lease must be half a second or more"),
+        ({"grace": -1}, "AFT_GRACE is -1: -1 is not a duration between 0 and ten years"),
+        ({"immediate": -1}, "AFT_IMMEDIATE is -1: "),
+        ({"concurrency": 0}, "AFT_CONCURRENCY is 0: "),
+        ({"queue_type": "fast"}, "AFT_QUEUE_TYPE is 'fast': "),
+        ({"broker_url": "kafka://h"}, "AFT_BROKER_URL: write 'embedded', or 'amqp://user:password@host:5672/vhost'"),
+        ({"lease": "soon", "concurrency": 0}, "AFT_LEASE is 'soon'.*; AFT_CONCURRENCY is 0"),
+        ({"databse": "x"}, "AFT_DATABSE is 'x': "),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_would_be_right(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Settings.load(**given)
+
+
+# --- passwords ---
+
+
+def test_no_password_is_shown_with_the_settings() -> None:
+    found = Settings.load(database_url=DATABASE, broker_url=BROKER)
+    assert SECRET not in repr(found)
+    assert SECRET not in str(found)
+
+
+def test_a_refused_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(broker_url=f"kafka://me:{SECRET}@mq.example")
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_the_store_shows_its_url_without_the_password() -> None:
+    store = Store(DATABASE)
+    assert SECRET not in store.url
+    assert store.url == "postgresql+psycopg://me:***@db.example/aft"
+
+
+def test_a_url_under_a_wrong_name_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(database=DATABASE)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_malformed_database_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Store(f"postgresql:/me:{SECRET}@db.example/aft")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_port_that_is_no_number_is_a_wrong_setting() -> None:
+    with pytest.raises(ConfigError):
+        Store("postgresql://me@db.example:port/aft")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite://", "a database in memory cannot keep a promise"),
+        ("sqlite:///:memory:", "a database in memory cannot keep a promise"),
+        ("mysql://me@h/db", "aft does not know the database 'mysql'"),
+        ("nonsense", "that is not a database URL; write 'sqlite:///aft.db'"),
+    ],
+)
+def test_a_database_that_aft_cannot_use_is_refused_with_one_that_it_can(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Store(url)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@h/db", "postgres://me@h/db", "postgresql+psycopg://me@h/db"])
+def test_every_spelling_of_postgresql_is_taken(url: str) -> None:
+    assert Store(url).dialect == "postgresql"

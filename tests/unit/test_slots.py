@@ -1,0 +1,71 @@
+"""Claims about slots: never more are taken than there are, and who waits is told when one is free."""
+
+from __future__ import annotations
+
+import threading
+
+from aft.flows.slots import Slots
+
+
+def test_as_many_are_taken_as_are_free_and_asked_for() -> None:
+    slots = Slots(3)
+    assert slots.take(2, timeout=0) == 2
+    assert slots.take(2, timeout=0) == 1
+    assert slots.take(2, timeout=0) == 0
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    slots = Slots(1)
+    slots.take(1, timeout=0)
+    slots.give(1)
+    assert slots.take(1, timeout=0) == 1
+
+
+def test_giving_back_nothing_changes_nothing() -> None:
+    slots = Slots(2)
+    slots.give(0)
+    assert slots.take(5, timeout=0) == 2
+
+
+def test_who_waits_for_a_slot_gets_the_one_that_is_given_back() -> None:
+    slots, taken = Slots(1), list[int]()
+    slots.take(1, timeout=0)
+    waiting = threading.Thread(target=lambda: taken.append(slots.take(1, timeout=10)))
+    waiting.start()
+    slots.give(1)
+    waiting.join(10)
+    assert taken == [1]
+
+
+def test_it_is_idle_when_every_slot_is_back() -> None:
+    slots = Slots(2)
+    assert slots.wait_idle(0)
+    slots.take(2, timeout=0)
+    slots.give(1)
+    assert not slots.wait_idle(0)
+    slots.give(1)
+    assert slots.wait_idle(0)
+
+
+def test_many_threads_never_hold_more_than_there_are() -> None:
+    slots, lock = Slots(3), threading.Lock()
+    held, most = 0, 0
+
+    def work() -> None:
+        nonlocal held, most
+        for _ in range(200):
+            taken = slots.take(2, timeout=10)
+            with lock:
+                held += taken
+                most = max(most, held)
+            with lock:
+                held -= taken
+            slots.give(taken)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert 0 < most <= 3
+    assert slots.wait_idle(0)
