@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pika
+
 import aft
+from aft import names
+from aft.brokers.base import Topology
 from aft.config import Settings
 from aft.store import Store, schema
 
@@ -47,7 +51,9 @@ class Setup:
         }
 
     def close(self) -> None:
-        """Close every app that was made."""
+        """Close every app that was made, and remove the namespace's queues: a broker has only so many files."""
+        if self.broker.startswith("amqp") and self.apps:
+            forget_queues(self.broker, self.apps[0].delays().topology())
         for app in self.apps:
             app.close()
 
@@ -68,6 +74,15 @@ def dispatching(app: aft.Aft, **options: Any) -> Iterator[None]:
     """Run a dispatcher in this process for a while."""
     with app.dispatcher(**options):
         yield
+
+
+def forget_queues(url: str, topology: Topology) -> None:
+    """Remove a namespace's queues from RabbitMQ."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    for queue in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
+        channel.queue_delete(queue)
+    connection.close()
 
 
 def migrate(url: str) -> None:

@@ -178,8 +178,8 @@ def parse_url(text: str) -> URL:
     try:
         url = make_url(text)
     except (exc.ArgumentError, ValueError):
-        # Not repeated: it may hold a password.
-        raise ConfigError(f"that is not a database URL; {hint}") from None
+        shown = "that" if "@" in text else repr(text)  # it may hold a password
+        raise ConfigError(f"{shown} is not a database URL; {hint}") from None
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "postgresql+psycopg"):

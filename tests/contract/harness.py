@@ -18,12 +18,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
-import pika
-
 from aft.brokers.base import Broker, Consumer, Delivery, Topology
-from aft.brokers.rabbitmq.topology import queues
 from tests.contract.kinds import make_broker
 from tests.servers import PrivateRabbit
+from tests.setups import forget_queues
 
 #: The waits that every test's topology declares.
 SHORT, LONG = timedelta(milliseconds=400), timedelta(seconds=2)
@@ -99,11 +97,7 @@ class RabbitHarness(Harness):
     """RabbitMQ, on the server that all tests share."""
 
     def forget(self, topology: Topology) -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        channel = connection.channel()
-        for queue in queues(topology, "classic"):
-            channel.queue_delete(queue)
-        connection.close()
+        forget_queues(self.url, topology)
 
 
 class PrivateRabbitHarness(RabbitHarness, ServerHarness):

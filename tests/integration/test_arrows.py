@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -186,8 +187,8 @@ def test_a_happy_path_of_n_activities_makes_n_plus_two_commits_and_no_broker_con
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as doorbell:
         doorbell.setblocking(False)
-        production.broker = f"amqp://guest:guest@127.0.0.1:{doorbell.getsockname()[1]}/"
-        app = production.app(lease="10m")
+        nobody = f"amqp://guest:guest@127.0.0.1:{doorbell.getsockname()[1]}/"
+        app = replace(production, broker=nobody).app(lease="10m")
         order = secrets.token_hex(4)
 
         @aft.flow(name=f"straight_{count}")

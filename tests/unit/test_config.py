@@ -149,7 +149,7 @@ def test_a_port_that_is_no_number_is_a_wrong_setting() -> None:
         ("sqlite://", "a database in memory cannot keep a promise"),
         ("sqlite:///:memory:", "a database in memory cannot keep a promise"),
         ("mysql://me@h/db", "aft does not know the database 'mysql'"),
-        ("nonsense", "that is not a database URL; write 'sqlite:///aft.db'"),
+        ("nonsense", "'nonsense' is not a database URL; write 'sqlite:///aft.db'"),
     ],
 )
 def test_a_database_that_aft_cannot_use_is_refused_with_one_that_it_can(url: str, said: str) -> None:
