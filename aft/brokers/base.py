@@ -115,6 +115,10 @@ class Broker(Protocol):
         """Where it is, for people to read; without its password."""
         ...
 
+    def version(self) -> str:
+        """Tell what answers there, for people to read: ``RabbitMQ 3.13.1``. Connects; raises BrokerError."""
+        ...
+
     def declare(self, topology: Topology) -> None:
         """Make the queues exist. Idempotent; raises BrokerError when one exists with other arguments."""
         ...

@@ -158,11 +158,12 @@ class Examination:
         try:
             topology = wanted_topology(app) if ready else Topology(app.namespace, needed_waits(app))
             found = app.broker.status(topology)
+            version = app.broker.version()
         except (AftError, ValueError) as error:  # the latter: a wait that no queue can keep
             yield problem("broker", str(error), "start it, or correct AFT_BROKER_URL or --broker")
             return
         if app.settings.broker_url != "embedded":
-            yield ok("broker", f"{app.broker.url} answers")
+            yield ok("broker", f"{app.broker.url} ({version})")
         wrong = [one for one in found if is_wrong(one)]
         if not wrong:
             yield ok("queues", f"{len(found)}, as they should be")

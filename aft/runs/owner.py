@@ -171,7 +171,7 @@ def guard(
     """Check and lock in one statement that the run is ours, and change it; returns its inbox's length."""
     statement = _GUARD.where(runs.c.id == run_id, runs.c.epoch == epoch, runs.c.worker_id == worker, runs.c.seq == seq)
     if "status" in changes:
-        # The transition function decides here too: an edge that does not exist finds no row.
+        # The states decide here too: an edge that does not exist finds no row.
         statement = statement.where(runs.c.status.in_([source.value for source in sources(changes["status"])]))
     if changes:
         statement = statement.values(**changes)

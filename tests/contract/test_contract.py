@@ -306,6 +306,11 @@ class TestTopology:
         assert consumer.receive(10, 0.3) == []
 
 
+class TestVersion:
+    def test_it_tells_what_answers_there(self, broker: Broker) -> None:
+        assert broker.version().lower().startswith(("rabbitmq ", "embedded"))
+
+
 class TestExpress:
     def test_a_subscriber_hears_what_is_sent_after_it_subscribed(
         self, harness: Harness, broker: Broker, topology: Topology

@@ -621,6 +621,16 @@ def test_what_came_while_nobody_listened_is_found_on_listening_again(
 # Express
 
 
+def test_the_last_listener_leaves_no_directory_behind(tmp_path: Path) -> None:
+    database = tmp_path / "aft.db"
+    express = sockets.SocketExpress(database)
+    first, last = (express.listen(NAMESPACE, lambda body: None) for _ in range(2))
+    first()
+    assert sockets.directory_for(database).exists()
+    last()
+    assert not sockets.directory_for(database).exists()
+
+
 def test_express_reaches_another_process(broker: EmbeddedBroker, url: str) -> None:
     with child(url, "subscribe", NAMESPACE) as process:
         assert said(process) == "ready"

@@ -62,6 +62,9 @@ class EmbeddedBroker:
     def url(self) -> str:
         return self._store.url
 
+    def version(self) -> str:
+        return "embedded, in the database"
+
     def declare(self, topology: Topology) -> None:
         self._check_open()
         wanted = routes.routes_of(topology)

@@ -73,8 +73,7 @@ class SocketExpress:
         path = self._directory / f"{namespace}~{secrets.token_hex(6)}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            _make_private(self._directory)
-            listener.bind(str(path))
+            _bind(listener, path)
         except OSError as error:
             listener.close()
             raise BrokerError(f"cannot listen to express messages at {str(path)!r}: {error}") from error
@@ -85,6 +84,8 @@ class SocketExpress:
             path.unlink(missing_ok=True)
             thread.stop()
             listener.close()
+            with contextlib.suppress(OSError):
+                self._directory.rmdir()  # the last one to leave; others keep it by being in it
 
         return end
 
@@ -129,6 +130,17 @@ def _hear(thread: Background, listener: socket.socket, hear: Callable[[bytes], N
 def _sockets(directory: Path, namespace: str) -> list[Path]:
     _check_private(directory)
     return [path for path in directory.iterdir() if path.name.partition("~")[0] == namespace]
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    for _ in range(_CHANCES):
+        _make_private(path.parent)
+        try:
+            listener.bind(str(path))
+            return
+        except FileNotFoundError:
+            continue  # somebody left last, and took the directory, between these two lines
+    raise FileNotFoundError(f"{str(path.parent)!r} is removed again and again")
 
 
 def _make_private(directory: Path) -> None:

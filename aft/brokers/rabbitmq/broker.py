@@ -62,6 +62,10 @@ class RabbitBroker:
         """Where it is, without the password."""
         return str(self._address)
 
+    def version(self) -> str:
+        """Tell the server's name and version; connects."""
+        return self._surveyor.version()
+
     def declare(self, topology: Topology) -> None:
         """Make the queues exist; ValueError for a wait that no queue can keep. Idempotent."""
         self._surveyor.declare(topology)

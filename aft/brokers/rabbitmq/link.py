@@ -75,6 +75,12 @@ class Link:
         """Whether it has failed or was closed; it does not come back."""
         return self._error is not None
 
+    @property
+    def server(self) -> str:
+        """What the server calls itself, once the link is ready: ``RabbitMQ 3.13.1``."""
+        told = getattr(self._connection, "server_properties", None) or {}
+        return f"{_text(told.get('product', 'RabbitMQ'))} {_text(told.get('version', ''))}".strip()
+
     def wait(self, timeout: float) -> None:
         """Return when it is ready. Raises BrokerError when it is lost, or not ready in time (it tries on)."""
         if not self._settled.wait(max(0.0, timeout)):
@@ -235,3 +241,7 @@ class Link:
             channel.add_on_close_callback(closed)
         except Exception as error:
             answer.set_exception(explain.lost(self.address, self._error or error))
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -38,6 +38,14 @@ class Surveyor:
         self._queue_type = queue_type
         self._passive = passive
 
+    def version(self) -> str:
+        """Ask the server for its name and version."""
+        link = self._connect()
+        try:
+            return link.server
+        finally:
+            link.close()
+
     def declare(self, topology: Topology) -> None:
         """Make every queue and the express exchange exist; with ``passive`` only make sure that they do."""
         wanted = queues(topology, self._queue_type)
