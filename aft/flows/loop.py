@@ -65,8 +65,12 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise foreign_awaitable("something of asyncio")
 
-    create_future = create_task = call_soon = call_later = call_at = time = _refuse  # type: ignore[assignment]
+    create_future = call_soon = call_later = call_at = time = _refuse  # type: ignore[assignment]
     call_soon_threadsafe = run_in_executor = getaddrinfo = create_connection = _refuse  # type: ignore[assignment]
+
+    def create_task(self, coro: Any, **kwargs: Any) -> NoReturn:
+        coro.close()  # it was made for this task; unclosed, Python warns that nobody awaited it
+        self._refuse()
 
     def get_debug(self) -> bool:
         return False
