@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 .PHONY: demo test check clean
 
 demo: $(INSTALLED)
-	@there=$$(mktemp -d) && trap 'rm -rf "$$there"' EXIT && cd "$$there" && \
+	@rm -rf .demo && mkdir .demo && cd .demo && \
 	env -u AFT_DATABASE_URL -u AFT_BROKER_URL -u AFT_NAMESPACE \
 	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval"
 
@@ -29,7 +29,7 @@ check: $(INSTALLED_DEV)
 	@"$(BIN)/lint-imports"
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(VENV)/bin/pip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Running
-    from aft.app import Aft, NoWorkerWarning, Role, Run
+    from aft.app import Aft, NoWorkerWarning, ParkedWarning, Role, Run
     from aft.compensation.registry import UNKNOWN, Unknown
     from aft.config import Settings
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 #: Where each public name lives. They are imported when first asked for: `aft --help` needs none of them.
 _HOMES = {
-    "aft.app": ["Aft", "NoWorkerWarning", "Role", "Run"],
+    "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run"],
     "aft.compensation.registry": ["UNKNOWN", "Unknown"],
     "aft.config": ["Settings"],
     "aft.errors": [
@@ -114,6 +114,7 @@ __all__ = [
     "NoWorkerWarning",
     "NotMigrated",
     "OrderRefused",
+    "ParkedWarning",
     "Recoverable",
     "ReplayDiverged",
     "Role",

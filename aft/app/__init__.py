@@ -2,6 +2,6 @@
 
 from aft.app.aft import Aft
 from aft.app.process import DispatcherProcess, Role
-from aft.app.run import NoWorkerWarning, Run
+from aft.app.run import NoWorkerWarning, ParkedWarning, Run
 
-__all__ = ["Aft", "DispatcherProcess", "NoWorkerWarning", "Role", "Run"]
+__all__ = ["Aft", "DispatcherProcess", "NoWorkerWarning", "ParkedWarning", "Role", "Run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from typing import Any, ParamSpec, TypeVar
@@ -30,6 +31,9 @@ from aft.telemetry import RunStarted
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Seconds that closing waits for each attempt that was given up and has not returned.
+GIVEN_UP = 5.0
+
 
 class Aft(Parts):
     """Starts runs and looks after them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
@@ -48,6 +52,9 @@ class Aft(Parts):
         super().__init__(settings, registry, clock or SystemClock())
         self._lock = threading.Lock()
         self._tools: Tools | None = None
+        self._pid = os.getpid()
+        #: Threads of attempts that were given up; they may still have an effect, which must not be lost.
+        self._abandoned: list[threading.Thread] = []
 
     @classmethod
     def from_env(cls) -> Aft:
@@ -76,7 +83,7 @@ class Aft(Parts):
         for row in tools.holdings.claim(begin):
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
             try:
-                Runner(tools).run(row, fresh=True)
+                self._abandoned += Runner(tools).run(row, fresh=True)
             finally:
                 tools.holdings.let_go(row.id)
         return Run(self, found[0].id)
@@ -147,8 +154,10 @@ class Aft(Parts):
         """Let go of everything: the lease, threads, connections. Harmless twice."""
         with self._lock:
             tools, self._tools = self._tools, None
+        for thread in self._abandoned:
+            thread.join(GIVEN_UP)
         try:
-            if tools is not None:
+            if tools is not None and self._pid == os.getpid():
                 tools.lease.end()
         finally:
             super().close()
@@ -162,6 +171,10 @@ class Aft(Parts):
     def _own_tools(self) -> Tools:
         """The tools for runs that this process starts itself: a worker, made when first needed."""
         with self._lock:
+            if self._pid != os.getpid():
+                # A fork: connections, lease and heartbeat are the parent's.
+                self.store.engine.dispose(close=False)
+                self._tools, self._pid = None, os.getpid()
             if self._tools is None:
                 self.check()
                 tools = self.make_tools(self.make_lease())

@@ -36,6 +36,10 @@ class NoWorkerWarning(UserWarning):
     """Given when somebody waits for a run whose flow no live worker knows."""
 
 
+class ParkedWarning(UserWarning):
+    """Given when somebody waits for a run that waits for a person."""
+
+
 class Run:
     """One durable execution of a flow. Thread-safe."""
 
@@ -62,7 +66,7 @@ class Run:
             return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for its end and return the flow's result.
+        """Wait for its end and return the flow's result; one that is parked is waited for, too, with a warning.
 
         Raises FlowCompensated, FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout``
         seconds, which changes nothing about the run.
@@ -124,7 +128,8 @@ class Run:
 
     def _warn_if_nobody_knows(self, row: RunRow) -> None:
         if row.status is Status.PARKED:
-            warnings.warn(f"run {row.id} is parked and waits for a person: {row.reason}", NoWorkerWarning, stacklevel=3)
+            why = f"run {row.id} is parked and waits for a person: {row.reason}"
+            warnings.warn(why, ParkedWarning, stacklevel=3)
         elif row.worker_id is None and not self._somebody_knows(row):
             warnings.warn(
                 f"run {row.id} waits for a worker, and no live one knows flow {row.flow}@{row.version}; "

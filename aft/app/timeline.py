@@ -65,7 +65,7 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
         story += _of_fault(fault)
     for deed in audit.of_run(connection, run_id):
         story.append(Happening(deed.at, What.DEED, None, deed.action, f"by {deed.actor}: {deed.note or 'no note'}"))
-    story += _of_end(row)
+    story += _of_end(row, told=any(happening.what is What.PARKED for happening in story))
     # The sort is stable: what happened in one transaction stays in the order in which it is told here.
     return row, sorted(story, key=lambda happening: happening.at)
 
@@ -91,6 +91,8 @@ def _of_fault(fault: Fault) -> list[Happening]:
     if fault.kind is FaultKind.ABORT:
         return [Happening(fault.raised_at, What.ABORTED, None, fault.name, fault.message)]
     story = [Happening(fault.raised_at, What.FAULT, fault.path, fault.name, str(fault))]
+    if fault.kind is FaultKind.FLOW and fault.state is not FaultState.FINAL:
+        return [Happening(fault.raised_at, What.PARKED, None, fault.name, str(fault))]
     if fault.decided_at is None:
         return story
     # Two clocks, the worker's and the database's: a decision is never told before its fault.
@@ -98,13 +100,15 @@ def _of_fault(fault: Fault) -> list[Happening]:
     if fault.level is not None:
         told = f"level {fault.level}, try {fault.try_in_level}: {fault.verdict}"
         story.append(Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue))
+    elif fault.kind is FaultKind.COMPENSATOR:
+        story.append(Happening(at, What.PARKED, fault.path, fault.name, fault.verdict or ""))
     elif fault.state is FaultState.FINAL:
         story.append(Happening(at, What.FINAL, fault.path, fault.name, fault.verdict or "", queue=fault.queue))
     return story
 
 
-def _of_end(row: RunRow) -> list[Happening]:
-    if row.status is Status.PARKED:
+def _of_end(row: RunRow, *, told: bool) -> list[Happening]:
+    if row.status is Status.PARKED and not told:
         return [Happening(row.updated_at, What.PARKED, None, row.flow, row.reason or "")]
     if row.ended_at is not None:
         return [Happening(row.ended_at, What.ENDED, None, row.status.value, row.result or "")]

@@ -7,7 +7,7 @@ import click
 from aft.cli import shapes
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import Column, json_option, moment, print_json, print_table, say, shorten
+from aft.cli.output import Column, json_option, print_json, print_table, say, shorten
 from aft.compensation import stack as frames
 from aft.compensation.stack import PENDING, Frame
 
@@ -52,8 +52,8 @@ def _print(owed: list[Frame]) -> None:
         Column("STATE"),
         Column("ACTIVITY", flexible=True),
         Column("COMPENSATOR", flexible=True),
-        Column("PUSHED UTC"),
         Column("ARGUMENTS", flexible=True),
+        Column("RESULT", flexible=True),
     ]
     noted = any(one.note for one in owed)
     if noted:
@@ -66,7 +66,7 @@ def _cells(one: Frame) -> list[str]:
         one.state.value,
         one.activity,
         one.compensator,
-        moment(one.pushed_at),
         shorten(one.args or "", MOST_VALUE),
+        shorten(one.value if one.value is not None else "unknown", MOST_VALUE),
         shorten(one.note or "", MOST_VALUE),
     ]

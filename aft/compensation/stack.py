@@ -122,11 +122,13 @@ def complete(connection: Connection, run_id: RunId, path: StepPath, seq: int) ->
     )
 
 
-def top(connection: Connection, run_id: RunId, scope: str = "", *, late: bool = False) -> Frame | None:
-    """Return the topmost frame that is owed, under a savepoint if one is named; ``late`` ones only if so asked."""
+def top(connection: Connection, run_id: RunId, scope: str = "", *, path: str = "", late: bool = False) -> Frame | None:
+    """Return the topmost frame that is owed: of all, under a savepoint, of one step, or of the late ones."""
     statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(frames.c.seq.desc()).limit(1)
     if scope:
         statement = statement.where((frames.c.scope == scope) | frames.c.scope.startswith(scope + ".", autoescape=True))
+    if path:
+        statement = statement.where(frames.c.path == path)
     if late:
         statement = statement.where(frames.c.state == FrameState.LATE.value)
     row = connection.execute(statement).one_or_none()

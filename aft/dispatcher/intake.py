@@ -179,7 +179,15 @@ class Intake:
             self._set_run(connection, fault, wake_id=fault.id, due_at=now(), sweep_at=later(self._grace))
         else:
             self._mark(connection, decision, FaultState.PARKED)
-            self._set_run(connection, fault, status=Status.PARKED, reason=_reason(fault, chosen))
+            self._set_run(
+                connection,
+                fault,
+                status=Status.PARKED,
+                reason=_reason(fault, chosen),
+                wake_id=None,
+                due_at=None,
+                sweep_at=None,
+            )
         if decision.queue is None:
             return []
         kind = Kind.COMPENSATE if isinstance(chosen, GiveUp) else Kind.RESUME

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, exists, select, update
 
 from aft import names
 from aft.clock import Clock
@@ -20,6 +20,7 @@ from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.dispatcher.intake import Intake
 from aft.envelope import Message
+from aft.errors import AftError
 from aft.fault import FaultState
 from aft.ids import OrderId, new_id
 from aft.recovery.relay import Relay
@@ -30,7 +31,7 @@ from aft.runs.states import Status
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
 from aft.store.tables import faults, runs, workers
-from aft.telemetry import EffectLate, RunParked, Telemetry
+from aft.telemetry import EffectLate, RunParked, ServiceFailed, Telemetry, logger
 
 #: Rows of each kind that one round looks at.
 BATCH = 200
@@ -90,14 +91,31 @@ class Sweeper:
                 faults.c.namespace == self._namespace,
                 faults.c.state == FaultState.OPEN.value,
                 runs.c.worker_id.is_(None),
-                faults.c.raised_at <= later(-self._grace.total_seconds()),
+                # The database's clock, unlike the fault's own time: it was written in the same transaction.
+                runs.c.updated_at <= later(-self._grace.total_seconds()),
             )
             .order_by(faults.c.raised_at)
             .limit(BATCH)
         )
         with self._store.read() as connection:
             ids = list(connection.execute(statement).scalars())
-        return len(self._intake.decide(ids)) if ids else 0
+        try:
+            return len(self._intake.decide(ids)) if ids else 0
+        except AftError:
+            raise
+        except Exception:
+            # One of them cannot be decided; the others can.
+            return self._decide_apart(ids)
+
+    def _decide_apart(self, ids: list[str]) -> int:
+        decided = 0
+        for fault_id in ids:
+            try:
+                decided += len(self._intake.decide([fault_id]))
+            except Exception as error:
+                logger.exception("fault cannot be decided: fault=%s", fault_id)
+                self._telemetry.emit(ServiceFailed(service="sweep", why=f"fault {fault_id}: {error!r}"))
+        return decided
 
     def rescue_orphans(self) -> int:
         """Take runs away from workers whose lease is over."""
@@ -144,6 +162,7 @@ class Sweeper:
                 runs.c.worker_id.is_(None),
                 runs.c.wake_id.is_(None),
                 runs.c.status == found.status.value,
+                ~_in_trouble(),
             )
             .values(
                 seq=runs.c.seq + 1,
@@ -180,6 +199,7 @@ class Sweeper:
             runs.c.worker_id.is_(None),
             runs.c.wake_id.is_(None),
             runs.c.status == found.status.value,
+            ~_in_trouble(),
         )
         changes = {"status": Status.PARKED.value, "reason": _reason(found), "updated_at": now()}
         return bool(connection.execute(statement.values(**changes)).rowcount)
@@ -189,6 +209,12 @@ class Sweeper:
         self._telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
         if fate is Fate.PARK:
             self._telemetry.emit(RunParked(run=effect.run_id, reason=_reason(found)))
+
+
+def _in_trouble() -> ColumnElement[bool]:
+    """Whether a fault of the run awaits a decision, a try or a person: one late effect after the other."""
+    live = [state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.PARKED)]
+    return exists().where(faults.c.run_id == runs.c.id, faults.c.state.in_(live))
 
 
 def _any_expired(connection: Connection, namespace: str) -> bool:

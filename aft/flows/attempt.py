@@ -21,7 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from aft import durations
 from aft.clock import Clock
-from aft.errors import StoreError
+from aft.errors import Recoverable, StoreError
 from aft.flows import context
 from aft.flows.context import AttemptContext, Current
 from aft.flows.failures import passes
@@ -111,7 +111,8 @@ class Performer:
                 owner.write_in(connection, attempt.record(value))
         except StoreError as error:
             if not owner.settle_unknown():
-                raise Raised(error) from error
+                # Nothing of it remains; a trouble of the database that may pass is no reason to undo the run.
+                raise Raised(Recoverable(str(error)) if error.transient else error) from error
             return
         owner.seq += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
@@ -101,6 +101,15 @@ class Execution:
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run an async flow: it may await activities only, one at a time."""
+        try:
+            return self._send_outcomes(coroutine)
+        finally:
+            # Closed here, where its code still counts as the flow's: left to the garbage collector, an activity in
+            # its `finally` would be called as a plain function.
+            with suppress(Leave):
+                coroutine.close()
+
+    def _send_outcomes(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop = FlowLoop()  # type: ignore[abstract]  # abstract for type checkers only
         value: Any = None
         error: BaseException | None = None
@@ -188,6 +197,8 @@ class Execution:
             entry = self._replay.take(path, EntryKind.ACTIVITY, activity.name)
             if entry is None:
                 entry = self._execute(activity, path, scope.path, encoded)
+            if entry.outcome is Outcome.FAILED:
+                self._undo_armed(entry)
             self._now = entry.recorded_at
             if entry.outcome is Outcome.OK:
                 return activity.result.decode(entry.value or "null")
@@ -198,6 +209,9 @@ class Execution:
             self._leave(Leave(str(error), lost=error))
         except (ReplayDiverged, CodecError) as error:
             self.park(error)
+        except BaseException as error:
+            # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were the activity's failure.
+            self._leave(Leave(repr(error), lost=error))
         raise failure
 
     def _execute(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Entry:
@@ -210,6 +224,12 @@ class Execution:
         if fault is not None:
             return self._stepper.record_failure(activity, path, scope, args, fault)
         return self._stepper.execute(activity, path, scope, args)
+
+    def _undo_armed(self, entry: Entry) -> None:
+        """Undo a started activity that failed for good, before the flow hears of it and may take another way."""
+        if self._stepper.is_armed(entry.path):
+            failure = self._failure(entry)
+            unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=entry.path)
 
     def _failure(self, entry: Entry) -> Exception:
         tools = self._stepper.tools
@@ -232,8 +252,8 @@ class Execution:
             self._stepper.record_undone(path, scope, name)
         except Leave as leave:
             self._leave(leave)
-        except (Fenced, StoreError) as lost:
-            self._leave(Leave(str(lost), lost=lost))
+        except BaseException as lost:
+            self._leave(Leave(repr(lost), lost=lost))
 
 
 def _is_refusal(error: Exception) -> bool:

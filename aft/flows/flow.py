@@ -78,7 +78,7 @@ class Flow(Generic[P, R]):
         if context.flow_context() is not None:
             raise DefinitionError(
                 f"flow {self.name!r} was called inside a run; child flows are not supported yet. "
-                "Call its function through an activity, or start it as a run of its own from one"
+                "Make what both share a plain function, or start it as a run of its own from an activity"
             )
         return self.fn(*args, **kwargs)
 

@@ -13,7 +13,7 @@ class Leave(BaseException):
     What had to be written is written; ``lost`` is what kept it from being so.
     """
 
-    def __init__(self, why: str, *, lost: Exception | None = None) -> None:
+    def __init__(self, why: str, *, lost: BaseException | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.lost = lost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -25,7 +25,10 @@ class LoopThread:
         The caller's context variables go with it.
         """
         bounded = coroutine if timeout is None else asyncio.wait_for(coroutine, timeout)
-        return asyncio.run_coroutine_threadsafe(bounded, self._started()).result()
+        value, ending = asyncio.run_coroutine_threadsafe(_contain(bounded), self._started()).result()
+        if ending is not None:
+            raise ending
+        return value
 
     def close(self) -> None:
         """End the loop and its thread; what still runs is cancelled. Harmless twice."""
@@ -54,6 +57,14 @@ class LoopThread:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _contain(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """Keep ``sys.exit()`` and Ctrl-C inside: let out of a task they would end the loop, with all that runs on it."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 class FlowLoop(asyncio.AbstractEventLoop):

@@ -20,9 +20,8 @@ class Orphanage:
             orphans = tools.holdings.orphans(connection, worker)
         if not orphans:
             return
+        # Published by a relay: this is the heartbeat's thread, which must not wait for a broker.
         with tools.store.write() as connection:
-            events, written = rescue_orphans(connection, tools.namespace, tools.clock.now(), worker, orphans)
+            events = rescue_orphans(connection, tools.namespace, tools.clock.now(), worker, orphans)
         for event in events:
             tools.telemetry.emit(event)
-        if tools.send is not None:
-            tools.send(written)

@@ -59,6 +59,8 @@ class Registry:
     def flow(self, name: str, version: int | None = None) -> Flow[Any, Any]:
         """Return a flow, the newest version if none is named, or raise UnknownFlow."""
         versions = [key for key in self._flows if key[0] == name and version in (None, key[1])]
+        if not versions and name in self._activities:
+            raise UnknownFlow(f"{name!r} is an activity, not a flow; a run is of a flow, which calls activities")
         if not versions:
             raise UnknownFlow(_unknown("flow", name, version, {key[0] for key in self._flows}))
         return self._flows[max(versions)]

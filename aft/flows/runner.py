@@ -57,9 +57,11 @@ class Runner:
             self._lost(owner, error)
         return stepper.performer.abandoned
 
-    def _lost(self, owner: Owner, error: Exception) -> None:
+    def _lost(self, owner: Owner, error: BaseException) -> None:
         """Something could not be written: if it never can be, a person must see it; else lease and sweeper act."""
         tools, row = self._tools, owner.run
+        if not isinstance(error, Fenced | StoreError):
+            raise error
         if isinstance(error, StoreError) and not error.transient and owner.holds():
             place = Place(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
             state = FaultState.PARKED
@@ -87,12 +89,20 @@ class Runner:
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
         row = stepper.owner.run
         if row.ended_as is not None:
-            unwind(stepper, None, None, late=True)
-            writing.release(self._tools, stepper.owner)
+            self._settle_late(stepper)
         elif row.status is Status.COMPENSATING:
             self._unwind(stepper)
         else:
             self._play(stepper, entries)
+
+    def _settle_late(self, stepper: Stepper) -> None:
+        """Undo what arrived after the end; one that a person let go makes it a run that was not fully undone."""
+        owner = stepper.owner
+        unwind(stepper, None, None, late=True)
+        if owner.run.ended_as is Status.COMPENSATED and self._any_skipped(owner):
+            writing.end(self._tools, owner, Status.FAILED, settles=stepper.live_faults())
+        else:
+            writing.release(self._tools, owner, settles=stepper.live_faults())
 
     # Forward ----------------------------------------------------------------------------------------------------
 
@@ -150,10 +160,12 @@ class Runner:
     def _unwind(self, stepper: Stepper) -> None:
         owner = stepper.owner
         unwind(stepper, stepper.cause or self._cause(owner), None)
-        with self._tools.store.read() as connection:
-            skipped = stack.any_skipped(connection, owner.run_id)
-        status = Status.FAILED if skipped else Status.COMPENSATED
+        status = Status.FAILED if self._any_skipped(owner) else Status.COMPENSATED
         writing.end(self._tools, owner, status, settles=stepper.live_faults())
+
+    def _any_skipped(self, owner: Owner) -> bool:
+        with self._tools.store.read() as connection:
+            return stack.any_skipped(connection, owner.run_id)
 
     def _cause(self, owner: Owner) -> Fault | None:
         with self._tools.store.read() as connection:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from aft.compensation import stack
 from aft.compensation.registry import UNKNOWN, Compensator
@@ -34,6 +35,8 @@ from aft.runs.owner import Owner
 from aft.runs.states import Status
 from aft.telemetry import ActivityRecorded, AttemptStarted, EffectLate, FrameCompensated
 
+#: Seconds for which a late effect is tried to be kept while the database is away; then only the log knows of it.
+LATE_PATIENCE = 300.0
 #: Encodes a value and returns what writes it in the owner's transaction.
 Record = Callable[[Any], Callable[[Connection, int], None]]
 
@@ -76,6 +79,10 @@ class Stepper:
         """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
         fault = self._faults.get(path)
         return fault if fault is not None and fault.state is FaultState.FINAL else None
+
+    def is_armed(self, path: StepPath) -> bool:
+        """Tell whether a step was started and its frame is still armed."""
+        return path in self._armed
 
     def live_faults(self) -> list[str]:
         """The faults that are neither settled nor final: the run has gone past them, or will be asked about anew."""
@@ -241,6 +248,7 @@ class Stepper:
         def settle(connection: Connection, seq: int) -> None:
             stack.settle(connection, self.owner.run_id, frame.seq, FrameState.UNDONE)
             self._settle(connection, path, FaultState.RESOLVED)
+            self._armed.discard(frame.path)
 
         wanted = compensator.arguments(offered)
         policy = compensator_policy(activity, compensator)
@@ -335,12 +343,21 @@ class Stepper:
                 args=args,
                 value=activity.result.encode(value, "result"),
             )
-            with self.tools.store.write() as connection:
-                late.write(connection, effect)
+            self._keep(effect)
             fate = "kept"
         except (StoreError, CodecError) as error:
             fate = f"unknown: {error}"
         self.tools.telemetry.emit(EffectLate(run=self.owner.run_id, path=path, activity=activity.name, fate=fate))
+
+    @retry(
+        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
+        stop=stop_after_delay(LATE_PATIENCE),
+        wait=wait_random_exponential(multiplier=0.05, max=5.0),
+        reraise=True,
+    )
+    def _keep(self, effect: LateEffect) -> None:
+        with self.tools.store.write() as connection:
+            late.write(connection, effect)
 
     def _failures(self, path: StepPath) -> int:
         fault = self._faults.get(path)

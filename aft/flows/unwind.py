@@ -25,10 +25,16 @@ from aft.runs.states import Status
 
 
 def unwind(
-    stepper: Stepper, cause: Fault | None, status: Status | None, *, scope: str = "", late: bool = False
+    stepper: Stepper,
+    cause: Fault | None,
+    status: Status | None,
+    *,
+    scope: str = "",
+    path: str = "",
+    late: bool = False,
 ) -> None:
     """Undo what is owed; ``status`` is what a failing compensator makes of the run, None: no change."""
-    while (frame := _top(stepper, scope, late)) is not None:
+    while (frame := _top(stepper, scope, path, late)) is not None:
         activity, compensator = _resolve(stepper, frame)
         try:
             stepper.undo(frame, activity, compensator, cause, status)
@@ -36,10 +42,10 @@ def unwind(
             _park(stepper, frame, f"its stored arguments no longer fit the code: {error}")
 
 
-def _top(stepper: Stepper, scope: str, late: bool) -> Frame | None:
+def _top(stepper: Stepper, scope: str, path: str, late: bool) -> Frame | None:
     owner = stepper.owner
     with owner.store.read() as connection:
-        return stack.top(connection, owner.run_id, scope, late=late)
+        return stack.top(connection, owner.run_id, scope, path=path, late=late)
 
 
 def _resolve(stepper: Stepper, frame: Frame) -> tuple[Activity[Any, Any], Compensator]:

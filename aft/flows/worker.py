@@ -26,6 +26,7 @@ from aft.recovery import door
 from aft.recovery.service import Service
 from aft.runs import owner
 from aft.runs.holdings import Expect
+from aft.runs.owner import LeaseOver
 from aft.runs.rows import RunRow
 from aft.store.moments import now
 from aft.store.tables import runs
@@ -115,6 +116,8 @@ class Worker:
     def _claim(self, wakes: list[tuple[RunId, str]], expect: Expect) -> list[RunRow]:
         if not wakes:
             return []
+        if not self._leased():
+            raise LeaseOver("the lease ran out while messages were awaited")
         expect({run for run, _ in wakes})
         with self._tools.store.write() as connection:
             return owner.claim(connection, self._tools.lease.worker, wakes, self._known)

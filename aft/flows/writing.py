@@ -12,7 +12,7 @@ write               leaves behind                                       who goes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy import Connection
 
@@ -86,20 +86,23 @@ def park(tools: Tools, owner: Owner, reason: str, fault: Fault, replaces: Sequen
 
 def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, settles: Sequence[str] = ()) -> None:
     """Bring the run to its end; faults that still stand are settled by it."""
+    changes = {} if result is None else {"result": result}
+    owner.write(_settling(settles), status=status, ended_as=status.value, ended_at=now(), **_NO_OWNER, **changes)
+    tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
 
+
+def release(tools: Tools, owner: Owner, settles: Sequence[str]) -> None:
+    """Let go of an ended run whose late effects are settled."""
+    owner.write(_settling(settles), **_NO_OWNER)
+    tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
+
+
+def _settling(settles: Sequence[str]) -> Callable[[Connection, int], None]:
     def then(connection: Connection, seq: int) -> None:
         if settles:
             faults.settle(connection, settles, FaultState.RESOLVED)
 
-    changes = {} if result is None else {"result": result}
-    owner.write(then, status=status, ended_as=status.value, ended_at=now(), **_NO_OWNER, **changes)
-    tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
-
-
-def release(tools: Tools, owner: Owner) -> None:
-    """Let go of an ended run whose late effects are settled."""
-    owner.write(lambda connection, seq: None, **_NO_OWNER)
-    tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
+    return then
 
 
 def _announce(tools: Tools, connection: Connection, queue: str, message: Message) -> list[OutboxRow]:

@@ -14,7 +14,7 @@ from aft.errors import BrokerError, StoreError, Unroutable
 from aft.runs import quarantine
 from aft.store import Store, outbox
 from aft.store.outbox import OutboxRow
-from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry
+from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
 
 #: Rows that one round of the relay takes.
 BATCH = 500
@@ -54,9 +54,9 @@ class Relay:
         """Publish rows right after their commit; if that cannot be done now, it is the relay's to do later."""
         try:
             self.send(rows)
-        except (BrokerError, StoreError):
-            # Not lost: the rows are in the outbox, and free when our hold on them is over.
-            return
+        except Exception as error:
+            # Whatever it was: the state has committed, and the rows are in the outbox, free when our hold is over.
+            logger.debug("published later, by the relay: %r", error)
 
     def run_once(self) -> int:
         """Publish what nobody holds; tells how many. Reads only, when there is nothing."""

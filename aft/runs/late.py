@@ -3,10 +3,10 @@
 Writing one is the one write without an epoch: the former owner has no right to the run any more, but what it did is
 done. The sweeper settles each, whatever has become of the run by then:
 
-- the same step was recorded under the same key: the effect is the recorded one; dropped;
+- the same step was recorded under the same key, and stands: the effect is the recorded one; dropped;
 - the run goes on: it may still record that step; looked at again later;
-- the run has ended without it: its compensator undoes it, as a frame of its own (``late``); a step without
-  compensator parks the run, "late effect".
+- the run has ended without it, or had undone that step before the effect arrived: its compensator undoes it, as a
+  frame of its own (``late``); a step without compensator parks the run, "late effect".
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, exists, insert, select, update
 
 from aft.ids import RunId, StepPath, new_id
 from aft.runs.journal import Outcome
 from aft.runs.states import ENDS, Status
 from aft.store.moments import now
-from aft.store.tables import journal, late_effects, runs
+from aft.store.tables import frames, journal, late_effects, runs
 
 
 class Fate(StrEnum):
@@ -59,6 +59,7 @@ class Found:
     owned: bool
     recorded: Outcome | None
     recorded_generation: int | None
+    undone: bool = False  # the recorded step's frame was taken off, maybe before this effect arrived
 
 
 _FIELDS = tuple(LateEffect.__slots__)
@@ -72,7 +73,14 @@ def write(connection: Connection, effect: LateEffect) -> None:
 
 def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]:
     """Return late effects that can be settled now, oldest first, locked against other sweepers."""
-    recorded = (journal.c.outcome == Outcome.OK.value) & (journal.c.key_generation == late_effects.c.key_generation)
+    undone = exists().where(
+        frames.c.run_id == late_effects.c.run_id,
+        frames.c.path == late_effects.c.path,
+        frames.c.settled_at.is_not(None),
+    )
+    stands = (
+        (journal.c.outcome == Outcome.OK.value) & ~undone & (journal.c.key_generation == late_effects.c.key_generation)
+    )
     ended = runs.c.status.in_([status.value for status in ENDS]) & runs.c.worker_id.is_(None)
     statement = (
         select(
@@ -81,10 +89,11 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
             runs.c.worker_id,
             journal.c.outcome,
             journal.c.key_generation.label("recorded_generation"),
+            undone.label("undone"),
         )
         .join(runs, runs.c.id == late_effects.c.run_id)
         .outerjoin(journal, (journal.c.run_id == late_effects.c.run_id) & (journal.c.path == late_effects.c.path))
-        .where(late_effects.c.namespace == namespace, late_effects.c.state == "open", recorded | ended)
+        .where(late_effects.c.namespace == namespace, late_effects.c.state == "open", stands | ended)
         .order_by(late_effects.c.at)
         .limit(limit)
         .with_for_update(skip_locked=True, of=late_effects)
@@ -97,6 +106,7 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
             owned=row.worker_id is not None,
             recorded=None if row.outcome is None else Outcome(row.outcome),
             recorded_generation=row.recorded_generation,
+            undone=row.undone,
         )
         for row in connection.execute(statement)
     ]
@@ -104,7 +114,8 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
 
 def decide(found: Found) -> Fate:
     """Say what becomes of a late effect."""
-    if found.recorded is Outcome.OK and found.recorded_generation == found.effect.key_generation:
+    same = found.recorded is Outcome.OK and found.recorded_generation == found.effect.key_generation
+    if same and not found.undone:
         return Fate.DROP
     if not found.status.ended or found.owned:
         return Fate.WAIT

@@ -7,6 +7,7 @@ exist together or not at all; the run stays ``parked`` until a worker has taken 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,7 +38,7 @@ class Person:
 
 def retry(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
     """Let a parked run try again what it was parked for."""
-    _give(connection, run, Verb.RETRY, {}, by, at, grace)
+    _give(connection, run, Verb.RETRY, dict, by, at, grace)
 
 
 def skip_frame(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
@@ -53,23 +54,27 @@ def frame_done(connection: Connection, run: RunRow, by: Person, at: datetime, gr
 def _settle_frame(connection: Connection, run: RunRow, verb: Verb, by: Person, at: datetime, grace: timedelta) -> None:
     if not (by.note or "").strip():
         raise OrderRefused(f"to {verb.value} a frame of run {run.id} needs a note that says why")
-    parked = connection.execute(
-        select(faults.c.path).where(
-            faults.c.run_id == run.id,
-            faults.c.state == FaultState.PARKED.value,
-            faults.c.kind == FaultKind.COMPENSATOR.value,
-        )
-    ).scalar()
-    if run.status is Status.PARKED and parked is None:
+    _give(connection, run, verb, lambda: _parked_frame(connection, run, by), by, at, grace)
+
+
+def _parked_frame(connection: Connection, run: RunRow, by: Person) -> dict[str, Any]:
+    # Asked after the run's row is locked: the frame that it is parked for cannot change any more.
+    statement = select(faults.c.path).where(
+        faults.c.run_id == run.id,
+        faults.c.state == FaultState.PARKED.value,
+        faults.c.kind == FaultKind.COMPENSATOR.value,
+    )
+    path = connection.execute(statement.order_by(faults.c.id.desc()).limit(1)).scalar()
+    if path is None:
         raise OrderRefused(f"run {run.id} is not parked for a compensator: {run.reason}; `retry` is what it can do")
-    _give(connection, run, verb, {"path": parked, "note": by.note}, by, at, grace)
+    return {"path": path, "note": by.note}
 
 
 def _give(
     connection: Connection,
     run: RunRow,
     verb: Verb,
-    payload: dict[str, Any],
+    payload: Callable[[], dict[str, Any]],
     by: Person,
     at: datetime,
     grace: timedelta,
@@ -89,7 +94,7 @@ def _give(
     ).scalar()
     if seq is None:
         raise OrderRefused(_why_not(connection, run))
-    inbox.append(connection, run.id, seq, order, verb, payload, by.name)
+    inbox.append(connection, run.id, seq, order, verb, payload(), by.name)
     audit.write(connection, run.id, by.name, verb.value, by.note)
     message = Message.about_order(run.id, order, at)
     outbox.put(connection, run.namespace, [(names.resume(run.namespace), message.encode())])

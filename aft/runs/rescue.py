@@ -46,23 +46,24 @@ def rescue_expired(
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
-    return _rescue(connection, namespace, at, expired)
+    return _rescue(connection, namespace, at, expired, hold=HOLD)
 
 
 def rescue_orphans(
     connection: Connection, namespace: str, at: datetime, worker: WorkerId, orphans: Sequence[tuple[RunId, int]]
-) -> tuple[list[RunRescued], list[OutboxRow]]:
-    """Take away runs that a living worker owns, in these epochs, and does not execute."""
+) -> list[RunRescued]:
+    """Take away runs that a living worker owns, in these epochs, and does not execute; the relay publishes."""
     found = (
         select(*_COLUMNS)
         .where(tuple_(runs.c.id, runs.c.epoch).in_(orphans), runs.c.worker_id == worker)
         .with_for_update(skip_locked=True)
     )
-    return _rescue(connection, namespace, at, found)
+    events, _ = _rescue(connection, namespace, at, found, hold=0.0)
+    return events
 
 
 def _rescue(
-    connection: Connection, namespace: str, at: datetime, found: Select[Any]
+    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
@@ -84,7 +85,7 @@ def _rescue(
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
         events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id))
-    return events, outbox.put(connection, namespace, messages, hold=HOLD)
+    return events, outbox.put(connection, namespace, messages, hold=hold)
 
 
 def _abort(run_id: RunId, flow: str, epoch: int, worker: str, at: datetime) -> Fault:

@@ -28,7 +28,8 @@ class Status(StrEnum):
 #: States in which nothing more happens by itself.
 ENDS = frozenset({Status.COMPLETED, Status.COMPENSATED, Status.FAILED, Status.CANCELLED})
 
-#: Every edge. An ended run is parked only for an effect that arrived late, and returns to its end from there.
+#: Every edge. An ended run is parked only for an effect that arrived late, and returns to its end from there; one that
+#: was compensated becomes failed, if a person lets the undoing of that effect go.
 EDGES: dict[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(
         {
@@ -67,7 +68,7 @@ EDGES: dict[Status, frozenset[Status]] = {
     ),
     Status.PARKED: frozenset({Status.RUNNING, Status.COMPENSATING, Status.RECOVERING, *ENDS}),
     Status.COMPLETED: frozenset({Status.COMPENSATING, Status.PARKED}),
-    Status.COMPENSATED: frozenset({Status.PARKED}),
+    Status.COMPENSATED: frozenset({Status.PARKED, Status.FAILED}),
     Status.FAILED: frozenset({Status.PARKED}),
     Status.CANCELLED: frozenset({Status.PARKED}),
 }

@@ -174,7 +174,7 @@ def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
 
 def parse_url(text: str) -> URL:
     """Read a database URL, or raise ConfigError that says what would be right."""
-    hint = "write 'sqlite:///aft.db' or 'postgresql+psycopg://user@host/database' (AFT_DATABASE_URL)"
+    hint = "write 'sqlite:///aft.db' or 'postgresql://user:password@host/database' (AFT_DATABASE_URL)"
     try:
         url = make_url(text)
     except (exc.ArgumentError, ValueError):

@@ -79,7 +79,9 @@ class Lease:
 
     def holds(self, worker: WorkerId | None) -> bool:
         """Tell whether this worker may start something: it is who we are, and its lease is not over by our clock."""
-        return worker == self.worker and self._clock.ticks() < self._deadline
+        # Read before the worker: a new deadline is set after a new worker, so an old worker never gets the new one.
+        deadline = self._deadline
+        return worker == self.worker and self._clock.ticks() < deadline
 
     def renew(self) -> None:
         """Send one heartbeat; become another worker if it comes too late, or if nobody knows us any more."""

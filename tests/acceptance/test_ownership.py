@@ -124,7 +124,7 @@ def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup:
     order = secrets.token_hex(4)
     app = setup.app(lease="1s", grace="5m")
     run = app.submit(shop.buy, order)
-    dispatcher = app.dispatcher(only=["intake", "sweep", "work"])
+    dispatcher = app.dispatcher()
     with app.store.write() as connection:  # before the dispatcher's own services could take it
         claimed = owner.claim(connection, dispatcher._lease.worker, [(run.id, run.row.wake_id or "")], [("buy", 1)])
         assert len(claimed) == 1

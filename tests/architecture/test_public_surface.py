@@ -35,6 +35,7 @@ PUBLIC = [
     "NoWorkerWarning",
     "NotMigrated",
     "OrderRefused",
+    "ParkedWarning",
     "Recoverable",
     "ReplayDiverged",
     "Role",

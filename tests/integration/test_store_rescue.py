@@ -193,7 +193,7 @@ def test_orphans_are_rescued_and_what_others_own_is_not(stage: Stage) -> None:
     lease, other = stage.lease(), stage.lease()
     orphan, theirs = stage.owned(lease), stage.owned(other)
     with stage.store.write() as connection:
-        events, _ = rescue_orphans(
+        events = rescue_orphans(
             connection,
             stage.namespace,
             stage.clock.now(),

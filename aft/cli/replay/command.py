@@ -48,7 +48,7 @@ def replay(context: click.Context, named: str, wanted: tuple[str, ...], only_lis
         if as_json:
             print_json([result_as_json(result) for result in results])
         else:
-            show_summary(console, results, stage.app.namespace)
+            show_summary(console, results, stage.app)
     context.exit(1 if any(result.wrong for result in results) else 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from aft.app import Aft
 from aft.app.timeline import What
 from aft.cli.drawing import draw_timeline, status_style
 from aft.cli.output import Column, print_table
@@ -44,7 +47,7 @@ def show_result(console: Console, result: Result) -> None:
     console.print()
 
 
-def show_summary(console: Console, results: Sequence[Result], namespace: str) -> None:
+def show_summary(console: Console, results: Sequence[Result], app: Aft) -> None:
     """Print all scenarios in a table, and where their runs can be looked at."""
     columns = [
         Column("SCENARIO"),
@@ -57,7 +60,14 @@ def show_summary(console: Console, results: Sequence[Result], namespace: str) ->
     wrong = sum(bool(result.wrong) for result in results)
     end = f"{wrong} of {len(results)} not as declared" if wrong else f"{len(results)} played, all as declared"
     console.print(Text(f"\n{end}", "bold red" if wrong else "bold green"))
-    console.print(f"The runs are kept: aft --namespace {namespace} runs list", soft_wrap=True)
+    console.print(f"The runs are kept: {_looking_at(app)}", soft_wrap=True)
+
+
+def _looking_at(app: Aft) -> str:
+    """Spell a command that shows the runs and can be typed as it is, wherever the reader stands."""
+    program = "aft" if shutil.which("aft") else sys.argv[0]
+    database = "" if app.store.file is None else f" --database {app.store.url}"
+    return f"{program}{database} --namespace {app.namespace} runs list"
 
 
 def show_list(scenarios: Sequence[Scenario]) -> None:
