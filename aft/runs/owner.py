@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, func, select, tuple_, update
+from sqlalchemy import Connection, bindparam, case, func, select, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
@@ -162,20 +162,32 @@ class Owner:
         )
 
 
-_GUARD = update(runs).values(seq=runs.c.seq + 1, updated_at=now()).returning(runs.c.inbox_seq)
+#: Made once: each outcome of each activity goes through it.
+_GUARD = (
+    update(runs)
+    .where(
+        runs.c.id == bindparam("its_id"),
+        runs.c.epoch == bindparam("its_epoch"),
+        runs.c.worker_id == bindparam("its_worker"),
+        runs.c.seq == bindparam("its_seq"),
+    )
+    .values(seq=runs.c.seq + 1, updated_at=now())
+    .returning(runs.c.inbox_seq)
+)
 
 
 def guard(
     connection: Connection, run_id: RunId, worker: WorkerId | None, epoch: int, seq: int, changes: dict[str, Any]
 ) -> int:
     """Check and lock in one statement that the run is ours, and change it; returns its inbox's length."""
-    statement = _GUARD.where(runs.c.id == run_id, runs.c.epoch == epoch, runs.c.worker_id == worker, runs.c.seq == seq)
+    statement = _GUARD
     if "status" in changes:
         # The states decide here too: an edge that does not exist finds no row.
         statement = statement.where(runs.c.status.in_([source.value for source in sources(changes["status"])]))
     if changes:
         statement = statement.values(**changes)
-    row = connection.execute(statement).one_or_none()
+    ours = {"its_id": run_id, "its_epoch": epoch, "its_worker": worker, "its_seq": seq}
+    row = connection.execute(statement, ours).one_or_none()
     if row is None:
         raise Fenced(f"run {run_id} is no longer owned by {worker} in epoch {epoch}")
     return int(row.inbox_seq)
