@@ -20,6 +20,7 @@ event                   happened                                                
 ``LeaseLost``           a worker could not renew in time and stopped writing            worker
 ``EffectLate``          an effect finished after its owner had lost the run             runner
 ``ServiceFailed``       a thread of the dispatcher met an error and goes on             dispatcher
+``ServiceRecovered``    it works again                                                  dispatcher
 ======================  ==============================================================  ==================
 
 A subscriber runs on the thread that emits: it must be quick. One that raises is logged and kept.
@@ -203,6 +204,13 @@ class ServiceFailed(Event):
     level = logging.ERROR
     service: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRecovered(Event):
+    text = "service recovered"
+    service: str
+    errors: int
 
 
 Subscriber = Callable[[Event], None]

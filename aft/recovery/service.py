@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from aft.errors import AftError
-from aft.telemetry import ServiceFailed, Telemetry, logger
+from aft.telemetry import ServiceFailed, ServiceRecovered, Telemetry, logger
 
 #: Seconds a service waits after an error: at first, and at the most.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
@@ -16,7 +16,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 class Service:
     """Calls ``step`` until stopped; a step returns how many seconds may pass before the next.
 
-    An error is told and waited out, longer each time it repeats. Emits: ``ServiceFailed``.
+    An error is waited out, longer each time it repeats. It is told at first, then less and less often, and so is its
+    end: an outage must not bury the rest of the log. Emits: ``ServiceFailed``, ``ServiceRecovered``.
     """
 
     def __init__(self, name: str, step: Callable[[], float], telemetry: Telemetry) -> None:
@@ -40,18 +41,24 @@ class Service:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def _tell(self, error: Exception) -> None:
+        if not isinstance(error, AftError):
+            logger.exception("service failed: service=%s", self._name)
+        self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
+
     def _serve(self) -> None:
         errors = 0
         while not self._stopping.is_set():
             try:
                 pause = self._step()
+                if errors:
+                    self._telemetry.emit(ServiceRecovered(service=self._name, errors=errors))
                 errors = 0
             except Exception as error:
                 # The edge of a thread: whatever happened, the next step may succeed, and nobody else would do it.
-                if not isinstance(error, AftError):
-                    logger.exception("service failed: service=%s", self._name)
-                self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
                 errors += 1
+                if errors & (errors - 1) == 0:  # the first, second, fourth, eighth …
+                    self._tell(error)
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(errors, 10)) * random.uniform(0.5, 1.0)
             if pause > 0:
                 self._stopping.wait(pause)

@@ -12,7 +12,8 @@ import pytest
 from aft.errors import BrokerError
 from aft.recovery import service as module
 from aft.recovery.service import Service
-from aft.telemetry import Event, ServiceFailed, Telemetry
+from aft.telemetry import Event, ServiceFailed, ServiceRecovered, Telemetry
+from tests.setups import eventually
 
 #: Seconds that a step which is through asks to wait.
 END = 60.0
@@ -121,9 +122,24 @@ def test_an_error_is_told_and_survived(start: Start, heard: list[Event], caplog:
     with caplog.at_level(logging.ERROR, "aft"):
         start(steps)
         assert steps.through.wait(10)
-    assert heard == [ServiceFailed(service="test", why=why) for why in ("away", "odd", "KeyError()")]
+    eventually(lambda: len(heard) == 5)
+    assert heard == [
+        ServiceFailed(service="test", why="away"),
+        ServiceRecovered(service="test", errors=1),
+        ServiceFailed(service="test", why="odd"),
+        ServiceFailed(service="test", why="KeyError()"),
+        ServiceRecovered(service="test", errors=2),
+    ]
     # What is expected to happen needs no traceback; what is not does.
     assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR", "ERROR"]
+
+
+def test_an_outage_is_told_less_and_less_often_and_its_end_once(start: Start, heard: list[Event]) -> None:
+    steps = Steps(*[BrokerError("away")] * 20)
+    start(steps)
+    assert steps.through.wait(10)
+    eventually(lambda: ServiceRecovered(service="test", errors=20) in heard)
+    assert [event.name for event in heard] == ["ServiceFailed"] * 5 + ["ServiceRecovered"]
 
 
 def test_it_waits_longer_each_time_an_error_repeats_up_to_a_limit(
