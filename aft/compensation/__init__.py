@@ -1,1 +1,1 @@
-"""Compensation: which undo belongs to which activity, the stack of owed undos, and unwinding it."""
+"""Compensation: which undo belongs to which activity, and the stack of owed undos."""

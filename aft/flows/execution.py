@@ -197,12 +197,11 @@ class Execution:
             entry = self._replay.take(path, EntryKind.ACTIVITY, activity.name)
             if entry is None:
                 entry = self._execute(activity, path, scope.path, encoded)
-            if entry.outcome is Outcome.FAILED:
-                self._undo_armed(entry)
             self._now = entry.recorded_at
             if entry.outcome is Outcome.OK:
                 return activity.result.decode(entry.value or "null")
             failure = self._failure(entry)
+            self._undo_armed(path, failure)
         except Leave as leave:
             self._leave(leave)
         except (Fenced, StoreError) as error:
@@ -225,11 +224,10 @@ class Execution:
             return self._stepper.record_failure(activity, path, scope, args, fault)
         return self._stepper.execute(activity, path, scope, args)
 
-    def _undo_armed(self, entry: Entry) -> None:
+    def _undo_armed(self, path: StepPath, failure: Exception) -> None:
         """Undo a started activity that failed for good, before the flow hears of it and may take another way."""
-        if self._stepper.is_armed(entry.path):
-            failure = self._failure(entry)
-            unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=entry.path)
+        if self._stepper.is_armed(path):
+            unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=path)
 
     def _failure(self, entry: Entry) -> Exception:
         tools = self._stepper.tools

@@ -1,7 +1,8 @@
 """The run's inbox: what everybody but its owner may write. The owner reads it and acts.
 
 An entry takes its number from ``inbox_seq`` of the run, raised in the same transaction: entries are in one order, and
-the owner learns from its next guarded write that there is something to read.
+the owner's next guarded write tells it that there is something to read. So far only parked runs are asked for
+anything, so whoever claims the run reads it all.
 """
 
 from __future__ import annotations

@@ -219,7 +219,6 @@ inbox = Table(
     Column("actor", String(200), nullable=False),
     Column("at", Moment, nullable=False),
     Column("read_epoch", BigInteger),  # the owner that acted on it
-    Column("answer", Text),
 )
 
 #: Effects that finished after their owner had lost the run: the one write without an epoch.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from aft.dispatcher.classify import classify
-from aft.fault import Answer, Fault, FaultKind, FaultState
-from aft.ids import FaultId, RunId, StepPath
+from aft.fault import Answer, Fault, FaultKind
+from tests.faults import make_fault
 
 YES, NO = Answer.RECOVERABLE, Answer.UNRECOVERABLE
 PASSING = ("builtins.TimeoutError", "builtins.OSError", "builtins.Exception")
@@ -17,28 +17,7 @@ LASTING = ("shop.OutOfStock", "builtins.Exception")
 
 
 def a_fault(lineage: tuple[str, ...] = LASTING) -> Fault:
-    return Fault(
-        id=FaultId("f1"),
-        run_id=RunId("r1"),
-        path=StepPath("1"),
-        kind=FaultKind.ACTIVITY,
-        name="charge",
-        state=FaultState.OPEN,
-        epoch=1,
-        attempt=1,
-        type=lineage[0],
-        lineage=lineage,
-        message="",
-        args="[]",
-        exact=True,
-        traceback="",
-        said=None,
-        declared=None,
-        status=None,
-        after=None,
-        ladder="[]",
-        raised_at=datetime(2024, 5, 17, tzinfo=UTC),
-    )
+    return make_fault(type=lineage[0], lineage=lineage)
 
 
 @pytest.mark.parametrize("declared", [None, YES, NO])

@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from aft.dispatcher.route import GiveUp, Park, Retry, route
-from aft.fault import Fault, FaultKind, FaultState
-from aft.ids import FaultId, RunId, StepPath
+from aft.fault import Fault, FaultKind
 from aft.recovery.knowledge import Verdict
 from aft.recovery.levels import Ladder, Level
+from tests.faults import make_fault
 
 PASSES, LASTS = Verdict(True, "it passes"), Verdict(False, "it lasts")
 LADDER = Ladder((Level("10s", tries=2), Level("1m"), Level(0)))
 
 
 def a_fault(attempt: int = 1, ladder: Ladder = LADDER) -> Fault:
-    return Fault(
-        id=FaultId("f1"),
-        run_id=RunId("r1"),
-        path=StepPath("1"),
-        kind=FaultKind.ACTIVITY,
-        name="charge",
-        state=FaultState.OPEN,
-        epoch=1,
-        attempt=attempt,
-        type="shop.Busy",
-        lineage=("shop.Busy",),
-        message="",
-        args="[]",
-        exact=True,
-        traceback="",
-        said=None,
-        declared=None,
-        status=None,
-        after=None,
-        ladder=json.dumps(ladder.encode()),
-        raised_at=datetime(2024, 5, 17, tzinfo=UTC),
-    )
+    return make_fault(attempt=attempt, ladder=json.dumps(ladder.encode()))
 
 
 @pytest.mark.parametrize(

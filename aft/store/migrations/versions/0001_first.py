@@ -216,7 +216,6 @@ def upgrade() -> None:
         sa.Column("actor", sa.String(length=200), nullable=False),
         sa.Column("at", Moment(), nullable=False),
         sa.Column("read_epoch", sa.BigInteger(), nullable=True),
-        sa.Column("answer", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["aft_runs.id"], name=op.f("fk_aft_inbox_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_aft_inbox")),
         sa.UniqueConstraint("id", name=op.f("uq_aft_inbox_id")),
