@@ -159,6 +159,17 @@ def with_savepoint(order: str) -> str:
 
 
 @aft.flow
+def with_savepoint_and_more(order: str) -> int:
+    try:
+        with aft.savepoint("shipping"):
+            reserve(order)
+            ship(order)
+    except OutOfStock:
+        ship(order)
+    return label(order)
+
+
+@aft.flow
 def with_label(order: str) -> int:
     return label(order)
 

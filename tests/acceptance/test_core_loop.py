@@ -85,6 +85,15 @@ def test_a_savepoint_undoes_only_what_was_pushed_under_it(setup: Setup, order: s
     assert ledger[order] == ["reserve", "pay", "ship!", "refund", "label!", "label!", "label!", "label"]
 
 
+def test_a_savepoint_that_was_undone_stays_so_when_a_later_step_makes_the_run_replay(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [OutOfStock("book", 0)]
+    trouble[order, "label"] = [Busy(), Busy(), Busy()]
+    with app.dispatcher():
+        assert app.submit(shop.with_savepoint_and_more, order).result(20) == 4
+    assert ledger[order] == ["reserve", "ship!", "release", "ship", "label!", "label!", "label!", "label"]
+
+
 def test_a_compensator_under_a_savepoint_that_fails_is_retried_and_the_flow_goes_on(setup: Setup, order: str) -> None:
     app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
