@@ -8,7 +8,10 @@ event                   happened                                                
 ``RunReleased``         a worker gave a run back, undone work none                      worker
 ``RunEnded``            a run reached a terminal state                                  worker
 ``RunParked``           a run waits for a person                                        worker, dispatcher
-``RunRescued``          a run was taken from a dead owner                               sweeper
+``RunRescued``          a run was taken from a dead owner                               sweeper, worker
+``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
+``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
+``WorkerDied``          a worker's sign of life is gone before its lease ran out        sweeper, worker
 ``AttemptStarted``      an activity or compensator is being called                      runner
 ``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
 ``FrameCompensated``    a frame was undone                                              runner
@@ -99,6 +102,34 @@ class RunRescued(Event):
     run: str
     flow: str
     worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverdue(Event):
+    text = "run overdue"
+    level = logging.WARNING
+    run: str
+    flow: str
+    expected: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityOverdue(Event):
+    text = "activity overdue"
+    level = logging.WARNING
+    run: str
+    path: str
+    activity: str
+    expected: timedelta
+    elapsed: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied(Event):
+    text = "worker died"
+    level = logging.WARNING
+    worker: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

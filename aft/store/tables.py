@@ -53,6 +53,7 @@ workers = Table(
     Column("started_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
     Column("stopped_at", Moment),
+    Column("sign", Text),  # how others can see that it lives: its lock; null: only its lease tells
     Index("ix_aft_workers_live", "namespace", "expires_at"),
 )
 
@@ -74,6 +75,9 @@ runs = Table(
     Column("fault_id", _id()),  # the failure that ended it or is undoing it
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("owner", String(200)),
+    Column("resources", Text),  # JSON list of names
+    Column("expected_seconds", Float),  # how long it should take, from when it was made to its end
+    Column("overdue_at", Moment),  # when it is past that; null once that was told
     Column("root_id", _id(), nullable=False),
     Column("parent_id", _id()),
     Column("parent_path", String(400)),
@@ -87,6 +91,7 @@ runs = Table(
     # Counts the owner's writes; orders journal and frames, and tells whether a COMMIT without answer happened.
     Column("seq", BigInteger, nullable=False, server_default=text("0")),
     Column("inbox_seq", BigInteger, nullable=False, server_default=text("0")),
+    # Owners that died on it since it last wrote anything: while others ran beside it, and while it ran alone.
     Column("deaths", Integer, nullable=False, server_default=text("0")),
     Column("deaths_alone", Integer, nullable=False, server_default=text("0")),
     Column("created_at", Moment, nullable=False),
@@ -97,6 +102,13 @@ runs = Table(
     Index("ix_aft_runs_status", "namespace", "status", "id"),
     Index("ix_aft_runs_flow", "namespace", "flow", "id"),
     Index("ix_aft_runs_root", "root_id"),
+    Index(
+        "ix_aft_runs_overdue",
+        "namespace",
+        "overdue_at",
+        postgresql_where=text("overdue_at IS NOT NULL"),
+        sqlite_where=text("overdue_at IS NOT NULL"),
+    ),
     Index(
         "ix_aft_runs_sweep",
         "namespace",
@@ -178,6 +190,7 @@ faults = Table(
     Column("level", Integer),
     Column("try_in_level", Integer),
     Column("wait_seconds", Float),
+    Column("resource", String(200)),  # what its activity needs, as declared
     Column("queue", String(255)),  # where its run was sent; null for the timer and for a person
     Column("verdict", Text),  # why it was decided so
     Column("due_at", Moment),
@@ -274,6 +287,9 @@ quarantine = Table(
     Column("size", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),  # its beginning, where it is oversized
     Column("at", Moment, nullable=False),
+    Column("released_at", Moment),  # let in after all, or thrown away, by hand
+    Column("released_by", String(200)),
+    Column("note", Text),
     Index("ix_aft_quarantine_listing", "namespace", "id"),
 )
 
