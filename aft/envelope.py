@@ -26,7 +26,7 @@ MOST_DEPTH = 4
 #: Characters in an id or a time.
 MOST_TEXT = 128
 
-_STRING = re.compile(rb'"(?:[^"\\\\]|\\\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
 
 

@@ -222,3 +222,10 @@ def test_a_trace_id_of_digits_is_no_number() -> None:
 def test_half_a_surrogate_pair_is_refused(key: str) -> None:
     with pytest.raises(Refused):
         decode(spelled(**{key: "a\ud800"}))
+
+
+@pytest.mark.parametrize("inner", [b"[" * 200 + b"]" * 200, b"1" * 200])
+def test_a_text_that_ends_in_a_backslash_hides_nothing_from_the_limits(inner: bytes) -> None:
+    body = b'{"v":1,"id":"\\\\","kind":"fault","x":' + inner + b',"run":"r","fault":"f","at":"2026-01-01T00:00:00+00:00"}'
+    with pytest.raises(Refused, match=r"nested more than|digits"):
+        decode(body)
