@@ -71,6 +71,7 @@ class Fault:
     due_at: datetime | None = None
     decided_at: datetime | None = None
     settled_at: datetime | None = None
+    resource: str | None = None
 
     @property
     def short_type(self) -> str:

@@ -102,6 +102,7 @@ class RunRescued(Event):
     run: str
     flow: str
     worker: str
+    fault: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

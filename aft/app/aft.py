@@ -116,6 +116,8 @@ class Aft(Parts):
             key=options.key,
             priority=options.priority,
             owner=options.owner,
+            expected=options.expected,
+            resources=options.resources,
         )
 
     # Looking ----------------------------------------------------------------------------------------------------
@@ -126,12 +128,30 @@ class Aft(Parts):
         with self.store.read() as connection:
             return Run(self, rows.find(connection, self.namespace, run_id).id)
 
-    def runs(self, *, status: str | Status | None = None, flow: str | None = None, limit: int = 50) -> list[Run]:
-        """Return the newest runs, newest first."""
+    def runs(
+        self,
+        *,
+        status: str | Status | None = None,
+        flow: str | None = None,
+        owner: str | None = None,
+        resource: str | None = None,
+        overdue: bool = False,
+        limit: int = 50,
+    ) -> list[Run]:
+        """Return the newest runs, newest first; ``overdue``: only those that should have ended by now."""
         self.check()
         wanted = None if status is None else Status(status)
         with self.store.read() as connection:
-            found = rows.listing(connection, self.namespace, status=wanted, flow=flow, limit=limit)
+            found = rows.listing(
+                connection,
+                self.namespace,
+                status=wanted,
+                flow=flow,
+                owner=owner,
+                resource=resource,
+                overdue=overdue,
+                limit=limit,
+            )
         return [Run(self, row.id) for row in found]
 
     def faults(self, *, state: str | FaultState | None = None, limit: int = 50) -> list[Fault]:

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 
 from aft.fault import FaultState
 from aft.runs import rows
+from aft.runs.quarantine import State
 from aft.runs.rows import RunRow
 from aft.runs.states import ENDS, Status
 from aft.store import tables
@@ -34,6 +35,8 @@ class WorkerSeen:
     flows: tuple[str, ...]
     started_at: datetime
     expires_at: datetime
+    watched: bool  #: whether others see by its lock that it lives
+    runs: int  #: that it has
 
     def heartbeat(self, lease: timedelta) -> datetime:
         """Tell when it last gave a sign of life, if its leases are that long."""
@@ -88,7 +91,7 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
         unpublished=_unpublished(connection, namespace),
         overdue=_overdue(connection, namespace, grace),
         orphans=_orphans(connection, namespace),
-        quarantined=_count(connection, tables.quarantine, namespace),
+        quarantined=_count(connection, tables.quarantine, namespace, tables.quarantine.c.state == State.HELD.value),
         late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
     )
 
@@ -96,8 +99,9 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
 def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
     """Return the workers whose lease has not run out, oldest first."""
     workers = tables.workers
+    owned = select(func.count()).where(tables.runs.c.worker_id == workers.c.id).scalar_subquery()
     statement = (
-        select(workers)
+        select(workers, owned.label("owned"))
         .where(workers.c.namespace == namespace, workers.c.expires_at > now(), workers.c.stopped_at.is_(None))
         .order_by(workers.c.id)
     )
@@ -110,6 +114,8 @@ def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
             tuple(json.loads(row.flows)),
             row.started_at,
             row.expires_at,
+            row.sign is not None,
+            row.owned,
         )
         for row in connection.execute(statement)
     ]

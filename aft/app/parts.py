@@ -10,6 +10,7 @@ from aft.clock import Clock
 from aft.config import Settings
 from aft.errors import ConfigError
 from aft.flows.loop import LoopThread
+from aft.flows.overdue import Attempts
 from aft.flows.registry import Registry
 from aft.flows.tools import Tools
 from aft.recovery.delays import Delays
@@ -63,6 +64,7 @@ class Parts:
             immediate=self.settings.immediate,
             grace=self.settings.grace,
             holdings=Holdings(),
+            attempts=Attempts(self.clock, self.telemetry),
             **more,
         )
 

@@ -6,7 +6,7 @@ role        what it does
 intake      takes faults off their queue and decides about them
 work        executes runs that shall go on; needs the flows' code
 relay       publishes what the outbox still holds
-sweep       finds what lost messages, dead workers and late effects left lying
+sweep       finds what lost messages, dead workers and late effects left lying; looks out for deaths
 ==========  ====================================================================================
 
 All roles may run in any number of processes. Stopping is graceful: nothing new is taken, each run is let go at its next
@@ -28,6 +28,7 @@ from aft.flows.tools import Tools
 from aft.flows.worker import Worker
 from aft.recovery.relay import Relay
 from aft.recovery.service import Service
+from aft.recovery.takeover import Takeover
 from aft.telemetry import Event, encode_event
 
 #: Seconds between two looks of the relay at an empty outbox.
@@ -66,11 +67,12 @@ class DispatcherProcess:
         delays.declare(app.waits())
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry)
         self._intake = Intake(app.namespace, app.store, app.broker, delays, relay, app.clock, telemetry, settings.grace)
+        takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
         sweeper = Sweeper(
             app.namespace,
             app.store,
             self._intake,
-            relay,
+            takeover,
             app.clock,
             telemetry,
             grace=settings.grace,
@@ -82,11 +84,13 @@ class DispatcherProcess:
             Role.SWEEP: sweeper.step,
         }
         self._services = [Service(role.value, steps[role], telemetry) for role in steps if role in self._roles]
+        if Role.SWEEP in self._roles:
+            self._services.append(Service("lookout", takeover.look, telemetry))
         self._forget_events = telemetry.subscribe(self._broadcast)
         tools = app.make_tools(self._lease, send=relay.try_send)
         self._join_workers(tools)
         if Role.WORK in self._roles:
-            self._worker = Worker(tools, app.broker, self._concurrency)
+            self._worker = Worker(tools, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
         for service in self._services:
             service.start()

@@ -99,8 +99,12 @@ class Run:
         """Say that the frame the run is parked for was undone by hand; unwinding goes on below it."""
         self._order(orders.frame_done, note, by)
 
+    def release(self, *, note: str | None = None, by: str | None = None) -> None:
+        """Take the run away from the worker that has it; another goes on. Raises OrderRefused if none has it."""
+        self._order(orders.release, note, by)
+
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
-        person = Person(by or _me(), note)
+        person = Person(by or me(), note)
         with self._app.store.write() as connection:
             row = rows.get(connection, self._app.namespace, self.id)
             order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
@@ -159,7 +163,8 @@ def _still(row: RunRow, timeout: float) -> str:
     return f"run {row.id} of flow {row.flow!r} has not ended within {timeout:g} s; it is {row.status.value}{due}{why}"
 
 
-def _me() -> str:
+def me() -> str:
+    """Who is asking, for the record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import click
+from sqlalchemy import Connection
 
 from aft import durations
-from aft.app import Aft
+from aft.app import Aft, health
+from aft.app.run import me
 from aft.cli import shapes
-from aft.cli.errors import Failure, printable
+from aft.cli.errors import Failure, printable, tell
 from aft.cli.given import Given
 from aft.cli.groups import Noun
 from aft.cli.opening import NoDatabase, looking
@@ -21,36 +26,46 @@ from aft.cli.output import (
     print_table,
     say,
     short_id,
+    shorten,
 )
 from aft.errors import UnknownRun
 from aft.fault import Fault, FaultState
 from aft.recovery.levels import Ladder
 from aft.runs import faults as fault_rows
 from aft.runs import quarantine, rows
+from aft.runs.quarantine import Refusal, State
 
 STATES = [state.value for state in FaultState]
+#: Characters of a refused message that are shown to a person.
+MOST_SHOWN = 1_000
 
 
 @click.group(cls=Noun)
 def faults() -> None:
-    """Look at what went wrong."""
+    """Look at what went wrong; let refused messages in after a fix."""
+
+
+# Looking --------------------------------------------------------------------------------------------------------
 
 
 @faults.command("list")
 @click.option("--state", type=click.Choice(STATES), metavar="STATE", help=f"One of {', '.join(STATES)}.")
-@click.option("--quarantined", is_flag=True, help="Messages refused at the door instead.")
+@click.option("--quarantined", is_flag=True, help="Refused messages instead: those that are still held.")
+@click.option("--all", "settled", is_flag=True, help="With --quarantined: also those released or discarded since.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
 @json_option
 @click.pass_obj
-def list_faults(given: Given, state: str | None, quarantined: bool, limit: int, as_json: bool) -> None:
+def list_faults(given: Given, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool) -> None:
     """List faults, newest first."""
     if quarantined and state:
-        raise click.UsageError("--quarantined lists messages, which have no --state")
+        raise click.UsageError("--quarantined lists messages, which have no --state; --all adds those dealt with")
+    if settled and not quarantined:
+        raise click.UsageError("--all goes with --quarantined; faults are listed in every state anyway")
     try:
         with looking(given) as app:
             app.check()
             if quarantined:
-                _list_refused(app, limit, as_json)
+                _list_refused(app, limit, settled, as_json)
             else:
                 _list(app, state, limit, as_json)
     except NoDatabase as error:
@@ -83,18 +98,33 @@ def _list(app: Aft, state: str | None, limit: int, as_json: bool) -> None:
         say(f"The newest {limit}; --limit shows more.")
 
 
-def _list_refused(app: Aft, limit: int, as_json: bool) -> None:
+def _list_refused(app: Aft, limit: int, settled: bool, as_json: bool) -> None:
     with app.store.read() as connection:
-        found = quarantine.listing(connection, app.namespace, limit)
+        found = quarantine.listing(connection, app.namespace, limit, settled=settled)
     if as_json:
         print_json([shapes.refusal(one) for one in found])
     elif not found:
-        _print_none(f"No message was refused in namespace {app.namespace!r}.", as_json)
+        which = "was refused" if settled else "is held"
+        hint = "" if settled else " --all shows those that were released or discarded."
+        _print_none(f"No message {which} in namespace {app.namespace!r}.{hint}", as_json)
     else:
-        print_table(
-            [Column("QUEUE"), Column("AT UTC"), Column("BYTES", right=True), Column("REASON", flexible=True)],
-            [[one.queue, moment(one.at), str(one.size), one.reason] for one in found],
-        )
+        _print_refused(found)
+        if len(found) == limit:
+            say(f"The newest {limit}; --limit shows more.")
+
+
+def _print_refused(found: list[Refusal]) -> None:
+    print_table(
+        [
+            Column("MESSAGE"),
+            Column("STATE"),
+            Column("QUEUE", flexible=True),
+            Column("AT UTC"),
+            Column("BYTES", right=True),
+            Column("REASON", flexible=True),
+        ],
+        [[short_id(one.id), one.state.value, one.queue, moment(one.at), str(one.size), one.reason] for one in found],
+    )
 
 
 def _print_none(text: str, as_json: bool) -> None:
@@ -109,38 +139,68 @@ def _print_none(text: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def show(given: Given, fault: str, as_json: bool) -> None:
-    """Show all about one fault.
+    """Show all about one fault, or one refused message.
 
     FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault.
     """
     with looking(given) as app:
         app.check()
         found = find(app, fault)
-    if as_json:
-        print_json(shapes.fault(found))
-        return
-    print_fields(_fields(found))
-    if found.traceback:
-        click.echo(f"\n{printable(found.traceback).rstrip()}")
+        if as_json:
+            print_json(shapes.refusal(found) if isinstance(found, Refusal) else shapes.fault(found))
+        elif isinstance(found, Refusal):
+            _show_refused(app, found)
+        else:
+            _show(found)
 
 
-def find(app: Aft, part: str) -> Fault:
-    """Return the fault that an id, or a part of one, names; or the latest fault of the run that it names."""
+def find(app: Aft, part: str) -> Fault | Refusal:
+    """Return the fault or refused message that an id, or a part of one, names; or the latest fault of such a run."""
     with app.store.read() as connection:
-        found = fault_rows.find(connection, app.namespace, part)
+        found = fault_rows.find(connection, app.namespace, part) or quarantine.search(connection, app.namespace, part)
         if found is not None:
             return found
         try:
             run = rows.find(connection, app.namespace, part)
         except UnknownRun:
             raise Failure(
-                f"no fault, and no run, has the id {part!r} in namespace {app.namespace!r}; "
-                "`aft faults list` shows what there is"
+                f"no fault, no refused message and no run has the id {part!r} in namespace {app.namespace!r}; "
+                "`aft faults list` shows what there is, with --quarantined what was refused"
             ) from None
         of_run = fault_rows.of_run(connection, run.id)
     if not of_run:
         raise Failure(f"run {run.id} of flow {run.flow!r} has no fault; it is {run.status.value}")
     return of_run[-1]
+
+
+def _show(one: Fault) -> None:
+    print_fields(_fields(one))
+    if one.traceback:
+        click.echo(f"\n{printable(one.traceback).rstrip()}")
+
+
+def _show_refused(app: Aft, one: Refusal) -> None:
+    with app.store.read() as connection:
+        objection = quarantine.objection(connection, app.namespace, one)
+    print_fields(
+        {
+            "message": one.id,
+            "queue": one.queue,
+            "refused": exactly(one.at),
+            "reason": one.reason,
+            "bytes": str(one.size),
+            "state": one.state.value,
+            "by": one.settled_by or "",
+            "at": exactly(one.settled_at),
+            "note": one.note or "",
+        }
+    )
+    click.echo(f"\n{shorten(one.body.decode(errors='backslashreplace'), MOST_SHOWN)}")
+    if one.state is State.HELD:
+        short = short_id(one.id)
+        now = f"It could not be let in now, either: {objection}." if objection else "It could be let in now."
+        say(f"\n{printable(now)}")
+        say(f"After the fix: `aft faults release {short}`; or `aft faults discard {short} --note WHY`.")
 
 
 def _fields(one: Fault) -> dict[str, str]:
@@ -175,3 +235,50 @@ def _position(one: Fault) -> str:
         return ""
     wait = "" if one.wait is None else f", after {durations.spell(one.wait)}"
     return f"level {one.level}, try {one.try_in_level}{wait}"
+
+
+# By hand --------------------------------------------------------------------------------------------------------
+
+
+@faults.command()
+@click.argument("message")
+@click.option("--note", metavar="TEXT", help="What was fixed; kept with the message.")
+@click.pass_obj
+def release(given: Given, message: str, note: str | None) -> None:
+    """Let a refused message in after a fix.
+
+    MESSAGE is its id, or an unmistakable part of it. It goes to the queue that it came for, once.
+    """
+    with looking(given) as app:
+        found = _settle(app, message, partial(quarantine.release, by=me(), note=note))
+        say(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
+        _tell_if_nobody_relays(app)
+
+
+@faults.command()
+@click.argument("message")
+@click.option("--note", required=True, metavar="TEXT", help="Why; kept with the message.")
+@click.pass_obj
+def discard(given: Given, message: str, note: str) -> None:
+    """Throw a refused message away, for good.
+
+    MESSAGE is its id, or an unmistakable part of it. Nothing is sent; who and why stay on record.
+    """
+    with looking(given) as app:
+        found = _settle(app, message, partial(quarantine.discard, by=me(), note=note))
+        say(f"Message {found.id} was discarded; `aft faults list --quarantined --all` still shows it.")
+
+
+def _settle(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
+    app.check()
+    with app.store.write() as connection:
+        found = quarantine.find(connection, app.namespace, part)
+        settle(connection, app.namespace, found)
+    return found
+
+
+def _tell_if_nobody_relays(app: Aft) -> None:
+    with app.store.read() as connection:
+        workers = health.live_workers(connection, app.namespace)
+    if not any("relay" in worker.roles for worker in workers):
+        tell("note: no live dispatcher relays messages; start one with `aft dispatcher MODULE`")

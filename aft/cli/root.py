@@ -16,6 +16,7 @@ PLACES = {
     "replay": Place("aft.cli.replay.command:replay", "Play an example's scenarios and draw what happens."),
     "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer parked ones."),
     "faults": Place("aft.cli.faults:faults", "Look at what went wrong."),
+    "workers": Place("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
     "stack": Place("aft.cli.stack:stack", "Show what a run owes to be undone."),
     "db": Place("aft.cli.db:db", "Bring the database's schema up to date."),
     "broker": Place("aft.cli.broker:broker", "Declare the queues, look at them."),

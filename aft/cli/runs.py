@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
+from aft import durations
 from aft.app import Aft, Run, health, timeline
 from aft.cli import shapes
 from aft.cli.arguments import find_flow, read_arguments
@@ -52,19 +53,39 @@ def runs() -> None:
 @runs.command("list")
 @click.option("--status", type=click.Choice(STATUSES), metavar="STATUS", help=f"One of {', '.join(STATUSES)}.")
 @click.option("--flow", metavar="NAME", help="Runs of this flow only.")
+@click.option("--owner", metavar="NAME", help="Runs of this owner only.")
+@click.option("--resource", metavar="NAME", help="Runs that need this only.")
+@click.option("--overdue", is_flag=True, help="Runs only that should have ended by now.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
 @json_option
 @click.pass_obj
-def list_runs(given: Given, status: str | None, flow: str | None, limit: int, as_json: bool) -> None:
+def list_runs(
+    given: Given,
+    status: str | None,
+    flow: str | None,
+    owner: str | None,
+    resource: str | None,
+    overdue: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
     """List runs, newest first."""
-    wanted = None if status is None else Status(status)
     found: list[tuple[RunRow, str]] = []
     hint = "Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
     try:
         with looking(given) as app:
             app.check()
             with app.store.read() as connection:
-                listed = rows.listing(connection, app.namespace, status=wanted, flow=flow, limit=limit)
+                listed = rows.listing(
+                    connection,
+                    app.namespace,
+                    status=None if status is None else Status(status),
+                    flow=flow,
+                    owner=owner,
+                    resource=resource,
+                    overdue=overdue,
+                    limit=limit,
+                )
                 found = [(row, _about(connection, row)) for row in listed]
             which = f" in namespace {app.namespace!r} of {app.store.url!r}"
     except NoDatabase as error:
@@ -72,8 +93,7 @@ def list_runs(given: Given, status: str | None, flow: str | None, limit: int, as
     if as_json:
         print_json([shapes.run(row) for row, _ in found])
     elif not found:
-        filtered = f" that are {status}" if status else ""
-        filtered += f" of flow {flow!r}" if flow else ""
+        filtered = _filtered(status, flow, owner, resource, overdue)
         say(f"No runs{filtered}{which}. {hint if not filtered else ''}".strip())
     else:
         _print_runs(found)
@@ -81,12 +101,29 @@ def list_runs(given: Given, status: str | None, flow: str | None, limit: int, as
             say(f"The newest {limit}; --limit shows more.")
 
 
+def _filtered(status: str | None, flow: str | None, owner: str | None, resource: str | None, overdue: bool) -> str:
+    """Say which runs were asked for."""
+    parts = {
+        f" that are {status}": status,
+        f" of flow {flow!r}": flow,
+        f" of owner {owner!r}": owner,
+        f" that need {resource!r}": resource,
+        " that are overdue": overdue,
+    }
+    return "".join(part for part, asked in parts.items() if asked)
+
+
 def _print_runs(found: list[tuple[RunRow, str]]) -> None:
+    """Print a table; whose each run is, and how long it should take, only where somebody has said so."""
+    owned = any(row.owner for row, _ in found)
+    expected = any(row.expected for row, _ in found)
     columns = [
         Column("RUN"),
         Column("STATUS"),
         Column("FLOW", flexible=True),
+        *([Column("OWNER", flexible=True)] if owned else []),
         Column("CREATED UTC"),
+        *([Column("EXPECTED", right=True)] if expected else []),
         Column("DETAIL", flexible=True),
     ]
     print_table(
@@ -96,7 +133,9 @@ def _print_runs(found: list[tuple[RunRow, str]]) -> None:
                 short_id(row.id),
                 Text(row.status.value, status_style(row.status)),
                 f"{row.flow}@{row.version}",
+                *([row.owner or ""] if owned else []),
                 moment(row.created_at),
+                *([durations.spell(row.expected) if row.expected else ""] if expected else []),
                 about,
             ]
             for row, about in found
@@ -302,6 +341,18 @@ def frame_done(given: Given, run: str, note: str) -> None:
     The unwinding goes on below it.
     """
     _order(given, run, lambda found: found.frame_done(note=note), "goes on below that frame")
+
+
+@runs.command()
+@click.argument("run")
+@_note(required=True)
+@click.pass_obj
+def release(given: Given, run: str, note: str) -> None:
+    """Take a run away from the worker that has it.
+
+    Another one goes on. What the worker is doing may be done a second time, under the same key, as after its death.
+    """
+    _order(given, run, lambda found: found.release(note=note), "goes on elsewhere,")
 
 
 def _order(given: Given, run: str, order: Callable[[Run], None], what: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from aft.app.health import WorkerSeen
 from aft.app.timeline import Happening
 from aft.cli.output import iso, stored
 from aft.compensation.stack import Frame
@@ -32,6 +33,8 @@ def run(row: RunRow) -> dict[str, Any]:
         "fault": row.fault_id,
         "priority": row.priority,
         "owner": row.owner,
+        "resources": list(row.resources),
+        "expected": None if row.expected is None else row.expected.total_seconds(),
         "worker": row.worker_id,
         "epoch": row.epoch,
         "deaths": row.deaths,
@@ -72,6 +75,7 @@ def fault(one: Fault) -> dict[str, Any]:
         "try_in_level": one.try_in_level,
         "wait_seconds": None if one.wait is None else one.wait.total_seconds(),
         "ladder": [{"wait_seconds": level.wait.total_seconds(), "tries": level.tries} for level in ladder(one).levels],
+        "resource": one.resource,
         "verdict": one.verdict,
         "said": None if one.said is None else one.said.value,
         "declared": None if one.declared is None else one.declared.value,
@@ -108,10 +112,29 @@ def refusal(one: Refusal) -> dict[str, Any]:
     return {
         "id": one.id,
         "queue": one.queue,
+        "state": one.state.value,
         "reason": one.reason,
         "size": one.size,
         "body": one.body.decode(errors="backslashreplace"),
         "at": iso(one.at),
+        "settled_at": iso(one.settled_at),
+        "settled_by": one.settled_by,
+        "note": one.note,
+    }
+
+
+def worker(one: WorkerSeen) -> dict[str, Any]:
+    """A worker that lives."""
+    return {
+        "id": one.id,
+        "host": one.host,
+        "pid": one.pid,
+        "roles": list(one.roles),
+        "flows": list(one.flows),
+        "runs": one.runs,
+        "watched": one.watched,
+        "started_at": iso(one.started_at),
+        "expires_at": iso(one.expires_at),
     }
 
 

@@ -56,44 +56,54 @@ def make_compensator(
     """Check a compensator against its activity, or raise DefinitionError that says which name does not fit."""
     if when not in ("completed", "started"):
         raise DefinitionError(f"activity {activity!r}: when={when!r} is not known; say 'completed' or 'started'")
-    wants = tuple(_wanted(activity, parameters, name, fn))
+    wants = wanted("compensator", EXTRAS, activity, parameters, name, fn)
+    made = Compensator(name, fn, wants, when)
     if when == "started":
-        _check_takes_unknown(activity, name, fn)
-    return Compensator(name, fn, wants, when)
+        check_takes_unknown(activity, made, "when='started'")
+    return made
 
 
-def _wanted(activity: str, parameters: Sequence[str], name: str, fn: Callable[..., Any]) -> Iterable[str]:
+def wanted(
+    role: str, extras: Sequence[str], activity: str, parameters: Sequence[str], name: str, fn: Callable[..., Any]
+) -> tuple[str, ...]:
+    """The names that a function in this role asks for; raises DefinitionError for one that fits nothing."""
+    return tuple(_wanted(role, extras, activity, parameters, name, fn))
+
+
+def _wanted(
+    role: str, extras: Sequence[str], activity: str, parameters: Sequence[str], name: str, fn: Callable[..., Any]
+) -> Iterable[str]:
     for parameter in inspect.signature(fn).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            yield from (*parameters, *EXTRAS)
+            yield from (*parameters, *extras)
         elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise DefinitionError(
-                f"activity {activity!r} names compensator {name!r}, which takes {parameter.name!r} by position; "
-                "a compensator takes what it needs by name"
+                f"activity {activity!r} names {role} {name!r}, which takes {parameter.name!r} by position; "
+                f"a {role} takes what it needs by name"
             )
-        elif parameter.name in EXTRAS and parameter.name in parameters:
+        elif parameter.name in extras and parameter.name in parameters:
             raise DefinitionError(
-                f"activity {activity!r} has an argument {parameter.name!r}, and its compensator {name!r} asks for "
+                f"activity {activity!r} has an argument {parameter.name!r}, and its {role} {name!r} asks for "
                 f"{parameter.name!r}, which also means aft's own; rename the argument"
             )
-        elif parameter.name in parameters or parameter.name in EXTRAS:
+        elif parameter.name in parameters or parameter.name in extras:
             yield parameter.name
         elif parameter.default is inspect.Parameter.empty:
-            raise DefinitionError(_no_such_name(activity, parameters, name, parameter.name))
+            asked = f"activity {activity!r} names {role} {name!r}, which takes {parameter.name!r}"
+            has = _has(role, extras, parameters, parameter.name)
+            raise DefinitionError(f"{asked}, but {activity} has no argument of that name; {has}")
 
 
-def _no_such_name(activity: str, parameters: Sequence[str], name: str, asked: str) -> str:
-    near = difflib.get_close_matches(asked, [*parameters, *EXTRAS], n=1)
-    has = ", ".join(repr(parameter) for parameter in parameters) or "none"
+def _has(role: str, extras: Sequence[str], parameters: Sequence[str], asked: str) -> str:
+    near = difflib.get_close_matches(asked, [*parameters, *extras], n=1)
+    has = ", ".join(map(repr, parameters)) or "none"
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return (
-        f"activity {activity!r} names compensator {name!r}, which takes {asked!r}, but {activity} has no argument "
-        f"of that name; it has {has}, and every compensator may take 'result', 'fault', 'key'{hint}"
-    )
+    return f"it has {has}, and every {role} may take {', '.join(map(repr, extras))}{hint}"
 
 
-def _check_takes_unknown(activity: str, name: str, fn: Callable[..., Any]) -> None:
-    parameter = inspect.signature(fn).parameters.get("result")
+def check_takes_unknown(activity: str, compensator: Compensator, because: str) -> None:
+    """Raise DefinitionError if a compensator declares that it cannot take ``result=aft.UNKNOWN``."""
+    parameter = inspect.signature(compensator.fn).parameters.get("result")
     if parameter is None:
         return
     annotation = parameter.annotation
@@ -103,7 +113,8 @@ def _check_takes_unknown(activity: str, name: str, fn: Callable[..., Any]) -> No
         or (annotation in ("Any", "object", "typing.Any"))
     )
     if not accepts:
+        name = compensator.name
         raise DefinitionError(
-            f"activity {activity!r} names compensator {name!r} with when='started', so its result may be aft.UNKNOWN, "
+            f"activity {activity!r} names compensator {name!r} with {because}, so its result may be aft.UNKNOWN, "
             f"but {name} takes result as {annotation!r}; annotate it '… | aft.Unknown', or leave the annotation out"
         )

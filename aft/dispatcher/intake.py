@@ -21,10 +21,11 @@ from aft.clock import Clock
 from aft.dispatcher.classify import classify
 from aft.dispatcher.route import GiveUp, Park, Retry, Route, route
 from aft.envelope import Kind, Message
-from aft.errors import BrokerError
-from aft.fault import Fault, FaultState
-from aft.recovery import door
+from aft.errors import BrokerError, Unroutable
+from aft.fault import Fault, FaultKind, FaultState
+from aft.ids import FaultId, RunId
 from aft.recovery.delays import SHORTEST, Delays
+from aft.recovery.door import Admitted, Door
 from aft.recovery.relay import Relay
 from aft.runs import faults as fault_rows
 from aft.runs.states import Status, sources
@@ -32,7 +33,7 @@ from aft.store import Store, outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import faults, runs
-from aft.telemetry import FaultRouted, RunParked, ServiceFailed, Telemetry, WakeIgnored
+from aft.telemetry import FaultRouted, RunParked, ServiceFailed, Telemetry
 
 #: Faults decided in one transaction.
 BATCH = 200
@@ -71,6 +72,7 @@ class Intake:
         self._clock = clock
         self._telemetry = telemetry
         self._grace = grace.total_seconds()
+        self._door = Door(namespace, store, telemetry)
         self._consumer: Consumer | None = None
 
     def step(self) -> float:
@@ -80,8 +82,12 @@ class Intake:
                 self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
             deliveries = self._consumer.receive(BATCH, PATIENCE)
             if deliveries:
-                self._admit(door.admit(self._store, self._telemetry, self._namespace, deliveries))
+                self._admit(self._door.admit(deliveries))
                 self._consumer.ack(deliveries)
+        except Unroutable:
+            # The broker has lost its queues: wiped, or a new node. What was in them is the sweeper's.
+            self.close()
+            self._delays.declare(())
         except Exception:
             self.close()
             raise
@@ -93,8 +99,8 @@ class Intake:
         if consumer is not None:
             consumer.close()
 
-    def decide(self, ids: Sequence[str]) -> set[str]:
-        """Decide about those of these faults that are still open; returns which."""
+    def decide(self, ids: Sequence[str]) -> set[tuple[FaultId, RunId]]:
+        """Decide about those of these faults that are still open; returns which, with their runs."""
         with self._store.read() as connection:
             found = self._open(connection, ids, lock=False)
         # Queues are made before the transaction: it must not wait for a broker.
@@ -108,21 +114,15 @@ class Intake:
         for decision in taken:
             self._tell(decision)
         self._relay.try_send(written)
-        return {str(decision.fault.id) for decision in taken}
+        return {(decision.fault.id, decision.fault.run_id) for decision in taken}
 
-    def _admit(self, messages: Sequence[Message]) -> None:
-        named = {message.fault: message for message in messages if message.fault is not None}
-        decided = self.decide([str(fault) for fault in named])
-        for fault, message in named.items():
-            if fault not in decided:
-                self._telemetry.emit(
-                    WakeIgnored(run=message.run, wake=fault, why="stale: the fault is decided, or unknown")
-                )
-        for message in messages:
-            if message.fault is None:
-                self._telemetry.emit(
-                    WakeIgnored(run=message.run, wake=message.wake, why="an order has no business here")
-                )
+    def _admit(self, admitted: Sequence[Admitted]) -> None:
+        wrong = [one for one in admitted if one.message.fault is None]
+        self._door.refuse([(one.delivery, "an order to go on has no business in the queue of faults") for one in wrong])
+        named = {(one.message.fault, one.message.run): one for one in admitted if one.message.fault is not None}
+        decided = self.decide([str(fault) for fault, _ in named])
+        # A fault is decided under its own name, whatever run the message named; it must have been the right one.
+        self._door.turn_away([one for pair, one in named.items() if pair not in decided], _why_ignored)
 
     def _open(self, connection: Connection, ids: Sequence[str], *, lock: bool) -> list[Fault]:
         statement = (
@@ -159,6 +159,8 @@ class Intake:
         return Decision(fault, chosen, self._queue_for(chosen))
 
     def _queue_for(self, chosen: Retry) -> str | None:
+        if chosen.alone:
+            return None
         if chosen.wait < SHORTEST:
             return names.resume(self._namespace)
         if not chosen.declared:
@@ -247,5 +249,11 @@ class Intake:
             self._telemetry.emit(RunParked(run=fault.run_id, reason=_reason(fault, chosen)))
 
 
+def _why_ignored(row: Row[Any], message: Message) -> str:
+    return "stale: the fault is decided"
+
+
 def _reason(fault: Fault, chosen: Park) -> str:
+    if fault.kind is FaultKind.ABORT:
+        return chosen.why
     return f"compensator {fault.name!r} (step {fault.path}) failed: {fault}; {chosen.why}"

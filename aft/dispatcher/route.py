@@ -10,17 +10,22 @@ from aft import durations
 from aft.fault import Fault, FaultKind
 from aft.recovery.knowledge import Verdict
 from aft.recovery.levels import Ladder, Rung
+from aft.runs.owner import MOST_SHARED_DEATHS
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue."""
+    """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue.
+
+    ``alone``: with no other run beside it; the timer sees to that, a message could not.
+    """
 
     wait: timedelta
     why: str
     level: int | None = None
     try_in_level: int | None = None
     declared: bool = True
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,16 @@ class Park:
     why: str
 
 
+#: Deaths of workers that executed nothing else, after which a run waits for a person.
+MOST_DEATHS_ALONE = 3
+
 Route = Retry | GiveUp | Park
 
 
 def route(fault: Fault, verdict: Verdict) -> Route:
     """Choose what to do about a fault."""
     if fault.kind is FaultKind.ABORT:
-        return Retry(timedelta(0), verdict.reason)
+        return _after_death(fault.attempt, verdict)
     if not verdict.recoverable:
         return _give_up(fault, f"unrecoverable: {verdict.reason}")
     rung = _rung(fault)
@@ -54,6 +62,18 @@ def route(fault: Fault, verdict: Verdict) -> Route:
     if asked > rung.wait:
         why += f"; it asked to wait {durations.spell(asked)}"
     return Retry(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
+
+
+def _after_death(deaths: int, verdict: Verdict) -> Route:
+    if deaths < MOST_SHARED_DEATHS:
+        return Retry(timedelta(0), verdict.reason)
+    alone = deaths - MOST_SHARED_DEATHS
+    if alone < MOST_DEATHS_ALONE:
+        return Retry(timedelta(0), f"{verdict.reason}, alone: {deaths} workers have died on it in a row", alone=True)
+    return Park(
+        f"its worker died {deaths} times in a row, {alone} times while it executed nothing else; "
+        "find out what in it ends the process, then retry"
+    )
 
 
 def _give_up(fault: Fault, why: str) -> Route:

@@ -3,9 +3,10 @@
 - Faults that are still open long after they were raised: decided as if their message had come.
 - Runs of workers whose lease is over: taken away from them, as faults of kind *abort*.
 - Effects that arrived late: dropped, undone or parked (see ``runs.late``).
+- Runs that take longer than they were expected to: told, once.
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
-run; rows that one holds are skipped by the others. Emits: RunRescued, EffectLate, RunParked.
+run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from aft.envelope import Message
 from aft.errors import AftError
 from aft.fault import FaultState
 from aft.ids import OrderId, new_id
-from aft.recovery.relay import Relay
-from aft.runs import late
+from aft.recovery.takeover import Takeover
+from aft.runs import late, overdue
 from aft.runs.late import Fate, Found
-from aft.runs.rescue import is_orphaned, rescue_expired
 from aft.runs.states import Status
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
-from aft.store.tables import faults, runs, workers
+from aft.store.tables import faults, runs
 from aft.telemetry import EffectLate, RunParked, ServiceFailed, Telemetry, logger
 
 #: Rows of each kind that one round looks at.
@@ -47,7 +47,7 @@ class Sweeper:
         namespace: str,
         store: Store,
         intake: Intake,
-        relay: Relay,
+        takeover: Takeover,
         clock: Clock,
         telemetry: Telemetry,
         *,
@@ -57,7 +57,7 @@ class Sweeper:
         self._namespace = namespace
         self._store = store
         self._intake = intake
-        self._relay = relay
+        self._takeover = takeover
         self._clock = clock
         self._telemetry = telemetry
         self._grace = grace
@@ -70,7 +70,7 @@ class Sweeper:
         """One round; straight to the next if a batch was full. What fails with one kind does not stop the others."""
         swept: int = 0
         errors: list[Exception] = []
-        for sweep in (self.rescue_orphans, self.decide_forgotten, self.settle_late):
+        for sweep in (self._takeover.rescue, self.decide_forgotten, self.settle_late, self.tell_overdue):
             try:
                 swept = max(swept, sweep())
             except Exception as error:
@@ -117,16 +117,15 @@ class Sweeper:
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"fault {fault_id}: {error!r}"))
         return decided
 
-    def rescue_orphans(self) -> int:
-        """Take runs away from workers whose lease is over."""
+    def tell_overdue(self) -> int:
+        """Tell of runs that take longer than they were expected to, each once."""
         with self._store.read() as connection:
-            if not _any_expired(connection, self._namespace):
+            if not overdue.any_overdue(connection, self._namespace):
                 return 0
         with self._store.write() as connection:
-            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
+            events = overdue.tell_overdue(connection, self._namespace, BATCH)
         for event in events:
             self._telemetry.emit(event)
-        self._relay.try_send(written)
         return len(events)
 
     def settle_late(self) -> int:
@@ -215,16 +214,6 @@ def _in_trouble() -> ColumnElement[bool]:
     """Whether a fault of the run awaits a decision, a try or a person: one late effect after the other."""
     live = [state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.PARKED)]
     return exists().where(faults.c.run_id == runs.c.id, faults.c.state.in_(live))
-
-
-def _any_expired(connection: Connection, namespace: str) -> bool:
-    statement = (
-        select(runs.c.id)
-        .outerjoin(workers, workers.c.id == runs.c.worker_id)
-        .where(runs.c.namespace == namespace, is_orphaned())
-        .limit(1)
-    )
-    return connection.execute(statement).first() is not None
 
 
 def _reason(found: Found) -> str:

@@ -6,18 +6,18 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from aft import durations
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
-from aft.compensation.registry import Compensator, When, make_compensator
+from aft.compensation.registry import Compensator, When, check_takes_unknown, make_compensator
 from aft.errors import DefinitionError
-from aft.flows import context
+from aft.flows import context, options
 from aft.flows.declaring import check_function, check_name
+from aft.flows.options import Duration
 from aft.flows.policy import Declared, Policy
+from aft.flows.probe import Question, make_probe
 from aft.flows.registry import declared as registry
-from aft.recovery.levels import Ladder, Level
+from aft.recovery.levels import Level
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,16 +52,27 @@ class Activity(Generic[P, R]):
         self.policy = policy or Policy()
         self.compensator = compensator
         self.is_async = inspect.iscoroutinefunction(fn)
-        if self.is_async and self.policy.transactional:
+        if self.policy.transactional:
+            self._check_transactional()
+        if self.policy.probe is not None and compensator is not None:
+            check_takes_unknown(self.name, compensator, f"probe={self.policy.probe.name}")
+        functools.update_wrapper(self, fn)
+
+    def _check_transactional(self) -> None:
+        if self.is_async:
             raise DefinitionError(
                 f"activity {self.name!r} is async and transactional: aft's transaction is not async; use def"
             )
-        if self.policy.transactional and self.policy.timeout is not None:
+        if self.policy.timeout is not None:
             raise DefinitionError(
                 f"activity {self.name!r} is transactional and has a timeout: one that is given up could still commit; "
                 "set a statement timeout in the database instead"
             )
-        functools.update_wrapper(self, fn)
+        if self.policy.probe is not None:
+            raise DefinitionError(
+                f"activity {self.name!r} is transactional and has a probe: its outcome is never unknown, effect and "
+                "record commit together; leave the probe out"
+            )
 
     @functools.cached_property
     def arguments(self) -> ArgumentsCodec:
@@ -74,9 +85,23 @@ class Activity(Generic[P, R]):
         return result_codec(self.fn)
 
     @property
+    def arms(self) -> bool:
+        """Whether its frame is pushed before it is called, because its undo is owed even if nobody saw it end."""
+        return self.compensator is not None and (self.compensator.when == "started" or self.policy.probe is not None)
+
+    @property
     def parameters(self) -> list[str]:
         """The names of its arguments."""
         return list(inspect.signature(self.fn).parameters)
+
+    def question(self, args: str, key: str) -> Question | None:
+        """What its probe is asked about a call with these stored arguments; None if it has no probe."""
+        probe = self.policy.probe
+        if probe is None:
+            return None
+        positional, named = self.arguments.call_arguments(self.arguments.decode(args))
+        bound = self.arguments.bind(positional, named)
+        return probe.question(bound.arguments, key, self.policy.timeout, self.result)
 
     def check(self) -> None:
         """Raise DefinitionError if its annotations cannot be stored."""
@@ -106,24 +131,30 @@ def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 def activity(
     *,
     name: str | None = None,
-    levels: Sequence[Level | str | float | timedelta] | None = None,
+    levels: Sequence[Level | Duration] | None = None,
     immediate: int | None = None,
-    timeout: str | float | timedelta | None = None,
+    timeout: Duration | None = None,
     recoverable: Declared = (),
     unrecoverable: Declared = (),
     transactional: bool = False,
+    probe: Callable[..., Any] | None = None,
+    resource: str | None = None,
+    expected: Duration | None = None,
 ) -> Callable[[Callable[P, R]], Activity[P, R]]: ...
 def activity(
     fn: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
-    levels: Sequence[Level | str | float | timedelta] | None = None,
+    levels: Sequence[Level | Duration] | None = None,
     immediate: int | None = None,
-    timeout: str | float | timedelta | None = None,
+    timeout: Duration | None = None,
     recoverable: Declared = (),
     unrecoverable: Declared = (),
     transactional: bool = False,
+    probe: Callable[..., Any] | None = None,
+    resource: str | None = None,
+    expected: Duration | None = None,
 ) -> Any:
     """Make a function an activity.
 
@@ -131,27 +162,35 @@ def activity(
     the process, before anything becomes a fault. Executions = (immediate + 1) × (1 + Σ tries). ``timeout`` stops
     waiting for it. ``recoverable`` and ``unrecoverable`` are exception classes, or functions of the exception.
     ``transactional`` lets it work in aft's own transaction (``aft.session()``): effect and record commit together.
+
+    ``probe`` settles an unknown outcome before it is executed again: a function that takes by name any argument of the
+    activity, and ``key``. What it returns is the activity's result; None or ``aft.UNKNOWN`` means that nothing was
+    found. ``resource`` names what the activity needs; its faults carry the name. ``expected`` is how long it should
+    take: an event tells when it takes longer.
     """
 
     def declare(target: Callable[..., Any]) -> Activity[Any, Any]:
-        shown = str(name or getattr(target, "name", None) or getattr(target, "__name__", "?"))
+        of = f"activity {name or getattr(target, 'name', None) or getattr(target, '__name__', '?')!r}"
         policy = Policy(
-            ladder=_ladder(shown, levels),
-            immediate=_immediate(shown, immediate),
-            timeout=_timeout(shown, timeout),
-            recoverable=_declared(shown, "recoverable", recoverable),
-            unrecoverable=_declared(shown, "unrecoverable", unrecoverable),
+            ladder=options.check_levels(of, levels),
+            immediate=options.check_immediate(of, immediate),
+            timeout=options.check_duration(of, "timeout", timeout),
+            recoverable=options.check_declared(of, "recoverable", recoverable),
+            unrecoverable=options.check_declared(of, "unrecoverable", unrecoverable),
             transactional=transactional,
+            resource=options.check_text(of, "resource", resource),
+            expected=options.check_duration(of, "expected", expected),
         )
-        _refuse_both(shown, policy)
+        options.refuse_both(of, policy.recoverable, policy.unrecoverable)
         if isinstance(target, Activity):
             if target.policy != Policy():
                 raise DefinitionError(f"activity {target.name!r} is declared twice with @aft.activity")
-            made: Activity[Any, Any] = Activity(
-                target.fn, name=name or target.name, policy=policy, compensator=target.compensator
-            )
+            made: Activity[Any, Any] = target
         else:
-            made = Activity(check_function("activity", target), name=name, policy=policy)
+            made = Activity(check_function("activity", target))
+        if probe is not None:
+            policy = replace(policy, probe=make_probe(name or made.name, made.parameters, probe))
+        made = Activity(made.fn, name=name or made.name, policy=policy, compensator=made.compensator)
         registry.add_activity(made)
         return made
 
@@ -195,7 +234,16 @@ def compensator_policy(activity_: Activity[Any, Any], compensator: Compensator) 
     own = registry.activity(compensator.name)
     if own is not None and own.fn is compensator.fn:
         return own.policy
-    return replace(activity_.policy, transactional=False)
+    return replace(activity_.policy, transactional=False, probe=None, expected=None)
+
+
+def compensator_question(compensator: Compensator, policy: Policy, given: dict[str, Any], key: str) -> Question | None:
+    """What a compensator's own probe is asked; None unless it is an activity that declares one."""
+    if policy.probe is None:
+        return None
+    bound = inspect.signature(compensator.fn).bind(**given)
+    bound.apply_defaults()
+    return policy.probe.question(bound.arguments, key, policy.timeout, result_codec(compensator.fn))
 
 
 def _name_of(activity_: str, compensator: Callable[..., Any]) -> str:
@@ -209,56 +257,3 @@ def _name_of(activity_: str, compensator: Callable[..., Any]) -> str:
 
 def _function_of(compensator: Callable[..., Any]) -> Callable[..., Any]:
     return compensator.fn if isinstance(compensator, Activity) else compensator
-
-
-def _ladder(name: str, levels: Sequence[Level | str | float | timedelta] | None) -> Ladder | None:
-    if levels is None:
-        return None
-    if isinstance(levels, str | Level):
-        raise DefinitionError(f"activity {name!r}: levels={levels!r} must be a list; write levels=[{levels!r}]")
-    try:
-        return Ladder.of(levels)
-    except ValueError as error:
-        raise DefinitionError(f"activity {name!r}: levels: {error}") from None
-
-
-def _immediate(name: str, immediate: int | None) -> int | None:
-    if immediate is not None and (
-        not isinstance(immediate, int) or isinstance(immediate, bool) or not 0 <= immediate <= 100
-    ):
-        raise DefinitionError(f"activity {name!r}: immediate={immediate!r} must be a number from 0 to 100")
-    return immediate
-
-
-def _timeout(name: str, timeout: str | float | timedelta | None) -> timedelta | None:
-    if timeout is None:
-        return None
-    try:
-        found = durations.parse(timeout)
-    except ValueError as error:
-        raise DefinitionError(f"activity {name!r}: timeout: {error}") from None
-    if not found:
-        raise DefinitionError(f"activity {name!r}: timeout={timeout!r} leaves no time at all")
-    return found
-
-
-def _declared(name: str, option: str, given: Declared) -> Declared:
-    if isinstance(given, list | set | frozenset):
-        given = tuple(given)
-    classes = given if isinstance(given, tuple) else (given,) if isinstance(given, type) else ()
-    wrong = [cls for cls in classes if not (isinstance(cls, type) and issubclass(cls, BaseException))]
-    if wrong or not (isinstance(given, tuple | type) or callable(given)):
-        shown = wrong[0] if wrong else given
-        raise DefinitionError(
-            f"activity {name!r}: {option} holds {shown!r}; give exception classes, or one function of the exception"
-        )
-    return given
-
-
-def _refuse_both(name: str, policy: Policy) -> None:
-    if not isinstance(policy.recoverable, tuple) or not isinstance(policy.unrecoverable, tuple):
-        return
-    both = set(policy.recoverable) & set(policy.unrecoverable)
-    if both:
-        shown = ", ".join(sorted(cls.__name__ for cls in both))
-        raise DefinitionError(f"activity {name!r} declares {shown} both recoverable and unrecoverable")

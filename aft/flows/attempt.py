@@ -1,5 +1,8 @@
 """One step's attempt: call the function, with its immediate retries, its time limit and its transaction.
 
+Where an earlier call may have had its effect, its probe is asked first; what that finds is the outcome, and nothing is
+called. A probe that raises fails the attempt as the function itself would: nothing is executed blindly.
+
 The outcome is a value, or :class:`Raised` with what the user's code raised. Everything else that leaves here is the
 engine's own: ``Fenced`` (the run has another owner), ``StoreError`` (the database is away, the outcome unknown) and
 ``CodecError`` (the value cannot be stored; of a transactional attempt nothing remains then).
@@ -21,6 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from aft import durations
 from aft.clock import Clock
+from aft.compensation.registry import UNKNOWN
 from aft.errors import Recoverable, StoreError
 from aft.flows import context
 from aft.flows.context import AttemptContext, Current
@@ -28,6 +32,7 @@ from aft.flows.failures import passes
 from aft.flows.leaving import Leave
 from aft.flows.loop import LoopThread, running_on
 from aft.flows.policy import Policy
+from aft.flows.probe import Question
 from aft.runs.owner import Fenced, LeaseOver, Owner
 
 #: What user code may raise without ending more than its attempt.
@@ -48,6 +53,10 @@ class Attempt:
 
     ``record`` encodes the value and returns what writes it in the owner's transaction. ``late`` is told a value that
     nobody waits for any more: the function was given up, or the run has another owner by now.
+
+    ``probe`` is asked whether an earlier call had its effect: before the first one only if that is ``doubtful``, before
+    each immediate retry always. ``result_probe`` is asked for the keyword ``result`` of a compensator whose activity
+    nobody saw end.
     """
 
     owner: Owner
@@ -60,6 +69,9 @@ class Attempt:
     kwargs: dict[str, Any]
     record: Callable[[Any], Callable[[Connection, int], None]]
     late: Callable[[Any], None]
+    probe: Question | None = None
+    doubtful: bool = False
+    result_probe: Question | None = None
 
 
 class Performer:
@@ -82,8 +94,42 @@ class Performer:
         for trial in retrying:
             with trial:
                 _check_lease(attempt.owner)
-                number = attempt.current.attempt + trial.retry_state.attempt_number - 1
-                self._once(attempt, replace(attempt.current, attempt=number))
+                nth = trial.retry_state.attempt_number
+                current = replace(attempt.current, attempt=attempt.current.attempt + nth - 1)
+                if not self._settle(attempt, current, doubtful=attempt.doubtful or nth > 1):
+                    self._once(self._informed(attempt, current), current)
+
+    def _settle(self, attempt: Attempt, current: Current, *, doubtful: bool) -> bool:
+        """Record what the probe finds, if there is one and it finds something; then nothing is left to be done."""
+        found = self._ask(attempt, attempt.probe, current) if doubtful else UNKNOWN
+        if found is UNKNOWN:
+            return False
+        # Refused, it is not late: what was found is no effect of ours, and the run's owner can find it, too.
+        attempt.owner.write(attempt.record(found))
+        return True
+
+    def _informed(self, attempt: Attempt, current: Current) -> Attempt:
+        """Let a compensator know what its activity's probe finds."""
+        if attempt.result_probe is None:
+            return attempt
+        found = self._ask(attempt, attempt.result_probe, current)
+        return replace(attempt, kwargs={**attempt.kwargs, "result": found})
+
+    def _ask(self, attempt: Attempt, question: Question | None, current: Current) -> Any:
+        if question is None:
+            return UNKNOWN
+        asked = replace(
+            attempt,
+            what=question.what,
+            fn=question.fn,
+            args=(),
+            kwargs=question.kwargs,
+            policy=replace(attempt.policy, timeout=question.timeout),
+            late=_forget,
+        )
+        found = question.read(self._call(asked, AttemptContext(replace(current, key=question.key))))
+        _check_lease(attempt.owner)  # a probe may take its time
+        return found
 
     def _once(self, attempt: Attempt, current: Current) -> None:
         if attempt.policy.transactional:
@@ -162,6 +208,10 @@ class Performer:
         if returned:
             return value
         raise value
+
+
+def _forget(answer: Any) -> None:
+    """A probe that was given up has looked, and done nothing."""
 
 
 def _check_lease(owner: Owner) -> None:

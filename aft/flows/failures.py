@@ -80,6 +80,7 @@ def describe(
         ladder=json.dumps(ladder.encode()),
         raised_at=at,
         verdict=verdict,
+        resource=policy.resource,
     )
 
 

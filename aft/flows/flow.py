@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
 from aft.errors import DefinitionError
 from aft.flows import context
+from aft.flows import options as checks
 from aft.flows.declaring import check_function, check_name
+from aft.flows.options import Duration
 from aft.flows.registry import declared as registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: Characters of a run's key.
-MOST_KEY = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Options:
     key: str | None = None
     priority: int = 0
     owner: str | None = None
+    #: How long it should take, from when it is made to its end; longer is told, and nothing else happens.
+    expected: timedelta | None = None
+    #: Names of what it needs.
+    resources: tuple[str, ...] = ()
 
 
 class Flow(Generic[P, R]):
@@ -59,20 +63,29 @@ class Flow(Generic[P, R]):
         """Raise DefinitionError if its annotations cannot be stored."""
         _ = self.arguments, self.result
 
-    def options(self, *, key: str | None = None, priority: int = 0, owner: str | None = None) -> Flow[P, R]:
-        """Say something about the run to come; the same key means the same run."""
-        if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY or "\x00" in key):
-            raise DefinitionError(f"flow {self.name!r}: key={key!r} must be a text of 1 to {MOST_KEY} characters")
-        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1_000_000:
-            raise DefinitionError(f"flow {self.name!r}: priority={priority!r} must be a whole number")
-        if owner is not None and (not isinstance(owner, str) or not 0 < len(owner) <= 200):
-            raise DefinitionError(f"flow {self.name!r}: owner={owner!r} must be a text of 1 to 200 characters")
-        return Flow(
-            self.fn,
-            name=self.name,
-            version=self.version,
-            options=Options(key=key, priority=priority, owner=owner),
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        owner: str | None = None,
+        expected: Duration | None = None,
+        resources: Iterable[str] = (),
+    ) -> Flow[P, R]:
+        """Say something about the run to come; the same key means the same run.
+
+        ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
+        how long it should take until its end: an event tells when it takes longer.
+        """
+        of = f"flow {self.name!r}"
+        said = Options(
+            key=checks.check_key(of, key),
+            priority=checks.check_priority(of, priority),
+            owner=checks.check_text(of, "owner", owner),
+            expected=checks.check_duration(of, "expected", expected),
+            resources=checks.check_resources(of, resources),
         )
+        return Flow(self.fn, name=self.name, version=self.version, options=said)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if context.flow_context() is not None:

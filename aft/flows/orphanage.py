@@ -15,6 +15,7 @@ class Orphanage:
     def collect(self) -> None:
         """Rescue what is owned but not executed here; see ``runs.holdings`` for how that comes about."""
         tools = self._tools
+        tools.attempts.look()  # first, and without the database: it may be away
         worker = tools.lease.worker
         with tools.store.read() as connection:
             orphans = tools.holdings.orphans(connection, worker)

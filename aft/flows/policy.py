@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aft.fault import Answer
+from aft.flows.probe import Probe
 from aft.recovery.levels import Ladder
 
 #: Exception classes, or a function that looks at the exception.
@@ -23,6 +24,12 @@ class Policy:
     recoverable: Declared = ()
     unrecoverable: Declared = ()
     transactional: bool = False
+    #: Settles an unknown outcome before it is executed again.
+    probe: Probe | None = None
+    #: What it needs; its faults carry the name.
+    resource: str | None = None
+    #: How long it should take; longer is told, and nothing else happens.
+    expected: timedelta | None = None
 
     def answer(self, error: BaseException) -> Answer | None:
         """Say what is declared of an exception: the nearest class along its bases decides, then the functions."""

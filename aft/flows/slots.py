@@ -11,21 +11,33 @@ class Slots:
     def __init__(self, size: int) -> None:
         self.size = size
         self._free = size
+        self._closing = False
         self._changed = threading.Condition()
 
     def free(self, timeout: float) -> int:
         """Tell how many slots are free, without taking any; wait for the first one; 0 after ``timeout``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._free > 0, timeout)
-            return self._free
+            self._changed.wait_for(lambda: self._open() > 0, timeout)
+            return self._open()
 
     def take(self, limit: int, timeout: float) -> int:
         """Take as many free slots as there are, up to ``limit``; wait for the first one; 0 after ``timeout``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._free > 0, timeout)
-            taken = min(limit, self._free)
+            self._changed.wait_for(lambda: self._open() > 0, timeout)
+            taken = min(limit, self._open())
             self._free -= taken
             return taken
+
+    def take_all(self, timeout: float) -> bool:
+        """Take every slot, letting nobody else have one meanwhile; False, and none is taken, after ``timeout``."""
+        with self._changed:
+            self._closing = True
+            idle = self._changed.wait_for(lambda: self._free == self.size, timeout)
+            self._closing = False
+            if idle:
+                self._free = 0
+            self._changed.notify_all()
+            return idle
 
     def give(self, count: int) -> None:
         """Give slots back."""
@@ -33,6 +45,9 @@ class Slots:
             with self._changed:
                 self._free += count
                 self._changed.notify_all()
+
+    def _open(self) -> int:
+        return 0 if self._closing else self._free
 
     def wait_idle(self, timeout: float | None) -> bool:
         """Wait until every slot is free; False if that takes longer."""

@@ -9,41 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from aft.compensation import stack
 from aft.compensation.registry import UNKNOWN, Compensator
 from aft.compensation.stack import Frame, FrameState
-from aft.errors import CodecError, StoreError
+from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
-from aft.flows.activity import Activity, compensator_policy
+from aft.flows.activity import Activity, compensator_policy, compensator_question
 from aft.flows.attempt import Attempt, Performer, Raised
 from aft.flows.context import Current
 from aft.flows.failures import Place
+from aft.flows.lateness import keep_late
 from aft.flows.leaving import Leave
 from aft.flows.policy import Policy
+from aft.flows.probe import Question
 from aft.flows.tools import Tools
 from aft.ids import StepPath
-from aft.runs import faults, journal, late
+from aft.runs import faults, journal
 from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.late import LateEffect
 from aft.runs.owner import Owner
 from aft.runs.states import Status
-from aft.telemetry import ActivityRecorded, AttemptStarted, EffectLate, FrameCompensated
+from aft.telemetry import ActivityRecorded, AttemptStarted, FrameCompensated
 
-#: Seconds for which a late effect is tried to be kept while the database is away; then only the log knows of it.
-LATE_PATIENCE = 300.0
 #: Encodes a value and returns what writes it in the owner's transaction.
 Record = Callable[[Any], Callable[[Connection, int], None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A function to be executed for a run; ``status`` is what a fault makes of the run, None: no change."""
+    """A function to be executed for a run; ``status`` is what a fault makes of the run, None: no change.
+
+    ``probe`` tells whether it was already; ``result_probe`` finds the result that a compensator asks for.
+    """
 
     kind: FaultKind
     path: StepPath
@@ -53,6 +55,9 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     status: Status | None
+    probe: Question | None = None
+    doubtful: bool = False
+    result_probe: Question | None = None
 
 
 class Stepper:
@@ -68,12 +73,16 @@ class Stepper:
         #: Aborts that this owner came to make good: settled with its next outcome.
         self._aborts: list[str] = []
         self._armed: set[str] = set()
+        #: Whether an earlier owner may have begun the first new step, and nobody saw what came of it.
+        self._unseen = False
 
     def remember(self, live: list[Fault], armed: set[str]) -> None:
         """Take over what earlier owners left: faults that are not settled, and armed frames."""
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
         self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
         self._armed = armed
+        # A run that was parked counts, too: whatever it had come from was settled when it was parked.
+        self._unseen = bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
 
     def final_fault(self, path: StepPath) -> Fault | None:
         """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
@@ -94,21 +103,27 @@ class Stepper:
         if fault.path is not None:
             self._faults.pop(fault.path, None)
 
-    def key(self, path: str) -> str:
+    def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
-        return f"{self.owner.run_id}/{self.owner.run.key_generation}/{path}"
+        current = self.owner.run.key_generation
+        return f"{self.owner.run_id}/{current if generation is None else generation}/{path}"
 
     def check_may_go_on(self) -> None:
-        """Leave at a step's boundary if this process is stopping."""
-        if self.tools.draining.is_set():
-            writing.hand_back(self.tools, self.owner, "this process is stopping")
-            raise Leave("this process is stopping")
+        """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone."""
+        for asked, why in (
+            (self.tools.draining, "this process is stopping"),
+            (self.tools.making_room, "this process is needed for a run that must be executed alone"),
+        ):
+            if asked.is_set():
+                writing.hand_back(self.tools, self.owner, why)
+                raise Leave(why)
 
     # Forward ----------------------------------------------------------------------------------------------------
 
     def execute(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Entry:
         """Execute an activity and return its recorded outcome, or leave with a fault."""
         self.check_may_go_on()
+        doubtful = self._is_doubtful(path)
         self._arm(activity, path, scope, args)
         recorded: list[Entry] = []
         started = self.tools.clock.ticks()
@@ -128,8 +143,11 @@ class Stepper:
             positional,
             named,
             Status.RECOVERING,
+            probe=activity.question(args, self.key(path)),
+            doubtful=doubtful,
         )
-        self._perform(step, record, lambda value: self._late(activity, path, scope, args, value))
+        late = partial(keep_late, self.tools, self.owner, activity, path, scope, self.key(path), args)
+        self._perform(step, record, late)
         self.tools.telemetry.emit(
             ActivityRecorded(
                 run=self.owner.run_id,
@@ -167,9 +185,9 @@ class Stepper:
         self.owner.write(lambda connection, seq: self._append(connection, seq, entry))
 
     def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
-        """Push the frame of a ``when="started"`` activity before it is called, with a commit of its own."""
+        """Push the frame of an activity whose undo is owed once it was started, with a commit of its own."""
         undo = activity.compensator
-        if undo is None or undo.when != "started" or path in self._armed:
+        if undo is None or not activity.arms or path in self._armed:
             return
         self.owner.write(
             lambda connection, seq: stack.push(
@@ -252,7 +270,19 @@ class Stepper:
 
         wanted = compensator.arguments(offered)
         policy = compensator_policy(activity, compensator)
-        step = Step(FaultKind.COMPENSATOR, path, compensator.name, policy, compensator.fn, (), wanted, status)
+        step = Step(
+            FaultKind.COMPENSATOR,
+            path,
+            compensator.name,
+            policy,
+            compensator.fn,
+            (),
+            wanted,
+            status,
+            probe=compensator_question(compensator, policy, wanted, self.key(path)),
+            doubtful=self._is_doubtful(path),
+            result_probe=self._question_about(frame, activity) if "result" in wanted else None,
+        )
         # One that was given up and returns after all has undone it; the retry does so again under the same key.
         self._perform(step, lambda value: settle, lambda value: None)
         self.tools.telemetry.emit(
@@ -260,6 +290,12 @@ class Stepper:
                 run=self.owner.run_id, path=frame.path, activity=frame.activity, compensator=frame.compensator
             )
         )
+
+    def _question_about(self, frame: Frame, activity: Activity[Any, Any]) -> Question | None:
+        """What the probe of a started activity is asked, so that its compensator may learn the result."""
+        if frame.state is not FrameState.ARMED:
+            return None
+        return activity.question(frame.args or "{}", self.key(frame.path, frame.key_generation))
 
     # Both -------------------------------------------------------------------------------------------------------
 
@@ -286,9 +322,13 @@ class Stepper:
             kwargs=step.kwargs,
             record=record,
             late=late,
+            probe=step.probe,
+            doubtful=step.doubtful,
+            result_probe=step.result_probe,
         )
         try:
-            self.performer.perform(attempt)
+            with self.tools.attempts.watched(self.owner.run_id, step.path, step.name, step.policy.expected):
+                self.performer.perform(attempt)
         except Raised as raised:
             self._fail(step, raised.error)
         except CodecError as error:
@@ -297,6 +337,11 @@ class Stepper:
             self._park(step, error)
         self._faults.pop(step.path, None)
         self._aborts = []
+        self._unseen = False
+
+    def _is_doubtful(self, path: StepPath) -> bool:
+        """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
+        return self._unseen or path in self._armed or path in self._faults
 
     def _fail(self, step: Step, error: BaseException) -> NoReturn:
         fault = failures.describe(
@@ -326,38 +371,6 @@ class Stepper:
 
     def _place(self, step: Step) -> Place:
         return Place(self.owner.run_id, self.owner.epoch, step.path, step.kind, step.name, self._failures(step.path))
-
-    def _late(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: Any) -> None:
-        """Keep an effect that nobody waited for any more, if it can be kept; whoever owns the run now is not asked."""
-        try:
-            effect = LateEffect(
-                run_id=self.owner.run_id,
-                namespace=self.tools.namespace,
-                path=path,
-                scope=scope,
-                activity=activity.name,
-                key=self.key(path),
-                key_generation=self.owner.run.key_generation,
-                compensator=activity.compensator.name if activity.compensator else None,
-                epoch=self.owner.epoch,
-                args=args,
-                value=activity.result.encode(value, "result"),
-            )
-            self._keep(effect)
-            fate = "kept"
-        except (StoreError, CodecError) as error:
-            fate = f"unknown: {error}"
-        self.tools.telemetry.emit(EffectLate(run=self.owner.run_id, path=path, activity=activity.name, fate=fate))
-
-    @retry(
-        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
-        stop=stop_after_delay(LATE_PATIENCE),
-        wait=wait_random_exponential(multiplier=0.05, max=5.0),
-        reraise=True,
-    )
-    def _keep(self, effect: LateEffect) -> None:
-        with self.tools.store.write() as connection:
-            late.write(connection, effect)
 
     def _failures(self, path: StepPath) -> int:
         fault = self._faults.get(path)

@@ -9,6 +9,7 @@ from threading import Event
 
 from aft.clock import Clock
 from aft.flows.loop import LoopThread
+from aft.flows.overdue import Attempts
 from aft.flows.policy import Policy
 from aft.flows.registry import Registry
 from aft.recovery.levels import Ladder
@@ -38,6 +39,10 @@ class Tools:
     send: Callable[[Sequence[OutboxRow]], None] | None = None
     #: Set when this process is stopping: runs are given back at their next step.
     draining: Event = field(default_factory=Event)
+    #: Tells of activities that take longer than they were expected to.
+    attempts: Attempts = field(kw_only=True)
+    #: Set while the house is being emptied for a run that must be executed alone.
+    making_room: Event = field(default_factory=Event)
 
     def ladder_of(self, policy: Policy) -> Ladder:
         """The ladder in force."""

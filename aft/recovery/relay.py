@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aft.brokers.base import Broker, Outgoing, Topology
-from aft.errors import BrokerError, StoreError, Unroutable
+from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.runs import quarantine
 from aft.store import Store, outbox
 from aft.store.outbox import OutboxRow
@@ -51,12 +51,13 @@ class Relay:
             outbox.confirm(connection, [row.id for row in rows])
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do later."""
+        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do."""
         try:
             self.send(rows)
         except Exception as error:
-            # Whatever it was: the state has committed, and the rows are in the outbox, free when our hold is over.
+            # Whatever it was: the state has committed, and the rows are in the outbox.
             logger.debug("published later, by the relay: %r", error)
+            self._let_go(rows)
 
     def run_once(self) -> int:
         """Publish what nobody holds; tells how many. Reads only, when there is nothing."""
@@ -65,27 +66,39 @@ class Relay:
                 return 0
         with self._store.write() as connection:
             rows = outbox.take(connection, self._namespace, BATCH)
-        try:
-            self.send(rows)
-        except Unroutable:
-            self._send_apart(rows)
-        except (BrokerError, StoreError):
-            self._let_go(rows)
-            raise
-        if rows:
-            self._telemetry.emit(OutboxRelayed(messages=len(rows)))
+        sent = self._send_each_queue(rows)
+        if sent:
+            self._telemetry.emit(OutboxRelayed(messages=sent))
         return len(rows)
 
-    def _send_apart(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish one by one; what has no queue even now is put aside: its run is swept, the others are not held up."""
+    def _send_each_queue(self, rows: Sequence[OutboxRow]) -> int:
+        """Publish to each queue apart: one that takes nothing must not hold up the others. Raises the first error."""
+        by_queue: dict[str, list[OutboxRow]] = {}
         for row in rows:
+            by_queue.setdefault(row.queue, []).append(row)
+        sent = 0
+        errors: list[AftError] = []
+        for queue, group in by_queue.items():
             try:
-                self.send([row])
+                self.send(group)
+                sent += len(group)
             except Unroutable as error:
-                with self._store.write() as connection:
-                    quarantine.add(connection, self._namespace, row.queue, row.body.encode(), str(error))
-                    outbox.confirm(connection, [row.id])
-                self._telemetry.emit(MessageQuarantined(queue=row.queue, reason=str(error)))
+                self._put_aside(queue, group, str(error))
+            except (BrokerError, StoreError) as error:
+                # Their hold runs out by itself: to try at once what cannot be done now would only repeat the rest.
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return sent
+
+    def _put_aside(self, queue: str, rows: Sequence[OutboxRow], reason: str) -> None:
+        """Keep what has no queue even now with its reason; its runs are swept, and it can be released later."""
+        with self._store.write() as connection:
+            for row in rows:
+                quarantine.add(connection, self._namespace, queue, row.body.encode(), reason)
+            outbox.confirm(connection, [row.id for row in rows])
+        for _ in rows:
+            self._telemetry.emit(MessageQuarantined(queue=queue, reason=reason))
 
     def _let_go(self, rows: Sequence[OutboxRow]) -> None:
         try:

@@ -44,6 +44,7 @@ def add(connection: Connection, namespace: str, fault: Fault) -> None:
             after_seconds=None if fault.after is None else fault.after.total_seconds(),
             ladder=fault.ladder,
             verdict=fault.verdict,
+            resource=fault.resource,
             raised_at=fault.raised_at,
         )
     )
@@ -80,6 +81,7 @@ def from_row(row: Row[Any]) -> Fault:
         due_at=row.due_at,
         decided_at=row.decided_at,
         settled_at=row.settled_at,
+        resource=row.resource,
     )
 
 

@@ -1,5 +1,7 @@
 """What a person may ask of a parked run: try again, let a frame go, or say that it was undone by hand.
 
+And of one that is executed: to take it away from its worker. That is a rescue like any other, and as safe.
+
 Who may run at the same time: two people, or a person and a late wake. The UPDATE that gives the order checks that the
 run is parked and awaits nothing; the second one finds no row and is told. One transaction: order, audit and wake
 exist together or not at all; the run stays ``parked`` until a worker has taken it. A lost wake is the sweeper's.
@@ -18,12 +20,14 @@ from aft import names
 from aft.envelope import Message
 from aft.errors import OrderRefused
 from aft.fault import FaultKind, FaultState
-from aft.ids import OrderId, new_id
+from aft.ids import OrderId, RunId, WorkerId, new_id
 from aft.runs import audit, inbox
 from aft.runs.inbox import Verb
+from aft.runs.rescue import take_away
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store import outbox
+from aft.store.leases import end_leases
 from aft.store.moments import later, now
 from aft.store.tables import faults, runs
 
@@ -49,6 +53,25 @@ def skip_frame(connection: Connection, run: RunRow, by: Person, at: datetime, gr
 def frame_done(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
     """Say that the frame a run is parked for was undone by hand; the unwinding goes on below it."""
     _settle_frame(connection, run, Verb.DONE, by, at, grace)
+
+
+def release(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+    """Take a run away from the worker that has it: somebody else goes on with it, and the worker writes nothing more.
+
+    What it was doing may be done again, under the same key, as after the worker's death; no death is counted.
+    """
+    if not take_away(connection, run.namespace, at, by.name, runs.c.id == run.id):
+        raise OrderRefused(f"run {run.id} has no worker that it could be taken from; it is {run.status.value}")
+    audit.write(connection, run.id, by.name, "release", by.note)
+
+
+def release_worker(connection: Connection, namespace: str, worker: WorkerId, by: Person, at: datetime) -> list[RunId]:
+    """End a worker's lease now, and take all its runs away; returns which. It becomes another worker if it lives."""
+    end_leases(connection, namespace, [worker])
+    taken = [RunId(event.run) for event in take_away(connection, namespace, at, by.name, runs.c.worker_id == worker)]
+    for run_id in taken:
+        audit.write(connection, run_id, by.name, "release", by.note)
+    return taken
 
 
 def _settle_frame(connection: Connection, run: RunRow, verb: Verb, by: Person, at: datetime, grace: timedelta) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, func, select, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
@@ -33,6 +33,10 @@ from aft.store.leases import Lease
 from aft.store.moments import now
 from aft.store.tables import runs
 
+#: Deaths beside others, since it last wrote anything, after which a run is executed alone: it may be what kills them.
+MOST_SHARED_DEATHS = 2
+#: Due runs among which the most urgent is chosen.
+WINDOW = 500
 #: (flow, version) pairs that a process has code for.
 Known = Sequence[tuple[str, int]]
 #: A run, and the fault or order that wakes it.
@@ -64,14 +68,20 @@ _CLAIMED: dict[str, Any] = {
 }
 
 
-def claim(connection: Connection, worker: WorkerId, wakes: Sequence[Wake], known: Known) -> list[RunRow]:
-    """Become the owner of those runs that await exactly the wake named for them; the others are not touched."""
+def claim(
+    connection: Connection, worker: WorkerId, wakes: Sequence[Wake], known: Known, *, alone: bool = False
+) -> list[RunRow]:
+    """Become the owner of those runs that await exactly the wake named for them; the others are not touched.
+
+    Runs that must be executed alone are claimed only if the caller says that it does so.
+    """
     statement = (
         update(runs)
         .where(
             tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)),
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
+            is_solitary() if alone else ~is_solitary(),
         )
         .values(worker_id=worker, **_CLAIMED)
         .returning(*COLUMNS)
@@ -79,20 +89,37 @@ def claim(connection: Connection, worker: WorkerId, wakes: Sequence[Wake], known
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def find_due(connection: Connection, namespace: str, known: Known, limit: int) -> list[Wake]:
-    """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction."""
-    due = (
-        select(runs.c.id, runs.c.wake_id)
+def is_solitary() -> ColumnElement[bool]:
+    """The condition that a run must be executed with no other beside it."""
+    return runs.c.deaths >= MOST_SHARED_DEATHS
+
+
+def find_due(connection: Connection, namespace: str, known: Known, limit: int, *, alone: bool = False) -> list[Wake]:
+    """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction.
+
+    The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
+    """
+    waiting = (
+        select(runs.c.id, runs.c.priority, runs.c.sweep_at)
         .where(
             runs.c.namespace == namespace,
             runs.c.sweep_at <= now(),
             runs.c.worker_id.is_(None),
             runs.c.wake_id.is_not(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
+            is_solitary() if alone else ~is_solitary(),
         )
-        .order_by(runs.c.priority.desc(), runs.c.sweep_at)
+        .order_by(runs.c.sweep_at)
+        .limit(max(limit, WINDOW))
+        .subquery()
+    )
+    due = (
+        select(runs.c.id, runs.c.wake_id)
+        .join(waiting, waiting.c.id == runs.c.id)
+        .where(runs.c.worker_id.is_(None), runs.c.wake_id.is_not(None))
+        .order_by(waiting.c.priority.desc(), waiting.c.sweep_at)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=runs)
     )
     return [(RunId(row.id), str(row.wake_id)) for row in connection.execute(due)]
 
@@ -171,7 +198,8 @@ _GUARD = (
         runs.c.worker_id == bindparam("its_worker"),
         runs.c.seq == bindparam("its_seq"),
     )
-    .values(seq=runs.c.seq + 1, updated_at=now())
+    # Whatever it wrote: it has got on, and earlier deaths are no sign any more that it kills its workers.
+    .values(seq=runs.c.seq + 1, updated_at=now(), deaths=0, deaths_alone=0)
     .returning(runs.c.inbox_seq)
 )
 

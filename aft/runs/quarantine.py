@@ -1,23 +1,56 @@
-"""Messages that were refused at the door: kept with the reason, so that nothing is lost and nothing loops."""
+"""Messages that were refused: kept with the reason, so that nothing is lost and nothing loops; let in after a fix.
+
+Who may run at the same time: any number of doors and relays that add, and any number of people. A message is let in, or
+thrown away, by one UPDATE that checks that nobody has done so yet: the second person finds no row and is told. Mark and
+outbox row are written in the caller's one transaction: a message is never sent twice, and never marked without being
+sent.
+
+No work lies here, only wake-ups for work that is in the database. That is why a flood may push out the oldest.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
+from aft import durations, envelope, names
+from aft.errors import OrderRefused, UnknownFault, UnknownRun
 from aft.ids import new_id
+from aft.runs import rows
+from aft.store import outbox
 from aft.store.moments import now
 from aft.store.tables import quarantine
 
-#: Bytes of a refused message that are kept.
-MOST_KEPT = 65_536
+#: Bytes of a refused message that are kept: twice what may come in; what is longer could not be let in anyway.
+MOST_KEPT = 2 * envelope.MOST_BYTES
+#: Characters of a reason that are kept.
+MOST_REASON = 1_000
+#: Messages that a namespace keeps, and a few of those that came since the last pruning: 160 MB at the very most.
+MOST_ROWS = 10_000
+#: One in so many additions prunes.
+PRUNE_ONE_IN = 100
+#: Characters of a person's name that its column takes.
+_MOST_NAME = 200
+
+_PART_OF_AN_ID = re.compile(r"[0-9a-f-]{1,36}")
+
+
+class State(StrEnum):
+    """What has become of a refused message."""
+
+    HELD = "held"  #: nobody has said yet what to do with it
+    RELEASED = "released"  #: let in after all
+    DISCARDED = "discarded"  #: thrown away, with a note that says why
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused message."""
+    """A refused message; ``body`` is its beginning, where ``size`` is more than that."""
 
     id: str
     queue: str
@@ -25,26 +58,179 @@ class Refusal:
     size: int
     body: bytes
     at: datetime
+    state: State = State.HELD
+    settled_at: datetime | None = None
+    settled_by: str | None = None
+    note: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was kept."""
+        return self.size == len(self.body)
+
+
+_HELD = quarantine.c.state == State.HELD.value
+
+
+# Keeping --------------------------------------------------------------------------------------------------------
 
 
 def add(connection: Connection, namespace: str, queue: str, body: bytes, reason: str) -> None:
-    """Keep a refused message."""
+    """Keep a refused message. Bounded: a flood costs ``MOST_ROWS`` messages of disk, and pushes out the oldest.
+
+    To count before each would make a flood dearer the longer it lasts. So one addition in ``PRUNE_ONE_IN`` prunes,
+    chosen by the random end of the new id: no counter to be kept, none that a process's death could set back.
+    """
+    made = new_id()
     connection.execute(
         insert(quarantine).values(
-            id=new_id(),
+            id=made,
             namespace=namespace,
             queue=queue,
-            reason=reason.replace("\x00", "\\x00"),
+            reason=_storable(reason)[:MOST_REASON],
             size=len(body),
             body=body[:MOST_KEPT],
             at=now(),
         )
     )
+    if int(made[-12:], 16) % PRUNE_ONE_IN == 0:
+        _prune(connection, namespace)
 
 
-def listing(connection: Connection, namespace: str, limit: int = 50) -> list[Refusal]:
-    """Return the newest refused messages, newest first."""
-    statement = (
-        select(quarantine).where(quarantine.c.namespace == namespace).order_by(quarantine.c.id.desc()).limit(limit)
+def _prune(connection: Connection, namespace: str) -> None:
+    mine = quarantine.c.namespace == namespace
+    newest = select(quarantine.c.id).where(mine).order_by(quarantine.c.id.desc())
+    surplus = (
+        select(quarantine.c.id)
+        .where(mine, quarantine.c.id <= newest.offset(MOST_ROWS).limit(1).scalar_subquery())
+        # What somebody else prunes, or lets in, at this moment is not waited for: two could wait for each other.
+        .with_for_update(skip_locked=True)
     )
-    return [Refusal(row.id, row.queue, row.reason, row.size, row.body, row.at) for row in connection.execute(statement)]
+    connection.execute(delete(quarantine).where(quarantine.c.id.in_(surplus)))
+
+
+def _storable(text: str) -> str:
+    """Spell out what PostgreSQL does not take in a text."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+# Looking --------------------------------------------------------------------------------------------------------
+
+
+def listing(connection: Connection, namespace: str, limit: int = 50, *, settled: bool = False) -> list[Refusal]:
+    """Return the newest refused messages, newest first; with ``settled`` those, too, that a person has dealt with."""
+    statement = select(quarantine).where(quarantine.c.namespace == namespace)
+    if not settled:
+        statement = statement.where(_HELD)
+    found = connection.execute(statement.order_by(quarantine.c.id.desc()).limit(limit))
+    return [_from_row(row) for row in found]
+
+
+def find(connection: Connection, namespace: str, part: str) -> Refusal:
+    """Return the one refused message whose id begins, or ends, with what a person typed; raises UnknownFault."""
+    found = search(connection, namespace, part)
+    if found is None:
+        raise UnknownFault(
+            f"no refused message has the id {part!r} in namespace {namespace!r}; "
+            "`aft faults list --quarantined --all` shows what there is"
+        )
+    return found
+
+
+def search(connection: Connection, namespace: str, part: str) -> Refusal | None:
+    """Return what :func:`find` does, or None if there is none; raises UnknownFault if there are several."""
+    if not _PART_OF_AN_ID.fullmatch(part):
+        return None
+    statement = select(quarantine).where(
+        quarantine.c.namespace == namespace, quarantine.c.id.startswith(part) | quarantine.c.id.endswith(part)
+    )
+    found = connection.execute(statement.limit(2)).all()
+    if len(found) > 1:
+        raise UnknownFault(f"several refused messages match {part!r}; give more of the id")
+    return _from_row(found[0]) if found else None
+
+
+def _from_row(row: Row[Any]) -> Refusal:
+    return Refusal(
+        row.id,
+        row.queue,
+        row.reason,
+        row.size,
+        row.body,
+        row.at,
+        State(row.state),
+        row.settled_at,
+        row.settled_by,
+        row.note,
+    )
+
+
+# By hand --------------------------------------------------------------------------------------------------------
+
+
+def objection(connection: Connection, namespace: str, refusal: Refusal) -> str | None:
+    """Tell why a message could not be let in even now; None if it could.
+
+    The rest shows on the way: a queue that is still missing when the message is published, a fault that is not its
+    run's when it comes in. Then it is refused anew.
+    """
+    if not refusal.whole:
+        return f"only the first {len(refusal.body)} of its {refusal.size} bytes were kept"
+    if not _is_ours(namespace, refusal.queue):
+        return f"{refusal.queue!r} is not a queue of namespace {namespace!r}"
+    try:
+        rows.get(connection, namespace, envelope.decode(refusal.body).run)
+    except (envelope.Refused, UnknownRun) as reason:
+        return str(reason)
+    return None
+
+
+def release(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
+    """Let a message in after a fix; raises OrderRefused if what is wrong with it stands, or somebody was quicker."""
+    if refusal.state is not State.HELD:
+        raise OrderRefused(_why_not(connection, namespace, refusal))
+    reason = objection(connection, namespace, refusal)
+    if reason is not None:
+        raise OrderRefused(
+            f"message {refusal.id} cannot be let in: {reason}; "
+            "release it after the fix, or discard it with a note that says why"
+        )
+    _settle(connection, namespace, refusal, State.RELEASED, by, note)
+    outbox.put(connection, namespace, [(refusal.queue, refusal.body.decode())])
+
+
+def discard(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str) -> None:
+    """Throw a message away: it stays on record with who and why; raises OrderRefused if somebody was quicker."""
+    if not note.strip():
+        raise OrderRefused(f"to discard message {refusal.id} needs a note that says why")
+    _settle(connection, namespace, refusal, State.DISCARDED, by, note)
+
+
+def _settle(connection: Connection, namespace: str, refusal: Refusal, state: State, by: str, note: str | None) -> None:
+    held = update(quarantine).where(quarantine.c.id == refusal.id, quarantine.c.namespace == namespace, _HELD)
+    settled = held.values(
+        state=state.value,
+        settled_at=now(),
+        settled_by=_storable(by)[:_MOST_NAME],
+        note=None if note is None else _storable(note),
+    )
+    if connection.execute(settled.returning(quarantine.c.id)).first() is None:
+        raise OrderRefused(_why_not(connection, namespace, refusal))
+
+
+def _why_not(connection: Connection, namespace: str, refusal: Refusal) -> str:
+    found = search(connection, namespace, refusal.id)
+    if found is None:
+        return f"message {refusal.id} is gone: newer ones have pushed it out; its run goes on without it"
+    return f"message {refusal.id} was {found.state.value} already, by {found.settled_by}; nothing is left to be done"
+
+
+def _is_ours(namespace: str, queue: str) -> bool:
+    """Tell whether a namespace has such a queue: a work queue, or one for some wait."""
+    if queue in (names.faults(namespace), names.resume(namespace), names.compensate(namespace)):
+        return True
+    wait = queue.removeprefix(f"{namespace}.delay.").removesuffix(f".{names.TOPOLOGY}")
+    try:
+        return queue == names.delay(namespace, durations.parse(wait))
+    except ValueError:
+        return False

@@ -1,5 +1,9 @@
 """Taking runs away from owners whose lease is over. Each becomes a fault of kind *abort*, counted apart.
 
+A death is shared by all runs of its process, so it proves little against one of them. After two such deaths a run is
+executed alone (``owner.is_solitary``), and only deaths then count towards parking it. Both counts begin anew when the
+run has written anything: then it was not what killed its worker.
+
 Who may run at the same time: several sweepers, the owner that is not dead after all, and its heartbeat. Rows that
 another sweeper holds are skipped. The UPDATE names the epoch it saw: an owner that wrote meanwhile does not change the
 epoch, so it is taken over all the same, and fenced from its next write on.
@@ -18,6 +22,7 @@ from aft.envelope import Kind, Message
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs import faults
+from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.runs.states import ENDS, Status
 from aft.store import outbox
 from aft.store.moments import now
@@ -25,20 +30,31 @@ from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import runs, workers
 from aft.telemetry import RunRescued
 
-_COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id]
+_COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.deaths, runs.c.deaths_alone]
 #: An owner's death leaves these states as they are; any other becomes ``recovering``.
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
 
 def is_orphaned() -> ColumnElement[bool]:
     """The condition, over runs joined with their workers, that a run's owner is dead: expired, or long forgotten."""
-    return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | (workers.c.expires_at < now()))
+    return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | (workers.c.expires_at <= now()))
+
+
+def any_expired(connection: Connection, namespace: str) -> bool:
+    """Tell whether there is anything to be rescued; reads only."""
+    statement = (
+        select(runs.c.id)
+        .outerjoin(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, is_orphaned())
+        .limit(1)
+    )
+    return connection.execute(statement).first() is not None
 
 
 def rescue_expired(
     connection: Connection, namespace: str, at: datetime, limit: int
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
-    """Take away up to ``limit`` runs of expired workers; the messages are the caller's to publish."""
+    """Take away up to ``limit`` runs of expired workers; their messages are the caller's to publish."""
     expired = (
         select(*_COLUMNS)
         .outerjoin(workers, workers.c.id == runs.c.worker_id)
@@ -62,12 +78,22 @@ def rescue_orphans(
     return events
 
 
+def take_away(
+    connection: Connection, namespace: str, at: datetime, by: str, *of: ColumnElement[bool]
+) -> list[RunRescued]:
+    """Take these runs away from their owners because a person says so; no death is counted, the relay publishes."""
+    found = select(*_COLUMNS).where(runs.c.namespace == namespace, runs.c.worker_id.is_not(None), *of)
+    events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, by=by)
+    return events
+
+
 def _rescue(
-    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float
+    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float, by: str | None = None
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
+        died, was_alone = by is None, row.deaths >= MOST_SHARED_DEATHS
         connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch)
@@ -75,20 +101,24 @@ def _rescue(
                 epoch=row.epoch + 1,
                 worker_id=None,
                 wake_id=None,
-                deaths=runs.c.deaths + 1,
+                deaths=row.deaths + (died and not was_alone),
+                deaths_alone=row.deaths_alone + (died and was_alone),
                 updated_at=now(),
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
         )
-        fault = _abort(row.id, row.flow, row.epoch + 1, row.worker_id, at)
+        why = f"worker {row.worker_id} was lost while it executed this run"
+        if by is not None:
+            why = f"{by} took this run away from worker {row.worker_id}"
+        fault = _abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, why, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
-        events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id))
+        events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id, fault=fault.id))
     return events, outbox.put(connection, namespace, messages, hold=hold)
 
 
-def _abort(run_id: RunId, flow: str, epoch: int, worker: str, at: datetime) -> Fault:
+def _abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime) -> Fault:
     return Fault(
         id=FaultId(new_id()),
         run_id=run_id,
@@ -97,10 +127,10 @@ def _abort(run_id: RunId, flow: str, epoch: int, worker: str, at: datetime) -> F
         name=flow,
         state=FaultState.OPEN,
         epoch=epoch,
-        attempt=0,
+        attempt=deaths,
         type="aft.Abort",
         lineage=("aft.Abort",),
-        message=f"worker {worker} was lost while it executed this run",
+        message=why,
         args="[]",
         exact=True,
         traceback="",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
+from sqlalchemy import cast as cast_to
+from sqlalchemy.dialects.postgresql import JSONB
 
 from aft.errors import UnknownRun
 from aft.ids import RunId, WorkerId
-from aft.runs.states import Status
+from aft.runs.states import ENDS, Status
+from aft.store.moments import later
 from aft.store.tables import runs
 
 
@@ -33,6 +37,8 @@ class RunRow:
     fault_id: str | None
     priority: int
     owner: str | None
+    resources: tuple[str, ...]
+    expected: timedelta | None
     root_id: str
     epoch: int
     worker_id: WorkerId | None
@@ -47,7 +53,9 @@ class RunRow:
     ended_at: datetime | None
 
 
-COLUMNS = [runs.c[name] for name in RunRow.__slots__]
+#: Fields whose column has a unit in its name.
+_UNITS = {"expected": runs.c.expected_seconds.label("expected")}
+COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in RunRow.__slots__]
 
 
 def from_row(row: Row[Any]) -> RunRow:
@@ -55,6 +63,8 @@ def from_row(row: Row[Any]) -> RunRow:
     values = dict(row._mapping)
     values["status"] = Status(values["status"])
     values["ended_as"] = None if values["ended_as"] is None else Status(values["ended_as"])
+    values["resources"] = tuple(json.loads(values["resources"] or "[]"))
+    values["expected"] = None if values["expected"] is None else timedelta(seconds=values["expected"])
     return RunRow(**values)
 
 
@@ -90,12 +100,40 @@ def listing(
     *,
     status: Status | None = None,
     flow: str | None = None,
+    owner: str | None = None,
+    resource: str | None = None,
+    overdue: bool = False,
     limit: int = 50,
 ) -> list[RunRow]:
-    """Return the newest runs, newest first."""
+    """Return the newest runs, newest first; ``overdue`` are those that should have ended by now and have not."""
     statement = select(*COLUMNS).where(runs.c.namespace == namespace).order_by(runs.c.id.desc()).limit(limit)
     if status is not None:
         statement = statement.where(runs.c.status == status.value)
     if flow is not None:
         statement = statement.where(runs.c.flow == flow)
+    if owner is not None:
+        statement = statement.where(runs.c.owner == owner)
+    if resource is not None:
+        statement = statement.where(_needs(connection, resource))
+    if overdue:
+        statement = statement.where(_is_overdue())
     return [from_row(row) for row in connection.execute(statement)]
+
+
+def _needs(connection: Connection, resource: str) -> ColumnElement[bool]:
+    """The condition that a run names a resource; each database reads JSON in its own way."""
+    if connection.dialect.name == "postgresql":
+        return cast_to(runs.c.resources, JSONB).contains([resource])
+    named = func.json_each(runs.c.resources).table_valued("value")
+    return exists().where(named.c.value == resource)
+
+
+def _is_overdue() -> ColumnElement[bool]:
+    """The condition that a run has not ended in its time; ``overdue_at`` does not tell, once that was told."""
+    began_before = later(cast(Any, -runs.c.expected_seconds))
+    return ~has_ended() & (runs.c.created_at < began_before)
+
+
+def has_ended() -> ColumnElement[bool]:
+    """The condition that a run has come to its end, though something late may be settled since."""
+    return runs.c.status.in_([status.value for status in ENDS]) | runs.c.ended_as.is_not(None)

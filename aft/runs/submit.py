@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,6 +34,8 @@ class NewRun:
     key: str | None = None
     priority: int = 0
     owner: str | None = None
+    expected: timedelta | None = None
+    resources: tuple[str, ...] = ()
 
 
 def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
@@ -63,6 +66,9 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             key=new.key,
             priority=new.priority,
             owner=new.owner,
+            resources=json.dumps(new.resources) if new.resources else None,
+            expected_seconds=None if new.expected is None else new.expected.total_seconds(),
+            overdue_at=None if new.expected is None else later(new.expected.total_seconds()),
             status=Status.RUNNING.value,
             root_id=new.id,
             created_at=now(),

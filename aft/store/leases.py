@@ -14,6 +14,9 @@ statement per process::
          │  (wakes up again)
          │  record: UPDATE run ─────────►  WHERE epoch = 2: no row. Fenced: A writes nothing.
 
+A worker that was killed is noticed sooner, by its sign (see ``store.signs``), and a person may end a lease by hand;
+both end it in the database, by ``expires_at``, and the rest is as drawn above.
+
 The lease decides when a run *may* be taken; the epoch decides who *may write*. So a clock that is wrong costs a
 needless takeover, never a double outcome. Each guarded write locks the run's row in the statement that checks the
 epoch: a rescuer waits for it, or it waits for the rescuer and then finds the epoch gone.
@@ -32,16 +35,17 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import WorkerId, new_id
 from aft.store.engine import Store
 from aft.store.moments import later, now
+from aft.store.signs import make_sign
 from aft.store.tables import runs, workers
 from aft.telemetry import LeaseLost, Telemetry, logger
 
@@ -61,6 +65,7 @@ class Lease:
         self._seconds = length.total_seconds()
         self._clock = clock
         self._telemetry = telemetry
+        self._sign = make_sign(store)
         self._roles: Sequence[str] = ()
         self._flows: Sequence[str] = ()
         self._on_beat: Callable[[], None] = _nothing
@@ -101,12 +106,23 @@ class Lease:
         self._thread.join()
         self._thread = None
         self._deadline = float("-inf")
-        with self._store.write() as connection:
-            connection.execute(
-                update(workers).where(workers.c.id == self.worker).values(expires_at=now(), stopped_at=now())
-            )
+        try:
+            with self._store.write() as connection:
+                end_leases(connection, self._namespace, [self.worker])
+        except StoreError as error:
+            logger.warning("lease not ended, it runs out by itself: worker=%s why=%s", self.worker, error)
+        finally:
+            self._sign.take_back()
 
     def _enlist(self, worker: WorkerId) -> None:
+        self._sign.give(worker)
+        try:
+            self._insert(worker)
+        except BaseException:
+            self._sign.take_back()
+            raise
+
+    def _insert(self, worker: WorkerId) -> None:
         before = self._clock.ticks()
         with self._store.write() as connection:
             connection.execute(
@@ -119,6 +135,7 @@ class Lease:
                     flows=json.dumps(list(self._flows)),
                     started_at=now(),
                     expires_at=later(self._seconds),
+                    sign=self._sign.text,
                 )
             )
         self.worker = worker
@@ -130,16 +147,20 @@ class Lease:
                 connection.execute(
                     update(workers)
                     .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
-                    .values(expires_at=later(self._seconds))
+                    .values(expires_at=later(self._seconds), sign=self._sign.text)
                 ).rowcount
             )
 
     def _beat(self) -> None:
-        while not self._stopping.wait(self._seconds / BEATS):
+        pause = regular = self._seconds / BEATS
+        while not self._stopping.wait(pause):
+            pause = regular
             try:
                 self.renew()
                 self._on_beat()
             except StoreError as error:
+                # Sooner than usual: a database that is back in time keeps the lease alive.
+                pause = regular / BEATS
                 logger.warning("heartbeat not heard: worker=%s why=%s", self.worker, error)
             except Exception:
                 # The edge of a thread: whatever went wrong, a heart that stops would cost every run of this process.
@@ -148,6 +169,20 @@ class Lease:
 
 def _nothing() -> None:
     """What there is to do after a beat, if nobody asked for anything."""
+
+
+def end_leases(connection: Connection, namespace: str, ids: Collection[WorkerId]) -> set[WorkerId]:
+    """End leases now, whoever they are of; returns those that had not ended by themselves.
+
+    A worker that lives learns of it with its next heartbeat, and becomes another worker; until then it is fenced.
+    """
+    statement = (
+        update(workers)
+        .where(workers.c.id.in_(list(ids)), workers.c.namespace == namespace, workers.c.stopped_at.is_(None))
+        .values(expires_at=now(), stopped_at=now())
+        .returning(workers.c.id)
+    )
+    return {WorkerId(row.id) for row in connection.execute(statement)}
 
 
 def prune(store: Store, namespace: str, length: timedelta) -> int:

@@ -287,8 +287,9 @@ quarantine = Table(
     Column("size", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),  # its beginning, where it is oversized
     Column("at", Moment, nullable=False),
-    Column("released_at", Moment),  # let in after all, or thrown away, by hand
-    Column("released_by", String(200)),
+    Column("state", String(20), nullable=False, server_default=text("'held'")),
+    Column("settled_at", Moment),  # let in after all, or thrown away, by hand
+    Column("settled_by", String(200)),
     Column("note", Text),
     Index("ix_aft_quarantine_listing", "namespace", "id"),
 )

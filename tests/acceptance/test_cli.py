@@ -118,6 +118,8 @@ RUN_KEYS = {
     "fault",
     "priority",
     "owner",
+    "resources",
+    "expected",
     "worker",
     "epoch",
     "deaths",
@@ -145,6 +147,7 @@ FAULT_KEYS = {
     "said",
     "declared",
     "http_status",
+    "resource",
     "retry_after_seconds",
     "lineage",
     "traceback",
@@ -687,10 +690,40 @@ def test_refused_messages_are_listed() -> None:
     with aft.Aft() as app, app.store.write() as connection:
         quarantine.add(connection, app.namespace, "aft.resume.v1", b"\xff{", "it is not JSON")
     (one,) = data("faults", "list", "--quarantined")
-    assert set(one) == {"id", "queue", "reason", "size", "body", "at"}
+    assert set(one) == {
+        *("id", "queue", "state", "reason", "size", "body", "at"),
+        *("settled_at", "settled_by", "note"),
+    }
     assert one["body"] == "\\xff{"
     assert "it is not JSON" in good("faults", "list", "--quarantined").stdout
     assert "refused at the door" in good("doctor").stdout
+
+
+# Workers ----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed_and_a_run_or_a_lease_is_taken_away_by_hand() -> None:
+    assert "there is no database" in good("workers", "list").stderr
+    start_here("cli_order")
+    assert "start one with `aft dispatcher MODULE`" in good("workers", "list").stderr
+    run = good("runs", "start", "clishop:cli_long", "a").stdout.strip()
+    with Dispatcher("dispatcher", "clishop"):
+        until(Path("calls").exists, "the activity is called")
+        (worker,) = data("workers", "list")
+        assert set(worker) == {"id", "host", "pid", "roles", "flows", "runs", "watched", "started_at", "expires_at"}
+        assert (worker["runs"], worker["watched"]) == (1, True)
+        assert worker["id"][-12:] in good("workers", "list").stdout
+        assert "Missing option '--note'" in call("runs", "release", run).output
+        assert "goes on elsewhere" in good("runs", "release", run, "--note", "it hangs").stderr
+        until(lambda: len(Path("calls").read_text()) == 2, "it is called again")
+        released = good("workers", "release", worker["id"], "--note", "it is old").stderr
+        assert "has no lease any more; 1 of its runs" in released
+        until(lambda: len(Path("calls").read_text()) == 3, "it is called once more")
+        assert "no worker that lives has the id" in refused("workers", "release", worker["id"], "--note", "again")
+        Path("go").touch()
+        until(lambda: data("runs", "show", run)["status"] == "completed", "it completes")
+    assert "has no worker that it could be taken from" in refused("runs", "release", run, "--note", "why not")
+    assert [fault["kind"] for fault in data("faults", "list")] == ["abort", "abort"]
 
 
 # Database and broker ----------------------------------------------------------------------------------------------

@@ -157,11 +157,11 @@ def test_a_run_sent_to_compensate_is_replayed_and_unwound(app: aft.Aft, order: s
 
 def test_a_fault_message_that_comes_twice_decides_once(app: aft.Aft, order: str) -> None:
     trouble[order, "reserve"] = [Busy()]
-    app.start(shop.buy, order)
+    run = app.start(shop.buy, order)
     dispatcher = intake(app)
-    ids = [app.faults()[0].id]
-    assert dispatcher.decide(ids) == set(ids)
-    assert dispatcher.decide(ids) == set()
+    (fault,) = app.faults()
+    assert dispatcher.decide([fault.id]) == {(fault.id, run.id)}
+    assert dispatcher.decide([fault.id]) == set()
 
 
 def test_a_wake_that_names_no_open_fault_or_order_changes_nothing(app: aft.Aft, order: str) -> None:

@@ -17,6 +17,7 @@ from aft.errors import StoreError
 from aft.flows.registry import Registry
 from aft.flows.worker import Worker
 from aft.ids import OrderId
+from aft.recovery.takeover import Takeover
 from aft.runs import faults
 from aft.runs.states import Status
 from tests.setups import eventually
@@ -143,13 +144,14 @@ def test_a_run_that_was_claimed_is_executed_or_an_orphan_whatever_fails_after(
     stale = Message.about_order(app.submit(takes_another_way).id, OrderId("stale"), stage.clock.now())
     good = Message.about_order(run.id, wake, stage.clock.now())
     tools = app.make_tools(lease)
-    worker = Worker(tools, cast(Any, Stub()), concurrency=2)
+    takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    worker = Worker(tools, cast(Any, Stub()), takeover, 2, declare=lambda: None)
     worker._slots.take(2, timeout=0)
 
-    def away(wakes: object) -> None:
+    def away(ignored: object, explain: object) -> None:
         raise StoreError("the database was away for a moment", transient=True)
 
-    monkeypatch.setattr(worker, "_tell_ignored", away)
+    monkeypatch.setattr(worker._door, "turn_away", away)
     deliveries = [Delivery("resume", message.encode().encode(), redelivered=False) for message in (good, stale)]
     with pytest.raises(StoreError):
         worker._take(cast(Any, Stub()), deliveries, 2)

@@ -9,9 +9,12 @@ import pytest
 from sqlalchemy import delete, select
 
 from aft import names
+from aft.errors import OrderRefused
 from aft.fault import Answer, FaultKind, FaultState
 from aft.ids import RunId, WorkerId
+from aft.runs import audit, orders
 from aft.runs.holdings import Expect, Holdings
+from aft.runs.orders import Person
 from aft.runs.owner import Fenced, claim, find_due
 from aft.runs.rescue import rescue_expired, rescue_orphans
 from aft.runs.rows import RunRow
@@ -19,7 +22,7 @@ from aft.runs.states import Status
 from aft.store.leases import Lease
 from aft.store.tables import outbox, workers
 from aft.telemetry import RunRescued
-from tests.storing import KNOWN, Stage, at_once
+from tests.storing import GRACE, KNOWN, Stage, at_once
 
 
 def rescue(stage: Stage, limit: int = 100) -> list[RunId]:
@@ -39,19 +42,21 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_away(stage: Stage) -> None:
     with stage.store.write() as connection:
         events, written = rescue_expired(connection, stage.namespace, stage.clock.now(), 10)
     row = stage.row(owner.run_id)
-    assert events == [RunRescued(run=owner.run_id, flow="order", worker=owner.worker)]
+    assert events == [
+        RunRescued(run=owner.run_id, flow="order", worker=owner.worker, fault=stage.faults(owner.run_id)[0].id)
+    ]
     assert (row.worker_id, row.epoch, row.wake_id, row.status) == (None, owner.epoch + 1, None, Status.RECOVERING)
     assert row.deaths == 1
     assert [message.queue for message in written] == [names.faults(stage.namespace)] == stage.posted()
 
 
-def test_what_is_left_is_an_abort_that_counts_no_failure(stage: Stage) -> None:
+def test_what_is_left_is_an_abort_that_counts_deaths_and_no_failure(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     assert owner.worker is not None
     stage.expire(owner.worker)
     rescue(stage)
     (fault,) = stage.faults(owner.run_id)
-    assert (fault.kind, fault.state, fault.attempt, fault.path) == (FaultKind.ABORT, FaultState.OPEN, 0, None)
+    assert (fault.kind, fault.state, fault.attempt, fault.path) == (FaultKind.ABORT, FaultState.OPEN, 1, None)
     assert (fault.epoch, fault.said) == (owner.epoch + 1, Answer.RECOVERABLE)
 
 
@@ -219,3 +224,80 @@ def test_a_run_that_comes_back_before_its_thread_has_ended_is_no_orphan(stage: S
     assert holdings.claim(again)
     holdings.let_go(row.id)
     assert orphans(stage, holdings, lease.worker) == []
+
+
+# --- deaths ---
+
+
+def die(stage: Stage, row: RunRow) -> RunRow:
+    """Let a worker take the run, alone if it must be, and die on it; returns the run as its next one finds it."""
+    lease = stage.lease()
+    with stage.store.write() as connection:
+        (claimed,) = claim(connection, lease.worker, [(row.id, row.wake_id or "")], KNOWN, alone=row.deaths >= 2)
+    stage.expire(lease.worker)
+    assert rescue(stage) == [claimed.id]
+    stage.change(claimed.id, wake_id="again")
+    return stage.row(claimed.id)
+
+
+def test_two_deaths_are_shared_and_those_after_it_died_on_alone(stage: Stage) -> None:
+    row = stage.queued()
+    seen = []
+    for _ in range(4):
+        row = die(stage, row)
+        seen.append(row.deaths)
+    assert seen == [1, 2, 2, 2]
+    assert [fault.attempt for fault in stage.faults(row.id)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2, 3])
+def test_a_run_that_must_be_alone_is_claimed_by_nobody_who_is_not(stage: Stage, deaths: int) -> None:
+    row = stage.queued(timedelta(0))
+    stage.change(row.id, deaths=deaths)
+    lease, wakes = stage.lease(), [(row.id, row.wake_id or "")]
+    with stage.store.write() as connection:
+        assert bool(find_due(connection, stage.namespace, KNOWN, 5)) == (deaths < 2)
+        assert bool(find_due(connection, stage.namespace, KNOWN, 5, alone=True)) == (deaths >= 2)
+        claimed = claim(connection, lease.worker, wakes, KNOWN, alone=deaths < 2)
+        assert claimed == []
+        assert len(claim(connection, lease.worker, wakes, KNOWN, alone=deaths >= 2)) == 1
+
+
+def test_whoever_has_written_anything_has_no_deaths_behind_it(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    stage.change(owner.run_id, deaths=2, deaths_alone=2)
+    owner.write(nothing)
+    assert stage.row(owner.run_id).deaths == 0
+
+
+def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    with stage.store.write() as connection:
+        orders.release(connection, stage.row(owner.run_id), Person("ann", "it hangs"), stage.clock.now(), GRACE)
+    row = stage.row(owner.run_id)
+    assert (row.worker_id, row.epoch, row.deaths) == (None, owner.epoch + 1, 0)
+    (fault,) = stage.faults(owner.run_id)
+    assert (fault.kind, fault.attempt) == (FaultKind.ABORT, 0)
+    assert fault.message == f"ann took this run away from worker {owner.worker}"
+    with stage.store.read() as connection:
+        assert [(deed.actor, deed.action, deed.note) for deed in audit.of_run(connection, owner.run_id)] == [
+            ("ann", "release", "it hangs")
+        ]
+    with pytest.raises(Fenced):
+        owner.write(nothing)
+    with stage.store.write() as connection, pytest.raises(OrderRefused, match="has no worker"):
+        orders.release(connection, row, Person("bob"), stage.clock.now(), GRACE)
+
+
+def test_the_end_of_a_lease_by_hand_takes_all_its_runs_away(stage: Stage) -> None:
+    lease, other = stage.lease(), stage.lease()
+    owners, spared = [stage.owned(lease) for _ in range(3)], stage.owned(other)
+    with stage.store.write() as connection:
+        taken = orders.release_worker(
+            connection, stage.namespace, lease.worker, Person("ann", "old"), stage.clock.now()
+        )
+    assert set(taken) == {owner.run_id for owner in owners}
+    assert stage.row(spared.run_id).worker_id == other.worker
+    before = lease.worker
+    lease.renew()
+    assert lease.worker != before

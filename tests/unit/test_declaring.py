@@ -71,6 +71,8 @@ def test_options_are_kept_as_they_are_declared() -> None:
         timeout="30s",
         recoverable=(OSError,),
         unrecoverable=ValueError,
+        resource="payments",
+        expected="2s",
     )(charge)
     assert made.name == "take_money"
     assert made.policy == Policy(
@@ -79,6 +81,8 @@ def test_options_are_kept_as_they_are_declared() -> None:
         timeout=timedelta(seconds=30),
         recoverable=(OSError,),
         unrecoverable=ValueError,
+        resource="payments",
+        expected=timedelta(seconds=2),
     )
 
 
@@ -114,8 +118,9 @@ def test_versions_of_a_flow_stand_side_by_side(registry: Registry) -> None:
 
 def test_what_is_said_of_one_run_leaves_the_flow_as_it_is() -> None:
     made = aft.flow(order)
-    said = made.options(key="k1", priority=5, owner="shop")
+    said = made.options(key="k1", priority=5, owner="shop", expected="10m", resources=["payments", "cms", "cms"])
     assert (said.run_options.key, said.run_options.priority, said.run_options.owner) == ("k1", 5, "shop")
+    assert (said.run_options.expected, said.run_options.resources) == (timedelta(minutes=10), ("payments", "cms"))
     assert (said.name, said.fn, made.run_options.key) == ("order", order, None)
 
 
@@ -215,6 +220,15 @@ def test_a_version_is_a_whole_number_from_one(version: Any) -> None:
         ({"priority": "high"}, "priority='high' must be a whole number"),
         ({"priority": True}, "priority=True must be a whole number"),
         ({"owner": ""}, "owner='' must be a text of 1 to 200"),
+        ({"owner": "a\x00"}, "must be a text of 1 to 200 characters, all of them printable"),
+        ({"expected": "soon"}, "flow 'order': expected: 'soon' is not a duration"),
+        ({"expected": 0}, "expected=0 leaves no time at all"),
+        ({"resources": "cms"}, r"resources='cms' must be a list; write resources=\['cms'\]"),
+        ({"resources": 5}, "resources=5 must be a list of names"),
+        ({"resources": ["cms", ""]}, "resources holds ''; each is a text of 1 to 200"),
+        ({"resources": ["\ud800"]}, "all of them printable"),
+        ({"resources": {"cms", 5}}, "resources holds 5"),
+        ({"resources": [str(n) for n in range(101)]}, "resources holds 101 names; 100 are the most"),
     ],
 )
 def test_what_cannot_be_said_of_a_run_is_refused(options: dict[str, Any], said: str) -> None:
@@ -320,11 +334,124 @@ def test_a_compensator_that_does_not_fit_is_refused_at_import() -> None:
         ({"unrecoverable": int}, "unrecoverable holds <class 'int'>"),
         ({"recoverable": (OSError,), "unrecoverable": (OSError,)}, "declares OSError both recoverable and unrec"),
         ({"transactional": True, "timeout": "5s"}, "is transactional and has a timeout"),
+        ({"transactional": True, "probe": order}, "is transactional and has a probe: its outcome is never unknown"),
+        ({"resource": ""}, "activity 'charge': resource='' must be a text of 1 to 200"),
+        ({"resource": "r" * 201}, "must be a text of 1 to 200"),
+        ({"resource": 5}, "resource=5 must be a text"),
+        ({"expected": "soon"}, "activity 'charge': expected: 'soon' is not a duration"),
+        ({"expected": "0s"}, "expected='0s' leaves no time at all"),
+        ({"probe": lambda amount: None}, "names <function .* as its probe; it must be a named function"),
+        ({"probe": "find"}, "names 'find' as its probe; it must be a named function"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_with_its_value(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         aft.activity(**options)(charge)
+
+
+# --- probes ---
+
+
+def find_charge(amount: int, key: str) -> int | None:
+    return None
+
+
+def find_result(result: int) -> int | None:
+    return None
+
+
+def give_back(amount: int, result: int | aft.Unknown) -> None: ...
+
+
+def test_a_probe_takes_by_name_what_it_needs() -> None:
+    made = aft.activity(probe=find_charge)(charge)
+    assert made.policy.probe is not None
+    assert (made.policy.probe.name, made.policy.probe.wants) == ("find_charge", ("amount", "key"))
+    asked = made.question('{"amount": 5}', "k1")
+    assert asked is not None
+    assert asked.kwargs == {"amount": 5, "key": "k1"}
+
+
+def test_a_probe_gets_the_default_of_an_argument_that_was_not_stored() -> None:
+    def take(amount: int, currency: str = "EUR") -> int:
+        return amount
+
+    def find(currency: str) -> int | None: ...
+
+    asked = aft.activity(probe=find)(take).question('{"amount": 5}', "k1")
+    assert asked is not None
+    assert asked.kwargs == {"currency": "EUR"}
+
+
+def test_a_probe_that_asks_for_what_there_is_not_is_refused_at_import() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        aft.activity(probe=find_result)(charge)
+    assert str(caught.value) == (
+        "activity 'charge' names probe 'find_result', which takes 'result', but charge has no argument of that name; "
+        "it has 'amount', and every probe may take 'key'"
+    )
+
+
+def test_an_argument_called_key_that_the_probe_asks_for_is_refused() -> None:
+    def unlock(key: str) -> None: ...
+    def is_open(key: str) -> None: ...
+
+    with pytest.raises(DefinitionError, match="has an argument 'key', and its probe 'is_open' asks for 'key'"):
+        aft.activity(probe=is_open)(unlock)
+
+
+def test_a_probe_may_be_an_activity_but_has_no_transaction() -> None:
+    looking = aft.activity(find_charge)
+    made = aft.activity(probe=looking)(charge)
+    assert made.policy.probe is not None
+    assert made.policy.probe.fn is find_charge
+    writing = aft.activity(transactional=True)(find_charge)
+    with pytest.raises(DefinitionError, match="names probe 'find_charge', which is transactional"):
+        aft.activity(probe=writing)(charge)
+
+
+@pytest.mark.parametrize("activity_first", [True, False])
+def test_a_compensator_beside_a_probe_must_take_an_unknown_result(activity_first: bool) -> None:
+    def declare(undo: Callable[..., None]) -> Activity[Any, Any]:
+        if activity_first:
+            return aft.compensate_with(undo)(aft.activity(probe=find_charge)(charge))
+        return aft.activity(probe=find_charge)(aft.compensate_with(undo)(charge))
+
+    assert declare(give_back).arms
+    with pytest.raises(DefinitionError, match=r"'refund' with probe=find_charge, so its result may be aft\.UNKNOWN"):
+        declare(refund)
+
+
+def test_a_frame_is_armed_only_where_the_undo_of_what_was_started_is_owed() -> None:
+    assert not aft.activity(probe=find_charge)(charge).arms
+    assert not aft.compensate_with(refund)(charge).arms
+    assert aft.compensate_with(give_back, when="started")(charge).arms
+
+
+def test_a_compensator_inherits_the_resource_but_neither_probe_nor_what_is_expected() -> None:
+    declared = aft.activity(probe=find_charge, expected="2s", resource="payments", immediate=3)(charge)
+    made = aft.compensate_with(give_back)(declared)
+    assert made.compensator is not None
+    assert compensator_policy(made, made.compensator) == Policy(immediate=3, resource="payments")
+
+
+@pytest.mark.parametrize("nothing", [None, aft.UNKNOWN])
+def test_a_probe_that_found_nothing_says_so(nothing: Any) -> None:
+    asked = aft.activity(probe=find_charge)(charge).question('{"amount": 5}', "k1")
+    assert asked is not None
+    assert asked.read(nothing) is aft.UNKNOWN
+    assert asked.read(0) == 0
+
+
+def test_of_an_activity_without_result_a_probe_says_whether_it_happened() -> None:
+    def tell(amount: int) -> None: ...
+
+    asked = aft.activity(probe=find_charge)(tell).question('{"amount": 5}', "k1")
+    assert asked is not None
+    assert [asked.read(answer) for answer in (True, False, None, "yes")] == [None, aft.UNKNOWN, aft.UNKNOWN, None]
+
+
+# --- transactions ---
 
 
 def test_an_async_activity_cannot_work_in_a_transaction() -> None:

@@ -107,3 +107,21 @@ def test_a_ladder_that_cannot_be_read_has_no_levels(broken: str) -> None:
 )
 def test_a_count_or_a_depth_that_cannot_be_is_final_too(broken: dict[str, object]) -> None:
     assert isinstance(route(replace(a_fault(1), **broken), PASSES), GiveUp | Retry)  # type: ignore[arg-type]
+
+
+def an_abort(deaths: int) -> Fault:
+    return replace(a_fault(deaths, Ladder()), kind=FaultKind.ABORT, path=None)
+
+
+@pytest.mark.parametrize(("deaths", "alone"), [(0, False), (1, False), (2, True), (3, True), (4, True)])
+def test_after_two_deaths_beside_others_a_run_goes_on_alone(deaths: int, alone: bool) -> None:
+    found = route(an_abort(deaths), PASSES)
+    assert isinstance(found, Retry)
+    assert (found.wait, found.alone) == (timedelta(0), alone)
+
+
+@pytest.mark.parametrize("deaths", [5, 6])
+def test_three_deaths_alone_are_a_person_s_to_look_at(deaths: int) -> None:
+    found = route(an_abort(deaths), PASSES)
+    assert isinstance(found, Park)
+    assert f"died {deaths} times in a row, {deaths - 2} times while it executed nothing else" in found.why

@@ -69,3 +69,27 @@ def test_many_threads_never_hold_more_than_there_are() -> None:
         thread.join(30)
     assert 0 < most <= 3
     assert slots.wait_idle(0)
+
+
+def test_all_are_taken_together_when_the_last_one_is_back_and_nobody_gets_one_meanwhile() -> None:
+    slots, got = Slots(2), list[bool]()
+    slots.take(2, timeout=0)
+    slots.give(1)
+    waiting = threading.Thread(target=lambda: got.append(slots.take_all(timeout=10)))
+    waiting.start()
+    while slots.free(timeout=0):
+        pass  # until it waits: then the free one is kept for it
+    assert slots.take(1, timeout=0) == 0
+    slots.give(1)
+    waiting.join(10)
+    assert got == [True]
+    assert slots.free(timeout=0) == 0
+    slots.give(2)
+    assert slots.free(timeout=0) == 2
+
+
+def test_who_does_not_get_all_in_time_gets_none() -> None:
+    slots = Slots(2)
+    slots.take(1, timeout=0)
+    assert not slots.take_all(timeout=0)
+    assert slots.free(timeout=0) == 1

@@ -40,7 +40,8 @@ def _added() -> list[tuple[str, sa.Column[Any]]]:
         ("aft_runs", sa.Column("expected_seconds", sa.Float())),
         ("aft_runs", sa.Column("overdue_at", Moment())),
         ("aft_faults", sa.Column("resource", sa.String(length=200))),
-        ("aft_quarantine", sa.Column("released_at", Moment())),
-        ("aft_quarantine", sa.Column("released_by", sa.String(length=200))),
+        ("aft_quarantine", sa.Column("state", sa.String(length=20), server_default=sa.text("'held'"), nullable=False)),
+        ("aft_quarantine", sa.Column("settled_at", Moment())),
+        ("aft_quarantine", sa.Column("settled_by", sa.String(length=200))),
         ("aft_quarantine", sa.Column("note", sa.Text())),
     ]

@@ -1,0 +1,126 @@
+"""What may be said of an activity, and of a run? Each option is checked where it is written, with its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from aft import durations
+from aft.errors import DefinitionError
+from aft.flows.policy import Declared
+from aft.recovery.levels import Ladder, Level
+
+#: How a length of time may be written.
+Duration = str | float | timedelta
+
+#: Characters of a run's key.
+MOST_KEY = 400
+#: Characters of the name of an owner or a resource.
+MOST_TEXT = 200
+#: Resources that one run may name.
+MOST_RESOURCES = 100
+
+
+def check_levels(of: str, levels: Sequence[Level | Duration] | None) -> Ladder | None:
+    """Make the ladder that an activity declares; None means: as the settings say."""
+    if levels is None:
+        return None
+    if isinstance(levels, str | Level):
+        raise DefinitionError(f"{of}: levels={levels!r} must be a list; write levels=[{levels!r}]")
+    try:
+        return Ladder.of(levels)
+    except ValueError as error:
+        raise DefinitionError(f"{of}: levels: {error}") from None
+
+
+def check_immediate(of: str, immediate: int | None) -> int | None:
+    """Return a number of immediate retries."""
+    if immediate is not None and (not _is_whole(immediate) or not 0 <= immediate <= 100):
+        raise DefinitionError(f"{of}: immediate={immediate!r} must be a number from 0 to 100")
+    return immediate
+
+
+def check_duration(of: str, option: str, given: Duration | None) -> timedelta | None:
+    """Read a length of time that is longer than none."""
+    if given is None:
+        return None
+    try:
+        found = durations.parse(given)
+    except ValueError as error:
+        raise DefinitionError(f"{of}: {option}: {error}") from None
+    if not found:
+        raise DefinitionError(f"{of}: {option}={given!r} leaves no time at all; write '250ms', '10s' or '5m'")
+    return found
+
+
+def check_declared(of: str, option: str, given: Declared) -> Declared:
+    """Return exception classes, or a function of the exception."""
+    if isinstance(given, list | set | frozenset):
+        given = tuple(given)
+    classes = given if isinstance(given, tuple) else (given,) if isinstance(given, type) else ()
+    wrong = [cls for cls in classes if not (isinstance(cls, type) and issubclass(cls, BaseException))]
+    if wrong or not (isinstance(given, tuple | type) or callable(given)):
+        shown = wrong[0] if wrong else given
+        raise DefinitionError(
+            f"{of}: {option} holds {shown!r}; give exception classes, or one function of the exception"
+        )
+    return given
+
+
+def refuse_both(of: str, recoverable: Declared, unrecoverable: Declared) -> None:
+    """Refuse an exception that would both pass and not pass."""
+    if not isinstance(recoverable, tuple) or not isinstance(unrecoverable, tuple):
+        return
+    both = set(recoverable) & set(unrecoverable)
+    if both:
+        shown = ", ".join(sorted(cls.__name__ for cls in both))
+        raise DefinitionError(f"{of} declares {shown} both recoverable and unrecoverable")
+
+
+def check_key(of: str, key: str | None) -> str | None:
+    """Return a run's key."""
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY or "\x00" in key):
+        raise DefinitionError(f"{of}: key={key!r} must be a text of 1 to {MOST_KEY} characters")
+    return key
+
+
+def check_priority(of: str, priority: int) -> int:
+    """Return a run's priority."""
+    if not _is_whole(priority) or abs(priority) > 1_000_000:
+        raise DefinitionError(f"{of}: priority={priority!r} must be a whole number")
+    return priority
+
+
+def check_text(of: str, option: str, given: str | None) -> str | None:
+    """Return the name of an owner or a resource; it stands in a column, in listings and in filters."""
+    if given is not None and not _is_text(given):
+        raise DefinitionError(
+            f"{of}: {option}={given!r} must be a text of 1 to {MOST_TEXT} characters, all of them printable"
+        )
+    return given
+
+
+def check_resources(of: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of what a run needs, each once, in the order given."""
+    if isinstance(given, str):
+        raise DefinitionError(f"{of}: resources={given!r} must be a list; write resources=[{given!r}]")
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise DefinitionError(f"{of}: resources={given!r} must be a list of names, like resources=['payments']")
+    names = sorted(given, key=str) if isinstance(given, set | frozenset) else given
+    for name in names:
+        if not _is_text(name):
+            raise DefinitionError(
+                f"{of}: resources holds {name!r}; each is a text of 1 to {MOST_TEXT} characters, all of them printable"
+            )
+    if len(names) > MOST_RESOURCES:
+        raise DefinitionError(f"{of}: resources holds {len(names)} names; {MOST_RESOURCES} are the most")
+    return tuple(dict.fromkeys(names))
+
+
+def _is_whole(given: Any) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str) and 0 < len(given) <= MOST_TEXT and given.isprintable()

@@ -1,0 +1,154 @@
+"""Taking over from the dead: who is dead, how is that noticed, and what becomes of its runs?
+
+Three ways, the quickest first:
+
+=====================  ==============================================================  =====================
+sign of a death        how it is noticed                                               after about
+=====================  ==============================================================  =====================
+a held delivery comes  the broker gives a killed worker's messages to the next one;    10 ms
+back                   it takes over if the owner's lock is free, too
+a lock is free         the lookout tries the locks of all workers (``store.signs``)    0.1 s on SQLite,
+                                                                                       2 s on PostgreSQL
+a lease runs out       the sweeper looks for runs whose owner's lease is over          one lease
+=====================  ==============================================================  =====================
+
+Each ends in the same way: the worker's lease is ended, its runs are rescued as faults, in batches, and these are
+decided about at once, here: their way through the queue of faults would only cost time. Who may run at the same time:
+any number of takers, and the worker itself, if it lives after all. A crash before the decision leaves an expired lease,
+or open faults with their messages in the outbox: the sweeper, or the relay, goes on from there. Emits: WorkerDied,
+RunRescued.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from sqlalchemy import Connection, select
+
+from aft.clock import Clock
+from aft.ids import RunId, WorkerId
+from aft.runs.rescue import any_expired, rescue_expired
+from aft.store import Store, outbox
+from aft.store.leases import end_leases
+from aft.store.outbox import OutboxRow
+from aft.store.signs import make_lookout
+from aft.store.tables import runs, workers
+from aft.telemetry import RunRescued, Telemetry, WorkerDied
+
+#: Runs that are rescued in one transaction.
+BATCH = 200
+#: Seconds that a wait for the next suspicion takes at the most.
+PATIENCE = 0.5
+#: Seconds for which a suspicion is followed: the broker may know of a death some milliseconds before the database.
+SUSPECT_FOR = 0.3
+#: Seconds between two looks at those under suspicion.
+LOOK_AGAIN = 0.01
+
+
+class Takeover:
+    """Rescues the runs of dead workers. Thread-safe, but for ``look`` and ``settle``: one thread each."""
+
+    def __init__(
+        self,
+        namespace: str,
+        store: Store,
+        clock: Clock,
+        telemetry: Telemetry,
+        decide: Callable[[Sequence[str]], object],
+    ) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._clock = clock
+        self._telemetry = telemetry
+        self._decide = decide
+        self._lookout = make_lookout(store)
+        self._seen: Counter[WorkerId] = Counter()
+        self._suspected: queue.SimpleQueue[list[RunId]] = queue.SimpleQueue()
+        self._pause = threading.Event()  # never set: something to wait on
+
+    # By lease ---------------------------------------------------------------------------------------------------
+
+    def rescue(self) -> int:
+        """Take runs away from workers whose lease is over; tells how many, a batch at the most."""
+        with self._store.read() as connection:
+            if not any_expired(connection, self._namespace):
+                return 0
+        with self._store.write() as connection:
+            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
+        return self._send_on(events, written)
+
+    def _send_on(self, events: Sequence[RunRescued], written: Sequence[OutboxRow]) -> int:
+        for event in events:
+            self._telemetry.emit(event)
+        if events:
+            self._decide([event.fault for event in events])
+            with self._store.write() as connection:
+                outbox.confirm(connection, [row.id for row in written])
+        return len(events)
+
+    # By lock ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> float:
+        """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
+        with self._store.read() as connection:
+            signs = self._signs(connection)
+            free = self._lookout.free(connection, signs)
+        self._seen = Counter({worker: self._seen[worker] + 1 for worker in free})
+        dead = {worker for worker, looks in self._seen.items() if looks >= self._lookout.looks}
+        self._bury({worker: signs[worker] for worker in dead}, "its lock is free")
+        return self._lookout.pause
+
+    # By delivery ------------------------------------------------------------------------------------------------
+
+    def suspect(self, run_ids: Iterable[RunId]) -> None:
+        """Say that a delivery came back which somebody held for these runs: their owner may be dead."""
+        if found := list(run_ids):
+            self._suspected.put(found)
+
+    def settle(self) -> float:
+        """Wait for a suspicion, and follow it until its owners are buried or have shown to live."""
+        try:
+            suspected = self._suspected.get(timeout=PATIENCE)
+        except queue.Empty:
+            return 0.0
+        deadline = self._clock.ticks() + SUSPECT_FOR
+        while self._owners_live(suspected) and self._clock.ticks() < deadline:
+            self._pause.wait(LOOK_AGAIN)
+        return 0.0
+
+    def _owners_live(self, run_ids: Sequence[RunId]) -> bool:
+        """Bury those owners of these runs whose lock is free; tell whether there are others."""
+        with self._store.read() as connection:
+            signs = self._signs(connection, run_ids)
+            free = self._lookout.free(connection, signs)
+        self._bury({worker: signs[worker] for worker in free}, "its lock is free, and what it held came back")
+        return bool(signs.keys() - free)
+
+    # All --------------------------------------------------------------------------------------------------------
+
+    def _signs(self, connection: Connection, run_ids: Collection[RunId] | None = None) -> dict[WorkerId, str]:
+        """The signs of workers that have not ended: of all, or of those who own one of these runs."""
+        statement = select(workers.c.id, workers.c.sign).where(
+            workers.c.namespace == self._namespace, workers.c.sign.is_not(None), workers.c.stopped_at.is_(None)
+        )
+        if run_ids is not None:
+            owners = select(runs.c.worker_id).where(runs.c.id.in_(list(run_ids)), runs.c.worker_id.is_not(None))
+            statement = statement.where(workers.c.id.in_(owners))
+        return {WorkerId(row.id): row.sign for row in connection.execute(statement)}
+
+    def _bury(self, dead: dict[WorkerId, str], why: str) -> None:
+        if not dead:
+            return
+        with self._store.write() as connection:
+            ended = end_leases(connection, self._namespace, dead)
+            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
+        for worker in sorted(ended):
+            self._telemetry.emit(WorkerDied(worker=worker, why=why))
+        rescued = self._send_on(events, written)
+        while rescued >= BATCH:
+            rescued = self.rescue()
+        for sign in dead.values():
+            self._lookout.forget(sign)

@@ -1,0 +1,129 @@
+"""SQLite's signs: a file for each worker in a folder beside the database, locked with ``flock`` while it lives.
+
+The kernel lets go of the lock when the last process that has the file open is gone. A fork would keep it open, so a
+child closes its copy; a process that is replaced by another program closes it by itself.
+
+Who may run at the same time: any number of workers, and of lookouts that try their locks. A lookout's own try is a
+shared lock for a moment: it can only make a dead worker look alive for that moment. Names are never used twice, so a
+file may be removed by anybody who knows its worker to be gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from aft.ids import WorkerId
+from aft.telemetry import logger
+
+try:
+    import fcntl
+except ImportError:  # not on this system: leases alone tell
+    fcntl = None  # type: ignore[assignment]
+
+#: What a sign of this kind begins with; the file's name follows.
+KIND = "file:"
+
+
+def folder_of(database: str) -> Path:
+    """Where the files of a database's workers are."""
+    return Path(f"{database}-workers")
+
+
+class FileSign:
+    """A locked file. Thread-safe."""
+
+    def __init__(self, database: str) -> None:
+        self._folder = folder_of(database)
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._path: Path | None = None
+        _signs.add(self)
+
+    @property
+    def text(self) -> str | None:
+        path = self._path
+        return None if path is None else f"{KIND}{path.name}"
+
+    def give(self, worker: WorkerId) -> None:
+        self.take_back()
+        if fcntl is None:
+            return
+        path = self._folder / worker
+        try:
+            self._folder.mkdir(exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            logger.info("no sign of life can be given, the lease alone tells: worker=%s why=%s", worker, error)
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)  # a lookout's try lasts a moment
+        with self._lock:
+            self._file, self._path = file, path
+
+    def take_back(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+            path, self._path = self._path, None
+        if path is not None:
+            path.unlink(missing_ok=True)
+        if file is not None:
+            os.close(file)
+
+    def forget_in_child(self) -> None:
+        """After a fork: the lock is the parent's, and must end with it."""
+        self._lock = threading.Lock()
+        file, self._file, self._path = self._file, None, None
+        if file is not None:
+            os.close(file)
+
+
+class FileLookout:
+    """Tries the locks of others; exact, so one look is enough, and cheap, so it looks often."""
+
+    pause = 0.05
+    looks = 1
+
+    def __init__(self, database: str) -> None:
+        self._folder = folder_of(database)
+
+    def free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
+        return {worker for worker, sign in signs.items() if sign.startswith(KIND) and self._is_free(sign)}
+
+    def forget(self, sign: str) -> None:
+        if sign.startswith(KIND):
+            self._path(sign).unlink(missing_ok=True)
+
+    def _is_free(self, sign: str) -> bool:
+        if fcntl is None:
+            return False
+        try:
+            file = os.open(self._path(sign), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False  # not here: nothing can be told
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def _path(self, sign: str) -> Path:
+        return self._folder / Path(sign.removeprefix(KIND)).name
+
+
+#: What a fork has to let go of.
+_signs: weakref.WeakSet[FileSign] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for sign in list(_signs):
+        sign.forget_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

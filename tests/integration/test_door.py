@@ -1,0 +1,69 @@
+"""Claims about the door: what may be stale is let go, what cannot be right is kept with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from aft.brokers.base import Delivery
+from aft.envelope import Kind, Message
+from aft.ids import FaultId, OrderId, RunId, new_id
+from aft.recovery.door import Door
+from aft.runs import quarantine
+from aft.telemetry import MessageQuarantined, WakeIgnored
+from tests.storing import Stage
+
+
+def come_in(stage: Stage, *messages: Message) -> None:
+    """Let messages in, none of which wakes anything."""
+    door = Door(stage.namespace, stage.store, stage.telemetry)
+    admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
+    assert [one.message for one in admitted] == list(messages)
+    door.turn_away(admitted, lambda row, message: f"stale, as {row.flow} was told")
+
+
+def reasons(stage: Stage) -> list[str]:
+    with stage.store.read() as connection:
+        return sorted(one.reason for one in quarantine.listing(connection, stage.namespace))
+
+
+def test_an_order_that_was_carried_out_is_stale(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    come_in(stage, Message.about_order(owner.run_id, OrderId(new_id()), datetime.now(UTC)))
+    assert [event.why for event in stage.events if isinstance(event, WakeIgnored)] == ["stale, as order was told"]
+    assert reasons(stage) == []
+
+
+def test_a_fault_that_was_decided_is_stale(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    fault = stage.add_fault(owner)
+    come_in(stage, Message.about_fault(Kind.RESUME, owner.run_id, fault.id, datetime.now(UTC)))
+    assert reasons(stage) == []
+
+
+def test_what_does_not_exist_or_belongs_to_another_run_is_kept_with_its_reason(stage: Stage) -> None:
+    mine, other = stage.owned(stage.lease()), stage.owned(stage.lease())
+    fault, at = stage.add_fault(other), datetime.now(UTC)
+    unknown = Message.about_fault(Kind.RESUME, mine.run_id, FaultId("nothing"), at)
+    come_in(
+        stage,
+        Message.about_order(RunId("nobody"), OrderId("o"), at),
+        Message.about_fault(Kind.RESUME, mine.run_id, fault.id, at),
+        unknown,
+        replace(unknown, run=other.run_id),
+    )
+    assert reasons(stage) == sorted(
+        [
+            f"there is no run nobody in namespace {stage.namespace!r}",
+            f"run {mine.run_id} has no fault {fault.id}",
+            f"run {mine.run_id} has no fault nothing",
+            f"run {other.run_id} has no fault nothing",
+        ]
+    )
+    assert sum(isinstance(event, MessageQuarantined) for event in stage.events) == 4
+
+
+def test_a_run_of_another_namespace_is_no_run_of_ours(stage: Stage) -> None:
+    owner = stage.owned(stage.lease(), namespace="another")
+    come_in(stage, Message.about_order(owner.run_id, OrderId("o"), datetime.now(UTC)))
+    assert len(reasons(stage)) == 1
