@@ -1,6 +1,7 @@
 # make demo    see a flow fail and recover; needs no service
 # make test    everything: check, then all tests on real services (tests/services.py tells which)
 # make check   lint, format, types, floors
+# make chaos   hours of faults on servers of its own: make chaos PART="kills pauses" SEED=1; docs/chaos.md is its report
 # make clean   remove what the others made
 
 VENV := .venv
@@ -12,7 +13,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: demo test check clean
+.PHONY: demo test check chaos clean
 
 demo: $(INSTALLED)
 	@rm -rf .demo && mkdir .demo && cd .demo && \
@@ -28,8 +29,13 @@ check: $(INSTALLED_DEV)
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
 
+# Parts that have a result in docs/chaos are not repeated; QUICK=1 is a small version of each.
+SEED ?= 1
+chaos: $(INSTALLED_DEV)
+	@"$(BIN)/python" -m tests.chaos $(PART) --seed $(SEED) $(if $(QUICK),--quick)
+
 clean:
-	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .demo .chaos build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(VENV)/bin/pip

@@ -92,7 +92,11 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         text = problem["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in problem["loc"])
+        shown = f" is {problem['input']!r}"
         # A URL may hold a password, whatever name it is given under.
-        shown = "" if "://" in str(problem["input"]) or field.endswith("_url") else f" is {problem['input']!r}"
+        if field.endswith("_url"):
+            shown = ""
+        elif "://" in str(problem["input"]):
+            shown, text = "", "that is a URL, which does not belong here"
         parts.append(f"{_variable(field)}{shown}: {text}" if field else text)
     return "; ".join(parts)

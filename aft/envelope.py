@@ -26,7 +26,8 @@ MOST_DEPTH = 4
 #: Characters in an id or a time.
 MOST_TEXT = 128
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+#: Possessive: hostile or unterminated text costs one pass, never more.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
 
 
@@ -174,4 +175,6 @@ def _moment(body: dict[str, Any]) -> datetime:
 def _trace(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise Refused("'trace' must be an object of texts")
+    if not all(text.isascii() and text.isprintable() for pair in value.items() for text in pair):
+        raise Refused("'trace' must hold plain characters only")
     return value

@@ -65,7 +65,7 @@ class DispatcherProcess:
         app.registry.check()
         delays = app.delays()
         delays.declare(app.waits())
-        relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry)
+        relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock)
         self._intake = Intake(app.namespace, app.store, app.broker, delays, relay, app.clock, telemetry, settings.grace)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
         sweeper = Sweeper(

@@ -83,7 +83,10 @@ class Consumer(Protocol):
     """Receives from one or more queues; belongs to one thread."""
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
-        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds."""
+        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds.
+
+        Raises Unroutable if a queue does not exist, or no longer: whoever may, declares it and receives again.
+        """
         ...
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
@@ -128,7 +131,7 @@ class Broker(Protocol):
         ...
 
     def consumer(self, queues: Sequence[str], prefetch: int) -> Consumer:
-        """Start to receive from these queues."""
+        """Start to receive from these queues. Raises Unroutable, here or at ``receive``, if one does not exist."""
         ...
 
     def status(self, topology: Topology) -> list[QueueStatus]:

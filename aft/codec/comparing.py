@@ -27,7 +27,7 @@ def compare(value: Any, rebuilt: Any) -> None:
             _compare_under(index, ours, theirs)
     elif isinstance(value, set | frozenset):
         _compare_dicts(dict.fromkeys(value), dict.fromkeys(rebuilt))
-    elif not _equal(value, rebuilt):
+    elif not equal(value, rebuilt):
         raise Refused(f"this {kind_name(type(value))} would not come back equal to what it is")
 
 
@@ -83,7 +83,8 @@ def _fields(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
 
 
-def _equal(value: Any, rebuilt: Any) -> bool:
+def equal(value: Any, rebuilt: Any) -> bool:
+    """Tell whether two values say that they are equal; one that cannot be compared is not."""
     try:
         if isinstance(value, datetime):  # == calls two moments different where a clock is set back
             return bool(value.isoformat() == rebuilt.isoformat())

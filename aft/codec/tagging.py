@@ -16,13 +16,12 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from aft.codec.limits import MOST_BYTES, MOST_DEPTH
+from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_DIGITS
 from aft.codec.refusal import Refused, kind_name
 
 #: The key that marks an object as a tagged value; a dict that holds this key is tagged itself.
 MARK = "$aft"
-#: Python itself refuses to spell integers of more than 4300 digits.
-_BIG = 10**4_000
+_BIG = 10**MOST_DIGITS
 
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
 
@@ -36,7 +35,7 @@ def tag(value: Any, depth: int = 0) -> Any:
         return value
     if kind is int:
         if not -_BIG < value < _BIG:
-            raise Refused("an integer of more than 4000 digits cannot be stored")
+            raise Refused(f"an integer of more than {MOST_DIGITS} digits cannot be stored")
         return value
     if kind is float:
         if not math.isfinite(value):
@@ -118,9 +117,17 @@ def _write_pairs(value: dict[Any, Any], depth: int) -> Any:
     return {MARK: "dict", "v": pairs}
 
 
+def is_long(value: Decimal) -> bool:
+    """Tell whether a finite decimal has too many digits before or after its point."""
+    exponent = int(value.as_tuple().exponent)
+    return not -MOST_DIGITS <= exponent <= MOST_DIGITS or len(value.as_tuple().digits) > MOST_DIGITS
+
+
 def _write_decimal(value: Decimal, depth: int) -> Any:
     if not value.is_finite():
         raise Refused(f"Decimal {value!s} is not a number; use None or a text for it")
+    if is_long(value):
+        raise Refused(f"a Decimal of more than {MOST_DIGITS} digits cannot be stored")
     return {MARK: "decimal", "v": str(value)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from aft.codec.tagging import MARK
+from aft.codec.tagging import MARK, is_long
 from aft.errors import CodecError
 
 
@@ -47,8 +47,8 @@ def _read_dict(v: Any) -> dict[Any, Any]:
 
 def _read_decimal(v: Any) -> Decimal:
     found = Decimal(_a(str, v))
-    if not found.is_finite():
-        raise ValueError("not a number")
+    if not found.is_finite() or is_long(found):
+        raise ValueError("not a number, or too long a one")
     return found
 
 

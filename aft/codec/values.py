@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from aft.codec.annotations import adapter_for, is_open, is_plain, is_untyped
-from aft.codec.comparing import compare
+from aft.codec.comparing import compare, equal
 from aft.codec.refusal import Refused, first_line, kind_name, spell
 from aft.codec.simplifying import simplify
 from aft.codec.tagging import tag
@@ -73,7 +73,7 @@ class ValueCodec:
             if self._open:  # the offender has no declared type that the long way could build
                 raise
             return _NOT_SO
-        return tagged if checked == value else _NOT_SO
+        return tagged if equal(checked, value) else _NOT_SO
 
     def _tag_built(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
         simple = simplify(_dump(adapter, value))

@@ -72,11 +72,17 @@ class Intake:
         self._clock = clock
         self._telemetry = telemetry
         self._grace = grace.total_seconds()
-        self._door = Door(namespace, store, telemetry)
+        self._door = Door(namespace, store, telemetry, (Kind.FAULT,))
+        self._in_doubt = False
         self._consumer: Consumer | None = None
 
     def step(self) -> float:
         """Receive, decide, acknowledge: one batch."""
+        if self._in_doubt:
+            # Asked first: each round with a database that is away would cost the messages one of their deliveries.
+            with self._store.read() as connection:
+                connection.execute(select(1))
+                self._in_doubt = False
         try:
             if self._consumer is None:
                 self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
@@ -90,6 +96,7 @@ class Intake:
             self._delays.declare(())
         except Exception:
             self.close()
+            self._in_doubt = True
             raise
         return 0.0
 
@@ -117,9 +124,7 @@ class Intake:
         return {(decision.fault.id, decision.fault.run_id) for decision in taken}
 
     def _admit(self, admitted: Sequence[Admitted]) -> None:
-        wrong = [one for one in admitted if one.message.fault is None]
-        self._door.refuse([(one.delivery, "an order to go on has no business in the queue of faults") for one in wrong])
-        named = {(one.message.fault, one.message.run): one for one in admitted if one.message.fault is not None}
+        named = {(one.message.fault, one.message.run): one for one in admitted}
         decided = self.decide([str(fault) for fault, _ in named])
         # A fault is decided under its own name, whatever run the message named; it must have been the right one.
         self._door.turn_away([one for pair, one in named.items() if pair not in decided], _why_ignored)

@@ -230,9 +230,8 @@ class Execution:
             unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=path)
 
     def _failure(self, entry: Entry) -> Exception:
-        tools = self._stepper.tools
-        with tools.store.read() as connection:
-            fault = faults.get(connection, tools.namespace, entry.fault_id or "")
+        tools, owner = self._stepper.tools, self._stepper.owner
+        fault = owner.read(lambda connection: faults.get(connection, tools.namespace, entry.fault_id or ""))
         if fault is None:
             raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
         return failures.rebuild(fault)

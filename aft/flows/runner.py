@@ -76,11 +76,14 @@ class Runner:
     def _load(self, stepper: Stepper) -> list[Entry]:
         """Read what is recorded; only after the claim has committed, or it could be a stale owner's world."""
         owner = stepper.owner
-        with self._tools.store.read() as connection:
-            entries = journal.load(connection, owner.run_id)
-            live = faults.live_of_run(connection, owner.run_id)
-            armed = stack.armed(connection, owner.run_id)
-            letters = inbox.unread(connection, owner.run_id) if owner.inbox_seq else []
+        entries, live, armed, letters = owner.read(
+            lambda connection: (
+                journal.load(connection, owner.run_id),
+                faults.live_of_run(connection, owner.run_id),
+                stack.armed(connection, owner.run_id),
+                inbox.unread(connection, owner.run_id) if owner.inbox_seq else [],
+            )
+        )
         stepper.remember(live, armed)
         if letters:
             self._obey(stepper, letters, live)
@@ -164,12 +167,10 @@ class Runner:
         writing.end(self._tools, owner, status, settles=stepper.live_faults())
 
     def _any_skipped(self, owner: Owner) -> bool:
-        with self._tools.store.read() as connection:
-            return stack.any_skipped(connection, owner.run_id)
+        return owner.read(lambda connection: stack.any_skipped(connection, owner.run_id))
 
     def _cause(self, owner: Owner) -> Fault | None:
-        with self._tools.store.read() as connection:
-            return faults.get(connection, self._tools.namespace, owner.run.fault_id or "")
+        return owner.read(lambda connection: faults.get(connection, self._tools.namespace, owner.run.fault_id or ""))
 
     # By hand ----------------------------------------------------------------------------------------------------
 

@@ -44,8 +44,7 @@ def unwind(
 
 def _top(stepper: Stepper, scope: str, path: str, late: bool) -> Frame | None:
     owner = stepper.owner
-    with owner.store.read() as connection:
-        return stack.top(connection, owner.run_id, scope, path=path, late=late)
+    return owner.read(lambda connection: stack.top(connection, owner.run_id, scope, path=path, late=late))
 
 
 def _resolve(stepper: Stepper, frame: Frame) -> tuple[Activity[Any, Any], Compensator]:

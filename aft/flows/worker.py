@@ -24,7 +24,7 @@ from sqlalchemy import Row, func, select, tuple_
 
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
-from aft.envelope import Message
+from aft.envelope import Kind, Message
 from aft.errors import Unroutable
 from aft.flows.held import Held
 from aft.flows.runner import Runner
@@ -62,7 +62,7 @@ class Worker:
         self._known = tools.registry.known
         self._slots = Slots(concurrency)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="aft-run")
-        self._door = Door(tools.namespace, tools.store, tools.telemetry)
+        self._door = Door(tools.namespace, tools.store, tools.telemetry, (Kind.RESUME, Kind.COMPENSATE))
         self._takeover = takeover
         self._declare = declare
         self._consumer: Consumer | None = None
@@ -148,7 +148,7 @@ class Worker:
             raise LeaseOver("the lease ran out while messages were awaited")
         expect({run for run, _ in wakes})
         with self._tools.store.write() as connection:
-            return owner.claim(connection, self._tools.lease.worker, wakes, self._known)
+            return owner.claim(connection, self._tools.namespace, self._tools.lease.worker, wakes, self._known)
 
     def _why_ignored(self, row: Row[Any], message: Message) -> str:
         if row.wake_id != message.wake:
@@ -220,7 +220,9 @@ class Worker:
         with tools.store.write() as connection:
             due = owner.find_due(connection, tools.namespace, self._known, limit, alone=alone)
             expect({run for run, _ in due})
-            return owner.claim(connection, tools.lease.worker, due, self._known, alone=alone) if due else []
+            if not due:
+                return []
+            return owner.claim(connection, tools.namespace, tools.lease.worker, due, self._known, alone=alone)
 
     def _until_next_due(self) -> float:
         """Seconds until the next run is due, bounded by our patience: a nearer one may turn up meanwhile."""

@@ -7,7 +7,7 @@ run or a fault that does not exist, or about a fault of another run, is not, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, Select, select
 
 from aft import envelope
 from aft.brokers.base import Delivery
-from aft.envelope import Message, Refused
+from aft.envelope import Kind, Message, Refused
 from aft.runs import quarantine
 from aft.store import Store
 from aft.store.tables import faults, runs
@@ -31,10 +31,11 @@ class Admitted:
 
 
 class Door:
-    """Lets messages of one namespace in. Thread-safe. Emits: MessageQuarantined, WakeIgnored."""
+    """Lets messages of one namespace, and of some kinds, in. Thread-safe. Emits: MessageQuarantined, WakeIgnored."""
 
-    def __init__(self, namespace: str, store: Store, telemetry: Telemetry) -> None:
+    def __init__(self, namespace: str, store: Store, telemetry: Telemetry, kinds: Collection[Kind]) -> None:
         self._namespace = namespace
+        self._kinds = frozenset(kinds)
         self._store = store
         self._telemetry = telemetry
 
@@ -44,11 +45,17 @@ class Door:
         refused: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
             try:
-                admitted.append(Admitted(delivery, envelope.decode(delivery.body)))
+                admitted.append(Admitted(delivery, self._read(delivery)))
             except Refused as refusal:
                 refused.append((delivery, str(refusal)))
         self.refuse(refused)
         return admitted
+
+    def _read(self, delivery: Delivery) -> Message:
+        message = envelope.decode(delivery.body)
+        if message.kind not in self._kinds:
+            raise Refused(f"a message of kind {message.kind.value!r} has no business in queue {delivery.queue!r}")
+        return message
 
     def refuse(self, refused: Sequence[tuple[Delivery, str]]) -> None:
         """Put messages into quarantine, each with its reason."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aft.brokers.base import Broker, Outgoing, Topology
+from aft.clock import Clock
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.runs import quarantine
 from aft.store import Store, outbox
@@ -18,6 +19,8 @@ from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
 
 #: Rows that one round of the relay takes.
 BATCH = 500
+#: Seconds for which only the relay tries to publish, after somebody else could not.
+AWAY = 5.0
 
 
 class Relay:
@@ -30,12 +33,15 @@ class Relay:
         namespace: str,
         topology: Callable[[], Topology],
         telemetry: Telemetry,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._broker = broker
         self._namespace = namespace
         self._topology = topology
         self._telemetry = telemetry
+        self._clock = clock
+        self._away_until = float("-inf")
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows that the caller holds, and delete them. Raises BrokerError or StoreError; then they stay."""
@@ -51,13 +57,19 @@ class Relay:
             outbox.confirm(connection, [row.id for row in rows])
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do."""
-        try:
-            self.send(rows)
-        except Exception as error:
-            # Whatever it was: the state has committed, and the rows are in the outbox.
-            logger.debug("published later, by the relay: %r", error)
-            self._let_go(rows)
+        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do.
+
+        Whoever calls this has better things to do than to wait for a broker that was away a moment ago.
+        """
+        if self._clock.ticks() >= self._away_until:
+            try:
+                self.send(rows)
+                return
+            except Exception as error:
+                # Whatever it was: the state has committed, and the rows are in the outbox.
+                logger.debug("published later, by the relay: %r", error)
+                self._away_until = self._clock.ticks() + AWAY
+        self._let_go(rows)
 
     def run_once(self) -> int:
         """Publish what nobody holds; tells how many. Reads only, when there is nothing."""
@@ -85,9 +97,11 @@ class Relay:
             except Unroutable as error:
                 self._put_aside(queue, group, str(error))
             except (BrokerError, StoreError) as error:
-                # Their hold runs out by itself: to try at once what cannot be done now would only repeat the rest.
                 errors.append(error)
+        if len(errors) == len(by_queue):
+            self._let_go(rows)  # the broker is away: all of it as soon as it is back
         if errors:
+            # Otherwise a queue is sick, not the broker: what it does not take waits until its hold is over.
             raise errors[0]
         return sent
 
@@ -101,6 +115,8 @@ class Relay:
             self._telemetry.emit(MessageQuarantined(queue=queue, reason=reason))
 
     def _let_go(self, rows: Sequence[OutboxRow]) -> None:
+        if not rows:
+            return
         try:
             with self._store.write() as connection:
                 outbox.let_go(connection, [row.id for row in rows])

@@ -19,7 +19,7 @@ lease runs out and the sweeper takes the run away from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, bindparam, case, func, select, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
@@ -39,6 +39,7 @@ MOST_SHARED_DEATHS = 2
 WINDOW = 500
 #: (flow, version) pairs that a process has code for.
 Known = Sequence[tuple[str, int]]
+T = TypeVar("T")
 #: A run, and the fault or order that wakes it.
 Wake = tuple[RunId, str]
 
@@ -69,7 +70,13 @@ _CLAIMED: dict[str, Any] = {
 
 
 def claim(
-    connection: Connection, worker: WorkerId, wakes: Sequence[Wake], known: Known, *, alone: bool = False
+    connection: Connection,
+    namespace: str,
+    worker: WorkerId,
+    wakes: Sequence[Wake],
+    known: Known,
+    *,
+    alone: bool = False,
 ) -> list[RunRow]:
     """Become the owner of those runs that await exactly the wake named for them; the others are not touched.
 
@@ -79,6 +86,7 @@ def claim(
         update(runs)
         .where(
             tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)),
+            runs.c.namespace == namespace,
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
             is_solitary() if alone else ~is_solitary(),
@@ -163,6 +171,14 @@ class Owner:
         self.inbox_seq = guard(connection, self.run_id, self.worker, self.epoch, self.seq, changes)
         then(connection, self.seq + 1)
 
+    def read(self, read: Callable[[Connection], T]) -> T:
+        """Read something in a transaction; the database being away is waited for as by ``write``."""
+        found: list[T] = []
+        for attempt in self._while_leased():
+            with attempt, self.store.read() as connection:
+                found.append(read(connection))
+        return found[-1]
+
     def settle_unknown(self) -> bool:
         """After a transaction whose COMMIT had no answer: tell whether it happened, and count it if so."""
         happened = False
@@ -179,7 +195,8 @@ class Owner:
 
     def _while_leased(self) -> Retrying:
         def lease_over(state: RetryCallState) -> bool:
-            return not self.holds()
+            # Heartbeats may be heard while this cannot be written (a full disk): one lease is enough to try.
+            return not self.holds() or (state.seconds_since_start or 0.0) >= self.lease.seconds
 
         return Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),

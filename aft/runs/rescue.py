@@ -31,6 +31,8 @@ from aft.store.tables import runs, workers
 from aft.telemetry import RunRescued
 
 _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.deaths, runs.c.deaths_alone]
+#: What is said of a run whose worker has died.
+DIED = "worker {worker} was lost while it executed this run"
 #: An owner's death leaves these states as they are; any other becomes ``recovering``.
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
@@ -68,13 +70,16 @@ def rescue_expired(
 def rescue_orphans(
     connection: Connection, namespace: str, at: datetime, worker: WorkerId, orphans: Sequence[tuple[RunId, int]]
 ) -> list[RunRescued]:
-    """Take away runs that a living worker owns, in these epochs, and does not execute; the relay publishes."""
+    """Take away runs that a living worker owns, in these epochs, and does not execute; the relay publishes.
+
+    Nobody has died: the database did not answer, or not in time.
+    """
     found = (
         select(*_COLUMNS)
         .where(tuple_(runs.c.id, runs.c.epoch).in_(orphans), runs.c.worker_id == worker)
         .with_for_update(skip_locked=True)
     )
-    events, _ = _rescue(connection, namespace, at, found, hold=0.0)
+    events, _ = _rescue(connection, namespace, at, found, hold=0.0, why="its worker {worker} could not go on with it")
     return events
 
 
@@ -83,17 +88,18 @@ def take_away(
 ) -> list[RunRescued]:
     """Take these runs away from their owners because a person says so; no death is counted, the relay publishes."""
     found = select(*_COLUMNS).where(runs.c.namespace == namespace, runs.c.worker_id.is_not(None), *of)
-    events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, by=by)
+    why = f"{by} took it away from its worker {{worker}}"
+    events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, why=why)
     return events
 
 
 def _rescue(
-    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float, by: str | None = None
+    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float, why: str | None = None
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
-        died, was_alone = by is None, row.deaths >= MOST_SHARED_DEATHS
+        died, was_alone = why is None, row.deaths >= MOST_SHARED_DEATHS
         connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch)
@@ -107,10 +113,8 @@ def _rescue(
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
         )
-        why = f"worker {row.worker_id} was lost while it executed this run"
-        if by is not None:
-            why = f"{by} took this run away from worker {row.worker_id}"
-        fault = _abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, why, at)
+        told = (why or DIED).format(worker=row.worker_id)
+        fault = _abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, told, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))

@@ -190,9 +190,9 @@ def parse_url(text: str) -> URL:
 def _anchor(url: URL) -> URL:
     """Make a SQLite file's path absolute, so that a process that changes its folder keeps its database."""
     if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
+        shown = "that" if "@" in str(url.database) or url.host else repr(url.render_as_string())
         raise ConfigError(
-            f"{url.render_as_string()!r} is not a file, and a database in memory cannot keep a promise; "
-            "write 'sqlite:///aft.db'"
+            f"{shown} is not a file, and a database in memory cannot keep a promise; write 'sqlite:///aft.db'"
         )
     return url.set(database=str(Path(url.database).absolute()))
 

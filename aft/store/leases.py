@@ -62,7 +62,7 @@ class Lease:
         self.worker = WorkerId(new_id())
         self._store = store
         self._namespace = namespace
-        self._seconds = length.total_seconds()
+        self.seconds = length.total_seconds()
         self._clock = clock
         self._telemetry = telemetry
         self._sign = make_sign(store)
@@ -96,7 +96,7 @@ class Lease:
             self._enlist(WorkerId(new_id()))
             self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
-            self._deadline = before + self._seconds
+            self._deadline = before + self.seconds
 
     def end(self) -> None:
         """Stop being a worker; what it still owns may be rescued at once. Harmless twice."""
@@ -134,12 +134,12 @@ class Lease:
                     roles=json.dumps(list(self._roles)),
                     flows=json.dumps(list(self._flows)),
                     started_at=now(),
-                    expires_at=later(self._seconds),
+                    expires_at=later(self.seconds),
                     sign=self._sign.text,
                 )
             )
         self.worker = worker
-        self._deadline = before + self._seconds
+        self._deadline = before + self.seconds
 
     def _extend(self) -> bool:
         with self._store.write() as connection:
@@ -147,12 +147,12 @@ class Lease:
                 connection.execute(
                     update(workers)
                     .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
-                    .values(expires_at=later(self._seconds), sign=self._sign.text)
+                    .values(expires_at=later(self.seconds), sign=self._sign.text)
                 ).rowcount
             )
 
     def _beat(self) -> None:
-        pause = regular = self._seconds / BEATS
+        pause = regular = self.seconds / BEATS
         while not self._stopping.wait(pause):
             pause = regular
             try:

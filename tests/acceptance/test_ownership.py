@@ -125,7 +125,9 @@ def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup:
     run = app.submit(shop.buy, order)
     dispatcher = app.dispatcher()
     with app.store.write() as connection:  # before the dispatcher's own services could take it
-        claimed = owner.claim(connection, dispatcher._lease.worker, [(run.id, run.row.wake_id or "")], [("buy", 1)])
+        claimed = owner.claim(
+            connection, app.namespace, dispatcher._lease.worker, [(run.id, run.row.wake_id or "")], [("buy", 1)]
+        )
         assert len(claimed) == 1
     with dispatcher:
         assert run.result(20) == f"parcel-{order}"

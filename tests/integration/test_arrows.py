@@ -38,7 +38,7 @@ def app(production: Setup) -> aft.Aft:
 
 
 def relay(app: aft.Aft) -> Relay:
-    return Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry)
+    return Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock)
 
 
 def intake(app: aft.Aft) -> Intake:

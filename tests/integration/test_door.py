@@ -16,7 +16,7 @@ from tests.storing import Stage
 
 def come_in(stage: Stage, *messages: Message) -> None:
     """Let messages in, none of which wakes anything."""
-    door = Door(stage.namespace, stage.store, stage.telemetry)
+    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME])
     admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
     assert [one.message for one in admitted] == list(messages)
     door.turn_away(admitted, lambda row, message: f"stale, as {row.flow} was told")

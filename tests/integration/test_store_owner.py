@@ -31,13 +31,17 @@ def wake_of(row: RunRow) -> str:
 
 def claimed(stage: Stage, wakes: dict[RunId, str], worker: str = "w", known: Any = None) -> list[RunRow]:
     with stage.store.write() as connection:
-        return claim(connection, WorkerId(worker), list(wakes.items()), KNOWN if known is None else known)
+        return claim(
+            connection, stage.namespace, WorkerId(worker), list(wakes.items()), KNOWN if known is None else known
+        )
 
 
 def due(stage: Stage, limit: int = 100, worker: str = "w", known: Any = None) -> list[RunRow]:
     with stage.store.write() as connection:
         due = find_due(connection, stage.namespace, KNOWN if known is None else known, limit)
-        return claim(connection, WorkerId(worker), due, KNOWN if known is None else known) if due else []
+        return (
+            claim(connection, stage.namespace, WorkerId(worker), due, KNOWN if known is None else known) if due else []
+        )
 
 
 def record(owner: Owner, path: str) -> Any:
@@ -174,10 +178,12 @@ def test_a_worker_does_not_wait_for_due_runs_that_another_is_claiming(migrated_u
     stage = Stage(Store(migrated_url))
     made = {stage.queued(SOON).id for _ in range(2)}
     with stage.store.write() as slow:
-        (first,) = claim(slow, WorkerId("slow"), find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
+        (first,) = claim(slow, stage.namespace, WorkerId("slow"), find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
         with stage.store.write() as quick:
             quick.execute(text("SET LOCAL lock_timeout = '5s'"))
-            (second,) = claim(quick, WorkerId("quick"), find_due(quick, stage.namespace, KNOWN, 2), KNOWN)
+            (second,) = claim(
+                quick, stage.namespace, WorkerId("quick"), find_due(quick, stage.namespace, KNOWN, 2), KNOWN
+            )
     assert {first.id, second.id} == made
     stage.close()
 

@@ -150,7 +150,7 @@ def test_the_run_of_a_worker_that_nobody_knows_any_more_is_rescued_too(stage: St
         connection.execute(delete(workers).where(workers.c.id == lease.worker))
     run = stage.queued(timedelta(0))
     with stage.store.write() as connection:
-        assert claim(connection, lease.worker, find_due(connection, stage.namespace, KNOWN, 1), KNOWN)
+        assert claim(connection, stage.namespace, lease.worker, find_due(connection, stage.namespace, KNOWN, 1), KNOWN)
     assert rescue(stage) == [run.id]
 
 
@@ -219,7 +219,7 @@ def test_a_run_that_comes_back_before_its_thread_has_ended_is_no_orphan(stage: S
     def again(expect: Expect) -> Any:
         expect([row.id])
         with stage.store.write() as connection:
-            return claim(connection, lease.worker, [(row.id, "again")], KNOWN)
+            return claim(connection, stage.namespace, lease.worker, [(row.id, "again")], KNOWN)
 
     assert holdings.claim(again)
     holdings.let_go(row.id)
@@ -233,7 +233,9 @@ def die(stage: Stage, row: RunRow) -> RunRow:
     """Let a worker take the run, alone if it must be, and die on it; returns the run as its next one finds it."""
     lease = stage.lease()
     with stage.store.write() as connection:
-        (claimed,) = claim(connection, lease.worker, [(row.id, row.wake_id or "")], KNOWN, alone=row.deaths >= 2)
+        (claimed,) = claim(
+            connection, stage.namespace, lease.worker, [(row.id, row.wake_id or "")], KNOWN, alone=row.deaths >= 2
+        )
     stage.expire(lease.worker)
     assert rescue(stage) == [claimed.id]
     stage.change(claimed.id, wake_id="again")
@@ -258,9 +260,9 @@ def test_a_run_that_must_be_alone_is_claimed_by_nobody_who_is_not(stage: Stage, 
     with stage.store.write() as connection:
         assert bool(find_due(connection, stage.namespace, KNOWN, 5)) == (deaths < 2)
         assert bool(find_due(connection, stage.namespace, KNOWN, 5, alone=True)) == (deaths >= 2)
-        claimed = claim(connection, lease.worker, wakes, KNOWN, alone=deaths < 2)
+        claimed = claim(connection, stage.namespace, lease.worker, wakes, KNOWN, alone=deaths < 2)
         assert claimed == []
-        assert len(claim(connection, lease.worker, wakes, KNOWN, alone=deaths >= 2)) == 1
+        assert len(claim(connection, stage.namespace, lease.worker, wakes, KNOWN, alone=deaths >= 2)) == 1
 
 
 def test_whoever_has_written_anything_has_no_deaths_behind_it(stage: Stage) -> None:
@@ -278,7 +280,7 @@ def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stag
     assert (row.worker_id, row.epoch, row.deaths) == (None, owner.epoch + 1, 0)
     (fault,) = stage.faults(owner.run_id)
     assert (fault.kind, fault.attempt) == (FaultKind.ABORT, 0)
-    assert fault.message == f"ann took this run away from worker {owner.worker}"
+    assert fault.message == f"ann took it away from its worker {owner.worker}"
     with stage.store.read() as connection:
         assert [(deed.actor, deed.action, deed.note) for deed in audit.of_run(connection, owner.run_id)] == [
             ("ann", "release", "it hangs")

@@ -31,9 +31,9 @@ class Address:
             pika.URLParameters(url)
         except Exception as error:  # pika raises whatever its parsing runs into
             options = ", ".join(sorted(parse_qs(parts.query))) or "none"
-            raise ConfigError(
-                f"the broker URL for host {parts.hostname!r} is not usable (its options: {options}); {_FORM}"
-            ) from error
+            which = "" if "@" in url else f" for host {parts.hostname!r} (its options: {options})"
+            # Not chained: what pika says repeats the URL.
+            raise ConfigError(f"the broker URL{which} is not usable: {type(error).__name__}; {_FORM}") from None
         return cls(shown=_without_password(parts), _url=url)
 
     def parameters(self, timeout: float) -> pika.URLParameters:
@@ -60,8 +60,8 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"the broker URL is malformed; {_FORM}") from error
+    except ValueError:
+        raise ConfigError(f"the broker URL is malformed; {_FORM}") from None
     if parts.scheme not in ("amqp", "amqps"):
         raise ConfigError(f"the broker URL begins with {parts.scheme!r}, not 'amqp' or 'amqps'; {_FORM}")
     if not parts.hostname or port == 0:

@@ -44,7 +44,8 @@ class RabbitConsumer:
         """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout``
         seconds.
 
-        Raises BrokerError when it cannot connect in that time; the next call goes on trying.
+        Raises BrokerError when it cannot connect in that time; the next call goes on trying. Raises Unroutable
+        when a queue does not exist; it is there again as soon as somebody has declared it.
         """
         deadline = time.monotonic() + timeout
         while True:

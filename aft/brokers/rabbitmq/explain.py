@@ -11,7 +11,7 @@ from pika import exceptions as amqp
 from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
 
 from aft.brokers.rabbitmq.address import Address
-from aft.errors import BrokerError
+from aft.errors import BrokerError, Unroutable
 
 #: AMQP reply codes that a queue or exchange may be answered with.
 ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
@@ -43,10 +43,12 @@ def lost(address: Address, error: BaseException) -> BrokerError:
 
 
 def closed(address: Address, reason: amqp.ChannelClosedByBroker) -> BrokerError:
-    """Return the BrokerError for a channel that the broker closed while it was in use."""
+    """Return the BrokerError for a channel that the broker closed while it was in use; Unroutable: no such queue."""
     refused = Refused(reason.reply_code, reason.reply_text)
-    advice = "declare the queues: aft broker declare" if refused.code == NOT_FOUND else "see its log"
-    return BrokerError(f"RabbitMQ at {address} closed the channel: {refused.text}; {advice}")
+    told = f"RabbitMQ at {address} closed the channel: {refused.text}"
+    if refused.code == NOT_FOUND:
+        return Unroutable(f"{told}; declare the queues: aft broker declare")
+    return BrokerError(f"{told}; see its log")
 
 
 def _known(address: Address, cause: BaseException) -> str | None:

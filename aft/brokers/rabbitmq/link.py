@@ -10,6 +10,7 @@ package's own short callbacks run there, never a user's code.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,13 +33,16 @@ Question = Callable[[Channel, Callable[[Any], None]], None]
 
 #: Seconds a close waits for the broker to agree; then the connection is dropped.
 GRACE = 3.0
+#: Seconds that a memory or disk alarm may last before whoever wants to publish is told: many pass at once.
+ALARM = 1.0
 
 
 class Link:
     """A connection that is opening from the moment it is made.
 
     Thread-safe. ``on_lost`` is called once, on the link's thread, when it has ended for whatever reason; work
-    that was posted before and has not run yet runs after it.
+    that was posted before and has not run yet runs after it. ``on_blocked`` is called there whenever ``blocked``
+    changes.
     """
 
     def __init__(
@@ -49,13 +53,17 @@ class Link:
         name: str,
         setup: Setup = lambda _channel, ready: ready(),
         on_lost: Work = lambda: None,
+        on_blocked: Work = lambda: None,
     ) -> None:
         self.address = address
-        #: True while the broker accepts no messages; for a better error text only.
+        #: When it was begun, on Python's monotonic clock.
+        self.begun = time.monotonic()
+        #: True while the broker accepts no messages, being short of memory or disk space.
         self.blocked = False
         self._timeout = timeout
         self._setup = setup
         self._on_lost = on_lost
+        self._on_blocked = on_blocked
         self._lock = threading.Lock()
         self._inbox: deque[Work] = deque()
         self._settled = threading.Event()  # ready, or lost
@@ -84,15 +92,16 @@ class Link:
     def wait(self, timeout: float) -> None:
         """Return when it is ready. Raises BrokerError when it is lost, or not ready in time (it tries on)."""
         if not self._settled.wait(max(0.0, timeout)):
+            seconds = time.monotonic() - self.begun
             raise BrokerError(
-                f"no connection to RabbitMQ at {self.address} within {timeout:.3g} s; is it running there?"
+                f"no connection to RabbitMQ at {self.address} within {seconds:.3g} s; is it running there?"
             )
         self.check()
 
     def check(self) -> None:
         """Raise the reason if the link is lost."""
         if self._error is not None:
-            raise BrokerError(str(self._error))
+            raise type(self._error)(str(self._error))
 
     def post(self, work: Work) -> None:
         """Run this on the link's thread, in the order of posting. Raises BrokerError when it has ended."""
@@ -101,6 +110,10 @@ class Link:
                 self.check()
             self._inbox.append(work)
         self._loop.add_callback_threadsafe(self._drain)
+
+    def post_later(self, seconds: float, work: Work) -> None:
+        """Run this on the link's thread after a while, unless it has ended by then; only from that thread."""
+        self._loop.call_later(seconds, work)
 
     def ask(self, question: Question) -> Any:
         """Ask on a channel of its own and return the broker's answer; Refused if it says no."""
@@ -158,9 +171,13 @@ class Link:
             self._finish()
 
     def _opened(self, connection: Any) -> None:
-        connection.add_on_connection_blocked_callback(lambda *_: setattr(self, "blocked", True))
-        connection.add_on_connection_unblocked_callback(lambda *_: setattr(self, "blocked", False))
+        connection.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
+        connection.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
         connection.channel(on_open_callback=self._channel_opened)
+
+    def _set_blocked(self, blocked: bool) -> None:
+        self.blocked = blocked
+        self._on_blocked()
 
     def _channel_opened(self, channel: Channel) -> None:
         self._channel = channel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,20 @@ from pika.channel import Channel
 
 from aft.brokers.base import Outgoing
 from aft.brokers.rabbitmq.address import Address
-from aft.brokers.rabbitmq.link import Link, Work
+from aft.brokers.rabbitmq.link import ALARM, Link, Work
 from aft.errors import BrokerError, Unroutable
 
 #: Bytes of bodies under way at a time: the window in messages alone would not bound memory.
 WINDOW_BYTES = 16 * 1024 * 1024
+#: Seconds that publishing waits for a connection; one that takes longer is there for a later call.
+PATIENCE = 5.0
+#: Seconds without a confirm after which a batch is given up, at the most; its rows are held no longer than that either.
+SILENCE = 10.0
+#: Seconds for which a queue that confirmed nothing is not tried again: one that lost its leader would hold up everybody
+#: who publishes to it.
+SICK = 20.0
+
+_SICK_ADVICE = "is it without a leader? see `rabbitmqctl list_queues name state leader`"
 
 
 class Publisher:
@@ -40,8 +49,8 @@ class Publisher:
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Return when the broker has confirmed every message.
 
-        Raises Unroutable, or BrokerError when one is refused, the connection is lost, or the broker confirms
-        nothing for ``timeout`` seconds; then any part of them may have arrived.
+        Raises Unroutable, or BrokerError when one is refused, the connection is lost, the broker raises an alarm
+        that does not pass at once, or it confirms nothing for some seconds; then any part of them may have arrived.
         """
         if not messages:
             return
@@ -57,33 +66,46 @@ class Publisher:
             self._pipeline.link.close()
 
     def _connect(self) -> Pipeline:
-        deadline = time.monotonic() + self._timeout
-        if not self._opening.acquire(timeout=self._timeout):
-            raise BrokerError(f"no connection to RabbitMQ at {self._address} within {self._timeout:.3g} s")
+        patience = min(self._timeout, PATIENCE)
+        if not self._opening.acquire(timeout=patience):
+            raise BrokerError(f"no connection to RabbitMQ at {self._address} within {patience:.3g} s")
         try:
             if self._closed:
                 raise BrokerError(f"this broker ({self._address}) was closed; make a new one")
             if self._pipeline is None or self._pipeline.link.lost:
                 self._pipeline = Pipeline(self._address, self._timeout, self._window)
-            self._pipeline.link.wait(deadline - time.monotonic())
+            # Counted from its beginning: of all who need the same connection, none waits anew.
+            link = self._pipeline.link
+            link.wait(link.begun + patience - time.monotonic())
             return self._pipeline
         finally:
             self._opening.release()
 
 
 class Batch:
-    """The messages of one ``publish`` call, and whether they have all arrived."""
+    """The messages of one ``publish`` call, and whether they have all arrived; changed on the link's thread."""
 
     def __init__(self, messages: Sequence[Outgoing]) -> None:
         self.messages = messages
         self.done = threading.Event()
         self.error: BrokerError | None = None
-        self._left = len(messages)
+        #: Messages that are not on their way yet.
+        self.unsent = len(messages)
+        #: When the last of it was sent or confirmed.
+        self.heard_at = 0.0
+        #: Messages that are not confirmed yet.
+        self.left = len(messages)
+
+    def sent(self) -> None:
+        """One more is on its way."""
+        self.unsent -= 1
+        self.heard_at = time.monotonic()
 
     def settle(self) -> None:
         """One more was confirmed."""
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        self.heard_at = time.monotonic()
+        if self.left == 0:
             self.done.set()
 
     def fail(self, error: BrokerError) -> None:
@@ -97,7 +119,7 @@ class Pipeline:
     """One connection's messages under way. Its state is touched only on the link's thread."""
 
     def __init__(self, address: Address, timeout: float, window: int) -> None:
-        self._timeout = timeout
+        self._timeout = min(timeout, SILENCE)
         self._window = window
         self._waiting: deque[tuple[Batch, Outgoing]] = deque()
         self._unconfirmed: dict[int, tuple[Batch, Outgoing]] = {}
@@ -105,29 +127,60 @@ class Pipeline:
         self._last_tag = 0
         self._oldest = 1
         self._confirmed_at = 0.0
-        self.link = Link(address, timeout, name="aft-publish", setup=self._prepare, on_lost=self._lost)
+        #: Queues that confirmed nothing, and until when they are left alone.
+        self._sick: dict[str, float] = {}
+        self.link = Link(
+            address,
+            timeout,
+            name="aft-publish",
+            setup=self._prepare,
+            on_lost=self._lost,
+            on_blocked=self._alarmed,
+        )
 
     def submit(self, batch: Batch) -> None:
         """Send the batch as the window allows. Raises BrokerError when the link is lost."""
         self.link.post(partial(self._enqueue, batch))
 
     def wait(self, batch: Batch) -> None:
-        """Return when all of it was confirmed; drop the connection when nothing is confirmed for too long."""
+        """Return when all of it was confirmed; give it up when that makes no progress for too long."""
         started = time.monotonic()
         while not batch.done.is_set():
-            silent_since = max(started, self._confirmed_at)
-            left = silent_since + self._timeout - time.monotonic()
+            # While it waits in line, those before it count; then only its own: another queue's confirms say nothing.
+            heard_at = self._confirmed_at if batch.unsent else batch.heard_at
+            left = max(started, heard_at) + self._timeout - time.monotonic()
             if left <= 0:
-                self._give_up(batch)
+                self._give_up(batch, started)
             batch.done.wait(left)
         if batch.error is not None:
             raise batch.error
 
-    def _give_up(self, batch: Batch) -> None:
-        why = "it accepts no messages (memory or disk alarm)" if self.link.blocked else "see its log"
+    def _give_up(self, batch: Batch, started: float) -> None:
+        if max(started, self._confirmed_at) + self._timeout > time.monotonic():
+            self._post_abandon(batch)
+            return
+        why = "a memory or disk alarm" if self.link.blocked else "see its log"
         error = BrokerError(f"RabbitMQ at {self.link.address} confirmed nothing within {self._timeout:.3g} s: {why}")
         batch.fail(error)
         self.link.drop(error)
+
+    def _post_abandon(self, batch: Batch) -> None:
+        where = f"RabbitMQ at {self.link.address}"
+        batch.fail(
+            BrokerError(f"{where} did not confirm {batch.left} messages within {self._timeout:.3g} s; {_SICK_ADVICE}")
+        )
+        try:
+            self.link.post(partial(self._abandon, batch))
+        except BrokerError:
+            pass  # it has ended, and everything with it
+
+    def _abandon(self, batch: Batch) -> None:
+        """Wait no longer for these; the connection is well, as others' messages are confirmed."""
+        for tag in [tag for tag, (its, _) in self._unconfirmed.items() if its is batch]:
+            _, message = self._unconfirmed.pop(tag)
+            self._bytes -= len(message.body)
+            self._sick[message.queue] = time.monotonic() + SICK
+        self._fill()
 
     def _prepare(self, channel: Channel, ready: Work) -> None:
         channel.add_on_return_callback(self._returned)
@@ -136,16 +189,31 @@ class Pipeline:
     def _enqueue(self, batch: Batch) -> None:
         if self.link.lost:
             self._fail_lost(batch)
+        elif sick := self._sick_among(batch.messages):
+            where = f"queue {sick!r} at {self.link.address}"
+            batch.fail(BrokerError(f"{where} confirmed nothing when it was last tried; {_SICK_ADVICE}"))
         else:
             self._waiting.extend((batch, message) for message in batch.messages)
             self._fill()
+            if self.link.blocked:
+                self._refuse_later({batch})
+
+    def _sick_among(self, messages: Sequence[Outgoing]) -> str | None:
+        if not self._sick:
+            return None
+        now = time.monotonic()
+        return next((message.queue for message in messages if self._sick.get(message.queue, 0.0) > now), None)
 
     def _fill(self) -> None:
         """Send until the window is full."""
-        while self._waiting and len(self._unconfirmed) < self._window and self._bytes < WINDOW_BYTES:
+        while self._waiting and self._has_room():
             batch, message = self._waiting.popleft()
             if not batch.done.is_set():  # else: it failed, its caller has gone
                 self._send(batch, message)
+
+    def _has_room(self) -> bool:
+        # Under an alarm nobody reads what is sent: it would pile up in this process.
+        return not self.link.blocked and len(self._unconfirmed) < self._window and self._bytes < WINDOW_BYTES
 
     def _send(self, batch: Batch, message: Outgoing) -> None:
         tag = self._last_tag + 1
@@ -159,6 +227,7 @@ class Pipeline:
         self._last_tag = tag
         self._unconfirmed[tag] = (batch, message)
         self._bytes += len(message.body)
+        batch.sent()
 
     def _confirmed(self, frame: Any) -> None:
         method = frame.method
@@ -167,6 +236,7 @@ class Pipeline:
             found = self._unconfirmed.pop(tag, None)
             if found is not None:
                 self._bytes -= len(found[1].body)
+                self._sick.pop(found[1].queue, None)
                 self._settle(*found, refused=isinstance(method, spec.Basic.Nack))
         self._fill()
 
@@ -191,8 +261,28 @@ class Pipeline:
             where = f"queue {message.queue!r} does not exist at {self.link.address}"
             batch.fail(Unroutable(f"{where}; declare it: aft broker declare"))
 
+    def _alarmed(self) -> None:
+        if self.link.blocked:
+            self._refuse_later(self._batches())
+        else:
+            self._fill()
+
+    def _refuse_later(self, batches: Iterable[Batch]) -> None:
+        self.link.post_later(ALARM, partial(self._refuse, batches))
+
+    def _refuse(self, batches: Iterable[Batch]) -> None:
+        """Under an alarm nobody is kept waiting for its end: the callers have their messages on record elsewhere."""
+        if self.link.blocked:
+            where = f"RabbitMQ at {self.link.address}"
+            for batch in batches:
+                batch.fail(BrokerError(f"{where} accepts no messages (memory or disk alarm); free some there"))
+            self._waiting = deque(each for each in self._waiting if not each[0].done.is_set())
+
+    def _batches(self) -> set[Batch]:
+        return {batch for batch, _ in (*self._unconfirmed.values(), *self._waiting)}
+
     def _lost(self) -> None:
-        for batch, _ in (*self._unconfirmed.values(), *self._waiting):
+        for batch in self._batches():
             self._fail_lost(batch)
         self._unconfirmed.clear()
         self._waiting.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from aft.brokers.rabbitmq.link import Link
-from aft.errors import BrokerError
+from aft.errors import BrokerError, Unroutable
 
 #: Seconds before the second attempt, at the most; doubled with each failure.
 FIRST_WAIT = 0.1
@@ -43,17 +43,19 @@ class Redial(Generic[S]):
         self._failures = 0
         self._not_before = 0.0
         #: Why the last attempt failed.
-        self._reason = ""
+        self._reason = BrokerError("nothing was tried yet")
 
     def session(self, timeout: float, *, patient: bool = True) -> S:
         """Return the session, ready. Raises BrokerError with the last reason when that fails for so long.
 
-        One that is not patient raises at the first failure.
+        One that is not patient raises at the first failure. Unroutable is raised at once: waiting makes no queue.
         """
         deadline = time.monotonic() + timeout
         while True:
             try:
                 return self._attempt(deadline)
+            except Unroutable:
+                raise
             except BrokerError:
                 if not patient or self._closed.is_set() or time.monotonic() >= deadline:
                     raise
@@ -82,7 +84,7 @@ class Redial(Generic[S]):
                 self._session = None
                 self._note_failure(error)
             elif self._failures:  # why the attempts before failed says more than that this one takes long
-                raise BrokerError(self._reason) from None
+                raise self._again() from None
             raise
         self._failures = 0
         return session
@@ -92,7 +94,7 @@ class Redial(Generic[S]):
         until = min(self._not_before, deadline)
         self._closed.wait(max(0.0, until - time.monotonic()))
         if until < self._not_before:
-            raise BrokerError(self._reason)
+            raise self._again()
 
     def _dial(self) -> S:
         with self._lock:
@@ -101,8 +103,11 @@ class Redial(Generic[S]):
             self._session = self._make()
             return self._session
 
+    def _again(self) -> BrokerError:
+        return type(self._reason)(str(self._reason))
+
     def _note_failure(self, error: BrokerError) -> None:
-        self._reason = str(error)
+        self._reason = error
         longest = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
         self._not_before = time.monotonic() + random.uniform(0, longest)
         self._failures = min(self._failures + 1, 16)

@@ -30,7 +30,8 @@ KIND = "session:"
 #: Seconds until a lost session is tried again, at the most; the first time it is a twentieth of that.
 RECONNECT = 2.0
 
-_TAKE = "SELECT pg_try_advisory_lock(%s), pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text"
+_WHERE = "SELECT pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text"
+_TAKE = "SELECT pg_try_advisory_lock(%s)"
 _HELD = text("""
     SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
     WHERE locktype = 'advisory' AND objsubid = 1 AND granted
@@ -122,15 +123,11 @@ class Keeper:
         except psycopg.Error as error:
             logger.info("no sign of life can be given, the lease alone tells: worker=%s why=%s", self._worker, error)
             return False
-        try:
-            row = session.execute(_TAKE, (number_of(self._worker),)).fetchone()
-        except psycopg.Error:
-            row = None
-        if row is None or not row[0] or row[1] != session.info.backend_pid:
-            # Our former session lingers and still holds it, which is as good; or it is a pooler's, which is no good.
+        started = _take_lock(session, number_of(self._worker))
+        if started is None:
             session.close()
             return False
-        self._session, self.sign = session, f"{KIND}{row[2]}:{number_of(self._worker)}"
+        self._session, self.sign = session, f"{KIND}{started}:{number_of(self._worker)}"
         return True
 
     def _wait(self, seconds: float | None, session: Apart | None) -> bool:
@@ -166,6 +163,19 @@ class SessionLookout:
 
     def forget(self, sign: str) -> None:
         """Nothing is left of a session."""
+
+
+def _take_lock(session: Apart, number: int) -> str | None:
+    """Take the lock and return when its server was started; None if it cannot be had."""
+    try:
+        pid, started = session.execute(_WHERE).fetchone() or (None, None)
+        if pid != session.info.backend_pid:
+            return None  # a pooler's session, which is not ours to keep; the lock would stay with it
+        # Held already: a former session of ours lingers, which is as good a sign.
+        (taken,) = session.execute(_TAKE, (number,)).fetchone() or (False,)
+    except psycopg.Error:
+        return None
+    return str(started) if taken else None
 
 
 def _answers(session: Apart) -> bool:

@@ -1,0 +1,176 @@
+"""Keeps a load coming, injects faults at its pace, and waits until everything has come to rest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from sqlalchemy import func, select, update
+
+import aft
+from aft.errors import StoreError
+from aft.runs.states import ENDS, Status
+from aft.store import Store
+from aft.store.moments import now
+from aft.store.tables import late_effects, outbox, runs
+from tests.chaos import load
+from tests.chaos.load import Plan
+from tests.chaos.results import Progress, silent
+from tests.chaos.setups import Site
+
+#: Leases without a fault, and without any progress, after which what has not ended is stuck.
+STUCK_AFTER = 3
+#: Seconds between two looks.
+LOOK = 0.1
+_RESTING = [status.value for status in (*ENDS, Status.PARKED)]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A look at a namespace: runs that were made, those at rest, and what else is still to be done."""
+
+    made: int
+    resting: int
+    messages: int
+    late: int
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is to be done any more."""
+        return self.resting == self.made and not self.messages and not self.late
+
+
+def count(store: Store, namespace: str) -> Count:
+    """Look at a namespace."""
+    here = runs.c.namespace == namespace
+    with store.read() as connection:
+
+        def number(statement: object) -> int:
+            return int(connection.execute(statement).scalar_one())  # type: ignore[call-overload]
+
+        return Count(
+            made=number(select(func.count()).select_from(runs).where(here)),
+            resting=number(
+                select(func.count())
+                .select_from(runs)
+                .where(here, runs.c.status.in_(_RESTING), runs.c.worker_id.is_(None), runs.c.wake_id.is_(None))
+            ),
+            messages=number(select(func.count()).select_from(outbox).where(outbox.c.namespace == namespace)),
+            late=number(
+                select(func.count())
+                .select_from(late_effects)
+                .where(late_effects.c.namespace == namespace, late_effects.c.state == "open")
+            ),
+        )
+
+
+@dataclass
+class Driver:
+    """Submits plans on a thread of its own, never more than ``backlog`` ahead of what has ended.
+
+    A backlog below the fleet's slots keeps its queues empty: then a takeover is not behind others in a queue.
+    """
+
+    site: Site
+    plans: Sequence[Plan]
+    backlog: int = 24
+    progress: Progress = silent
+    #: Seconds between two submissions at the least.
+    pause: float = 0.0
+    #: Where runs are submitted, if that leads to the same database another way.
+    entrance: Site | None = None
+    seen: Count = field(default_factory=lambda: Count(0, 0, 0, 0))
+
+    def __enter__(self) -> Self:
+        self._app: aft.Aft = self.site.app()
+        self._entrance: aft.Aft = (self.entrance or self.site).app()
+        self._stop = threading.Event()
+        self._held = threading.Event()
+        self._submitted = 0
+        self._thread = threading.Thread(target=self._submit, name="submit", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._app.close()
+        self._entrance.close()
+
+    @property
+    def store(self) -> Store:
+        """The way to the database of whoever looks on."""
+        return self._app.store
+
+    @property
+    def done(self) -> float:
+        """The share of the plans that have come to rest."""
+        return self.seen.resting / len(self.plans)
+
+    def hold(self, held: bool) -> None:
+        """Let the load wait, or go on: where faults cannot be injected as fast as runs end."""
+        (self._held.set if held else self._held.clear)()
+
+    def submitted(self) -> None:
+        """Wait until every plan has been submitted."""
+        self._thread.join()
+
+    def look(self) -> Count:
+        """Look at the namespace; as it was, while the database is away."""
+        try:
+            self.seen = count(self.store, self.site.namespace)
+        except StoreError:
+            pass
+        return self.seen
+
+    def under_fire(self, inject: Callable[[float], bool], text: str = "under fire") -> None:
+        """Until every plan has come to rest, call ``inject`` with the share that has; it tells whether it keeps up."""
+        quiet_since, before = time.monotonic(), self.seen
+        while self.look().resting != len(self.plans):
+            self.hold(not inject(self.done))
+            self.progress(self.seen.resting, len(self.plans), text)
+            if (self.seen.resting, self._submitted) != (before.resting, before.made):
+                quiet_since, before = time.monotonic(), Count(self._submitted, self.seen.resting, 0, 0)
+            if time.monotonic() - quiet_since > 60 + 10 * self.site.lease:
+                break  # something is stuck: faults stop now, and ``settle`` tells what
+            self._stop.wait(LOOK)
+
+    def settle(self, *, lapse: bool = False) -> float:
+        """Faults have stopped: wait until all is quiet, or stuck for three leases. Tells how many seconds it took.
+
+        With ``lapse`` the hold of dead processes on their messages is over at once, instead of in some seconds.
+        """
+        begun = changed = time.monotonic()
+        before = None
+        self.hold(False)
+        while not (self.look().quiet and self.seen.made == len(self.plans)):
+            size = self.site.ledger.path.stat().st_size if self.site.ledger.path.exists() else 0
+            if (self.seen, size) != before:
+                before, changed = (self.seen, size), time.monotonic()
+            if time.monotonic() - changed > max(STUCK_AFTER * self.site.lease, 15.0):
+                break
+            if lapse and self.seen.resting == len(self.plans):
+                self._let_holds_lapse()
+            self.progress(self.seen.resting, len(self.plans), "coming to rest")
+            self._stop.wait(LOOK)
+        return time.monotonic() - begun
+
+    def _let_holds_lapse(self) -> None:
+        with self.store.write() as connection:
+            held = update(outbox).where(outbox.c.namespace == self.site.namespace)
+            connection.execute(held.values(taken_until=now()))
+
+    def _submit(self) -> None:
+        for plan in self.plans:
+            while not self._stop.is_set() and (
+                self._held.is_set() or self._submitted - self.seen.resting >= self.backlog
+            ):
+                self._stop.wait(LOOK / 4)
+            if self._stop.is_set():
+                return
+            load.submit(self._entrance, [plan])
+            self._submitted += 1
+            self._stop.wait(self.pause)

@@ -1,0 +1,102 @@
+"""What does aft itself say of its runs, once everything has come to rest?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select, text
+
+from aft.compensation.stack import PENDING, FrameState
+from aft.fault import FaultState
+from aft.store import Store
+from aft.store.tables import faults, frames, journal, late_effects, outbox, runs
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """One recorded outcome."""
+
+    path: str
+    seq: int
+    epoch: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run, as the database has it."""
+
+    id: str
+    status: str
+    reason: str | None = None
+    epoch: int = 1
+    journal: tuple[JournalRow, ...] = ()
+    owed: int = 0  #: frames that are still to be undone
+    late: int = 0  #: effects that arrived late and are not settled
+    faults: int = 0  #: faults that are open or waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A namespace: its runs by key, the bookings and their reversals by (load, step), messages nobody published."""
+
+    runs: dict[str, RunFacts]
+    booked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unbooked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    outbox: int = 0
+
+
+def read_facts(store: Store, namespace: str) -> Facts:
+    """Read a namespace, in one transaction; ``chaos_booked`` must exist."""
+    with store.read() as connection:
+        found = {run.id: (key, run) for key, run in _runs(connection, namespace)}
+        rows = _journal(connection, namespace)
+        owed = _count(connection, _of(frames.c.run_id, namespace).where(frames.c.state.in_(PENDING)))
+        late_frames = _of(frames.c.run_id, namespace).where(frames.c.state == FrameState.LATE)
+        late_rows = _of(late_effects.c.run_id, namespace).where(late_effects.c.state == "open")
+        late = _count(connection, late_frames) + _count(connection, late_rows)
+        live = (FaultState.OPEN, FaultState.WAITING)
+        open_faults = _count(connection, _of(faults.c.run_id, namespace).where(faults.c.state.in_(live)))
+        booked, unbooked = (_booked(connection, namespace, what) for what in ("book", "unbook"))
+        left = connection.execute(select(func.count()).where(outbox.c.namespace == namespace)).scalar_one()
+    complete = {
+        key: replace(run, journal=tuple(rows[run_id]), owed=owed[run_id], late=late[run_id], faults=open_faults[run_id])
+        for run_id, (key, run) in found.items()
+    }
+    return Facts(complete, booked, unbooked, left)
+
+
+def _runs(connection: Connection, namespace: str) -> Iterator[tuple[str, RunFacts]]:
+    columns = [runs.c.id, runs.c.key, runs.c.status, runs.c.reason, runs.c.epoch]
+    for row in connection.execute(select(*columns).where(runs.c.namespace == namespace)):
+        yield row.key or row.id, RunFacts(row.id, row.status, row.reason, row.epoch)
+
+
+def _journal(connection: Connection, namespace: str) -> dict[str, list[JournalRow]]:
+    found: dict[str, list[JournalRow]] = defaultdict(list)
+    columns = [journal.c.run_id, journal.c.path, journal.c.seq, journal.c.epoch, journal.c.outcome]
+    statement = select(*columns).join(runs, runs.c.id == journal.c.run_id).where(runs.c.namespace == namespace)
+    for row in connection.execute(statement.order_by(journal.c.run_id, journal.c.seq)):
+        found[row.run_id].append(JournalRow(row.path, row.seq, row.epoch, row.outcome))
+    return found
+
+
+def _of(run_id: ColumnElement[str], namespace: str) -> Select[str, int]:
+    """Count the rows of another table for each run."""
+    statement = select(run_id.label("run_id"), func.count().label("rows")).join(runs, runs.c.id == run_id)
+    return statement.where(runs.c.namespace == namespace).group_by(run_id)
+
+
+def _count(connection: Connection, statement: Select[str, int]) -> Counter[str]:
+    return Counter({row.run_id: row.rows for row in connection.execute(statement)})
+
+
+def _booked(connection: Connection, namespace: str, what: str) -> Counter[tuple[str, str]]:
+    statement = text(
+        "SELECT b.load, b.step, count(*) FROM chaos_booked b JOIN aft_runs r ON r.id = b.run_id "
+        "WHERE r.namespace = :namespace AND b.what = :what GROUP BY b.load, b.step"
+    )
+    found = connection.execute(statement, {"namespace": namespace, "what": what})
+    return Counter({(load, step): count for load, step, count in found})

@@ -1,0 +1,127 @@
+"""A line to the database that is cut, slow, silent for longer than the lease, or loses the answer to a COMMIT."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tests.chaos.campaign import conclude
+from tests.chaos.checker import read_facts
+from tests.chaos.drive import Driver
+from tests.chaos.fleet import Fleet, Hit
+from tests.chaos.load import plan_of
+from tests.chaos.proxies import CommitProxy
+from tests.chaos.results import Context, Result
+from tests.chaos.setups import Site, private
+
+ROLES = (["work", "relay"], ["work"], ["relay", "intake", "sweep", "work"])
+RUNS, FAULTS = 6_000, 600
+LEASE = "3s"
+
+
+class Lines:
+    """A line of its own for each seat; the last one is the submitter's."""
+
+    def __init__(self, proxies: list[CommitProxy], fleet: Fleet, lease: float, draw: random.Random) -> None:
+        self._proxies = proxies
+        self._fleet = fleet
+        self._lease = lease
+        self._draw = draw
+        self._held: dict[int, float] = {}
+        self.faults: Counter[str] = Counter()
+        self.partitions: list[Hit] = []
+
+    @property
+    def count(self) -> int:
+        """How many faults were injected by now."""
+        return sum(self.faults.values())
+
+    def trouble(self) -> None:
+        """Do something to a line that is not held already."""
+        free = [index for index in range(len(self._proxies)) if index not in self._held]
+        index = self._draw.choice(free)
+        what = self._draw.choices(("answer", "commit", "cut", "slow", "silent"), (4, 2, 3, 2, 1))[0]
+        if what == "answer":
+            self._proxies[index].lose_commit(carried_out=True)
+        elif what == "commit":
+            self._proxies[index].lose_commit(carried_out=False)
+        elif what == "cut":
+            self._proxies[index].cut()
+            self.faults["connections cut"] += 1
+        elif what == "slow":
+            self._hold(index, self._draw.uniform(0.05, 0.5))
+            self.faults["line held for less than half a second"] += 1
+        elif len(self._held) < len(self._proxies) - 2 and index < len(self._fleet.seats):
+            self._partition(index)
+        self.faults["answers to COMMIT lost"] = sum(proxy.answers_lost for proxy in self._proxies)
+        self.faults["COMMITs lost"] = sum(proxy.commits_lost for proxy in self._proxies)
+
+    def _partition(self, index: int) -> None:
+        pid = self._fleet.seats[index].pid
+        if pid is not None:
+            self.partitions.append(Hit(time.monotonic(), pid, index))
+            self._hold(index, self._lease * self._draw.uniform(2.5, 4.0))
+            self.faults["silent for longer than the lease"] += 1
+
+    def _hold(self, index: int, seconds: float) -> None:
+        self._proxies[index].hold()
+        self._held[index] = time.monotonic() + seconds
+
+    def release(self, *, everything: bool = False) -> None:
+        """Let go of lines whose time is over."""
+        for index in [index for index, until in self._held.items() if everything or until <= time.monotonic()]:
+            self._proxies[index].release()
+            del self._held[index]
+
+
+def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
+    """The part, on private servers."""
+    begun = time.monotonic()
+    plans = [plan_of(ctx.seed, number, slow=0.1) for number in range(ctx.size(RUNS, 200))]
+    wanted = ctx.size(FAULTS, 30)
+    with ExitStack() as stack:
+        site = stack.enter_context(private(combination, ctx.directory, lease=LEASE))
+        assert site.postgres is not None
+        proxies = [stack.enter_context(CommitProxy(site.postgres.port)) for _ in range(len(ROLES) + 1)]
+        fleet = stack.enter_context(Fleet(site.environ(), [], site.log))
+        lines = Lines(proxies, fleet, site.lease, random.Random(f"proxy {ctx.seed}"))
+        entrance = replace(site, database=_through(site, proxies[-1]))
+        driver = stack.enter_context(Driver(site, plans, progress=ctx.progress, entrance=entrance))
+        for roles, proxy in zip(ROLES, proxies, strict=False):
+            fleet.add(roles, {"AFT_DATABASE_URL": _through(site, proxy)})
+        fleet.wait_ready()
+
+        def inject(done: float) -> bool:
+            lines.release()
+            due = min(wanted, int(wanted * min(1.0, done / 0.95)) + 1)
+            if lines.count < due:
+                lines.trouble()
+            return due - lines.count < 10
+
+        driver.under_fire(inject)
+        lines.release(everything=True)
+        settled = driver.settle()
+        facts = read_facts(driver.store, site.namespace)
+        fleet.stop()
+        return conclude(
+            f"proxy, {combination}",
+            ctx.seed,
+            site,
+            plans,
+            facts,
+            fleet,
+            lines.faults,
+            begun,
+            hits=lines.partitions,
+            figures={"seconds to rest": round(settled, 1), "lease": site.lease},
+            stale=True,
+            database_away=True,
+        )
+
+
+def _through(site: Site, proxy: CommitProxy) -> str:
+    assert site.postgres is not None
+    return site.database.replace(f":{site.postgres.port}/", f":{proxy.port}/")
