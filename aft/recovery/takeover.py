@@ -76,8 +76,10 @@ class Takeover:
         with self._store.read() as connection:
             if not any_expired(connection, self._namespace):
                 return 0
+            looked = self._lookout.look(connection, self._signs(connection))
+        living = {worker for worker, held in looked.items() if held}
         with self._store.write() as connection:
-            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
+            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, living)
         return self._send_on(events, written)
 
     def _send_on(self, events: Sequence[RunRescued], written: Sequence[OutboxRow]) -> int:
@@ -95,7 +97,7 @@ class Takeover:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
         with self._store.read() as connection:
             signs = self._signs(connection)
-            free = self._lookout.free(connection, signs)
+            free = self._free(connection, signs)
         self._seen = Counter({worker: self._seen[worker] + 1 for worker in free})
         dead = {worker for worker, looks in self._seen.items() if looks >= self._lookout.looks}
         self._bury({worker: signs[worker] for worker in dead}, "its lock is free")
@@ -123,7 +125,7 @@ class Takeover:
         """Bury those owners of these runs whose lock is free; tell whether there are others."""
         with self._store.read() as connection:
             signs = self._signs(connection, run_ids)
-            free = self._lookout.free(connection, signs)
+            free = self._free(connection, signs)
         self._bury({worker: signs[worker] for worker in free}, "its lock is free, and what it held came back")
         return bool(signs.keys() - free)
 
@@ -139,11 +141,14 @@ class Takeover:
             statement = statement.where(workers.c.id.in_(owners))
         return {WorkerId(row.id): row.sign for row in connection.execute(statement)}
 
+    def _free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
+        return {worker for worker, held in self._lookout.look(connection, signs).items() if not held}
+
     def _bury(self, dead: dict[WorkerId, str], why: str) -> None:
         if not dead:
             return
         with self._store.write() as connection:
-            ended = end_leases(connection, self._namespace, dead)
+            ended = end_leases(connection, self._namespace, dead, died=True)
             events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
         for worker in sorted(ended):
             self._telemetry.emit(WorkerDied(worker=worker, why=why))

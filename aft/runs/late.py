@@ -3,6 +3,7 @@
 Writing one is the one write without an epoch: the former owner has no right to the run any more, but what it did is
 done. The sweeper settles each, whatever has become of the run by then:
 
+- somebody has the run at this moment: he may record that step, or be undoing it; looked at again later;
 - the same step was recorded under the same key, and stands: the effect is the recorded one; dropped;
 - the run goes on: it may still record that step; looked at again later;
 - the run has ended without it, or had undone that step before the effect arrived: its compensator undoes it, as a
@@ -81,7 +82,7 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
     stands = (
         (journal.c.outcome == Outcome.OK.value) & ~undone & (journal.c.key_generation == late_effects.c.key_generation)
     )
-    ended = runs.c.status.in_([status.value for status in ENDS]) & runs.c.worker_id.is_(None)
+    ended = runs.c.status.in_([status.value for status in ENDS])
     statement = (
         select(
             late_effects,
@@ -93,7 +94,13 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
         )
         .join(runs, runs.c.id == late_effects.c.run_id)
         .outerjoin(journal, (journal.c.run_id == late_effects.c.run_id) & (journal.c.path == late_effects.c.path))
-        .where(late_effects.c.namespace == namespace, late_effects.c.state == "open", stands | ended)
+        .where(
+            late_effects.c.namespace == namespace,
+            late_effects.c.state == "open",
+            # Not while somebody has the run, who may be undoing the step at this moment.
+            runs.c.worker_id.is_(None),
+            stands | ended,
+        )
         .order_by(late_effects.c.at)
         .limit(limit)
         .with_for_update(skip_locked=True, of=late_effects)
@@ -114,10 +121,12 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
 
 def decide(found: Found) -> Fate:
     """Say what becomes of a late effect."""
+    if found.owned:
+        return Fate.WAIT
     same = found.recorded is Outcome.OK and found.recorded_generation == found.effect.key_generation
     if same and not found.undone:
         return Fate.DROP
-    if not found.status.ended or found.owned:
+    if not found.status.ended:
         return Fate.WAIT
     return Fate.PARK if found.effect.compensator is None else Fate.UNDO
 

@@ -1,8 +1,9 @@
 """Taking runs away from owners whose lease is over. Each becomes a fault of kind *abort*, counted apart.
 
-A death is shared by all runs of its process, so it proves little against one of them. After two such deaths a run is
-executed alone (``owner.is_solitary``), and only deaths then count towards parking it. Both counts begin anew when the
-run has written anything: then it was not what killed its worker.
+A lease that ran out need not be a death: a process may be paused, or starved, and its lock still be held; or it has
+gone on under another name. That is not counted. A death is shared by all runs of its process, so it proves little
+against one of them. After two such deaths a run is executed alone (``owner.is_solitary``), and only deaths then count
+towards parking it. Both counts begin anew when the run has written anything: then it was not what killed its worker.
 
 Who may run at the same time: several sweepers, the owner that is not dead after all, and its heartbeat. Rows that
 another sweeper holds are skipped. The UPDATE names the epoch it saw: an owner that wrote meanwhile does not change the
@@ -11,11 +12,11 @@ epoch, so it is taken over all the same, and fenced from its next write on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, case, select, true, tuple_, update
 
 from aft import names
 from aft.envelope import Kind, Message
@@ -31,8 +32,9 @@ from aft.store.tables import runs, workers
 from aft.telemetry import RunRescued
 
 _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.deaths, runs.c.deaths_alone]
-#: What is said of a run whose worker has died.
+#: What is said of a run whose worker has died, and of one whose worker's lease ran out although it lives.
 DIED = "worker {worker} was lost while it executed this run"
+LAPSED = "the lease of worker {worker} ran out while it executed this run"
 #: An owner's death leaves these states as they are; any other becomes ``recovering``.
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
@@ -54,11 +56,15 @@ def any_expired(connection: Connection, namespace: str) -> bool:
 
 
 def rescue_expired(
-    connection: Connection, namespace: str, at: datetime, limit: int
+    connection: Connection, namespace: str, at: datetime, limit: int, living: Collection[WorkerId] = ()
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
-    """Take away up to ``limit`` runs of expired workers; their messages are the caller's to publish."""
+    """Take away up to ``limit`` runs of expired workers; their messages are the caller's to publish.
+
+    ``living`` are workers that are seen to live, though their lease is over.
+    """
+    ended_alive = workers.c.stopped_at.is_not(None) & ~workers.c.died
     expired = (
-        select(*_COLUMNS)
+        select(*_COLUMNS, (ended_alive | workers.c.id.in_(list(living))).label("lives"))
         .outerjoin(workers, workers.c.id == runs.c.worker_id)
         .where(runs.c.namespace == namespace, is_orphaned())
         .limit(limit)
@@ -75,7 +81,7 @@ def rescue_orphans(
     Nobody has died: the database did not answer, or not in time.
     """
     found = (
-        select(*_COLUMNS)
+        select(*_COLUMNS, true().label("lives"))
         .where(tuple_(runs.c.id, runs.c.epoch).in_(orphans), runs.c.worker_id == worker)
         .with_for_update(skip_locked=True)
     )
@@ -87,7 +93,9 @@ def take_away(
     connection: Connection, namespace: str, at: datetime, by: str, *of: ColumnElement[bool]
 ) -> list[RunRescued]:
     """Take these runs away from their owners because a person says so; no death is counted, the relay publishes."""
-    found = select(*_COLUMNS).where(runs.c.namespace == namespace, runs.c.worker_id.is_not(None), *of)
+    found = select(*_COLUMNS, true().label("lives")).where(
+        runs.c.namespace == namespace, runs.c.worker_id.is_not(None), *of
+    )
     why = f"{by} took it away from its worker {{worker}}"
     events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, why=why)
     return events
@@ -99,7 +107,7 @@ def _rescue(
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
-        died, was_alone = why is None, row.deaths >= MOST_SHARED_DEATHS
+        died, was_alone = not row.lives, row.deaths >= MOST_SHARED_DEATHS
         connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch)
@@ -113,7 +121,7 @@ def _rescue(
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
         )
-        told = (why or DIED).format(worker=row.worker_id)
+        told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
         fault = _abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, told, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)

@@ -10,8 +10,6 @@ No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.errors import ConfigError, NotMigrated, StoreError
+from aft.store.turns import turns
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,41 +51,12 @@ _POSTGRESQL = {
 IDLE_IN_TRANSACTION = 60
 
 
-class Turn:
-    """Whose turn it is to write to a SQLite file, among the threads of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder: int | None = None
-
-    def take(self, timeout: float, url: str) -> None:
-        """Wait for the turn; raises StoreError if it does not come, or is this thread's already."""
-        if self._holder == threading.get_ident():
-            raise StoreError(
-                f"a transaction on {url!r} was begun inside another one of the same thread, and SQLite has one writer; "
-                "in a transactional activity use aft.session(), and start runs outside it"
-            )
-        if not self._lock.acquire(timeout=timeout):
-            raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
-        self._holder = threading.get_ident()
-
-    def give(self) -> None:
-        """End the turn."""
-        self._holder = None
-        self._lock.release()
-
-
-#: One turn for each SQLite file that this process writes to.
-_turns: defaultdict[str, Turn] = defaultdict(Turn)
-
-
 class Store:
     """One database. Making a Store connects to nothing."""
 
     def __init__(self, url: str, *, pool_size: int = 20) -> None:
         self._url = parse_url(url)
         self.engine = _make_engine(self._url, pool_size)
-        self._writing = None if self.file is None else _turns[self.file]
 
     @property
     def url(self) -> str:
@@ -129,18 +99,16 @@ class Store:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for this process's turn to write to SQLite.
-
-        SQLite lets waiting writers poll, and one of them may starve; within a process a lock is fair and faster.
-        """
-        if self._writing is None:
+        """Wait for the turn to write to SQLite (``store.turns``)."""
+        if self.file is None:
             yield
             return
-        self._writing.take(SQLITE_BUSY, self.url)
+        turn = turns[self.file]
+        turn.take(SQLITE_BUSY, self.url)
         try:
             yield
         finally:
-            self._writing.give()
+            turn.give()
 
     def explain(self, error: exc.SQLAlchemyError) -> StoreError:
         """Say in one line what went wrong, and whether it may pass."""

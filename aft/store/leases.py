@@ -93,7 +93,7 @@ class Lease:
         before = self._clock.ticks()
         if not (self.holds(self.worker) and self._extend()):
             lost = self.worker
-            self._enlist(WorkerId(new_id()))
+            self._enlist(WorkerId(new_id()), instead_of=lost)
             self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
             self._deadline = before + self.seconds
@@ -114,7 +114,11 @@ class Lease:
         finally:
             self._sign.take_back()
 
-    def _enlist(self, worker: WorkerId) -> None:
+    def _enlist(self, worker: WorkerId, instead_of: WorkerId | None = None) -> None:
+        if instead_of is not None:
+            # Before its lock is let go of: nobody shall take for a death what is a lease that ran out.
+            with self._store.write() as connection:
+                end_leases(connection, self._namespace, [instead_of])
         self._sign.give(worker)
         try:
             self._insert(worker)
@@ -171,15 +175,17 @@ def _nothing() -> None:
     """What there is to do after a beat, if nobody asked for anything."""
 
 
-def end_leases(connection: Connection, namespace: str, ids: Collection[WorkerId]) -> set[WorkerId]:
-    """End leases now, whoever they are of; returns those that had not ended by themselves.
+def end_leases(
+    connection: Connection, namespace: str, ids: Collection[WorkerId], *, died: bool = False
+) -> set[WorkerId]:
+    """End leases now, whoever they are of; returns those that had not ended by themselves. ``died``: why.
 
     A worker that lives learns of it with its next heartbeat, and becomes another worker; until then it is fenced.
     """
     statement = (
         update(workers)
         .where(workers.c.id.in_(list(ids)), workers.c.namespace == namespace, workers.c.stopped_at.is_(None))
-        .values(expires_at=now(), stopped_at=now())
+        .values(expires_at=now(), stopped_at=now(), died=died)
         .returning(workers.c.id)
     )
     return {WorkerId(row.id) for row in connection.execute(statement)}

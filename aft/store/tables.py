@@ -53,6 +53,7 @@ workers = Table(
     Column("started_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
     Column("stopped_at", Moment),
+    Column("died", Boolean, nullable=False, server_default=text("false")),  # its lock was seen to be free
     Column("sign", Text),  # how others can see that it lives: its lock; null: only its lease tells
     Index("ix_aft_workers_live", "namespace", "expires_at"),
 )

@@ -144,7 +144,7 @@ def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(s
         before = dispatcher._lease.worker
         dispatcher._lease._deadline = float("-inf")
         eventually(lambda: dispatcher._lease.worker != before)
-        eventually(lambda: run.row.deaths == 1)
+        eventually(lambda: [fault.kind for fault in app.faults()] == ["abort"])
         shop.gates[order].set()
         assert run.result(20) == f"parcel-{order}"
     assert shop.ledger[order].count("reserve") == 1

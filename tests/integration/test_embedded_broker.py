@@ -26,6 +26,7 @@ from aft.brokers.embedded import EmbeddedBroker, channels, express, rows, socket
 from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_looks
 from aft.errors import BrokerError, Unroutable
 from aft.store import Store, schema
+from aft.store.apart import Apart
 from aft.store.tables import messages, queues
 
 NAMESPACE = "shop"
@@ -116,7 +117,7 @@ class StuckTransport:
         self.closed = True
 
 
-def fail_to_connect(engine: Engine) -> channels.Connection:
+def fail_to_connect(engine: Engine) -> Apart:
     raise psycopg.OperationalError("no connection for listeners")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,13 +71,14 @@ def test_a_missing_column_will_not_pass(tmp_path: Path) -> None:
 def test_a_database_that_another_process_writes_to_may_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SQLITE_BUSY", 0.1)
     url = f"sqlite:///{tmp_path / 'aft.db'}"
-    first, second = Store(url), Store(url)
-    second._writing = None  # as in another process
-    schema.check(first)
-    with first.write(), pytest.raises(StoreError) as refused, second.write():
+    store = Store(url)
+    schema.check(store)
+    other = sqlite3.connect(tmp_path / "aft.db", isolation_level=None)  # it knows nothing of turns
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError) as refused, store.write():
         pass
-    first.close()
-    second.close()
+    other.close()
+    store.close()
     assert refused.value.transient
 
 

@@ -12,6 +12,7 @@ from aft import names
 from aft.errors import OrderRefused
 from aft.fault import Answer, FaultKind, FaultState
 from aft.ids import RunId, WorkerId
+from aft.recovery.takeover import Takeover
 from aft.runs import audit, orders
 from aft.runs.holdings import Expect, Holdings
 from aft.runs.orders import Person
@@ -21,7 +22,7 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store.leases import Lease
 from aft.store.tables import outbox, workers
-from aft.telemetry import RunRescued
+from aft.telemetry import RunRescued, WorkerDied
 from tests.storing import GRACE, KNOWN, Stage, at_once
 
 
@@ -303,3 +304,28 @@ def test_the_end_of_a_lease_by_hand_takes_all_its_runs_away(stage: Stage) -> Non
     before = lease.worker
     lease.renew()
     assert lease.worker != before
+
+
+def test_a_lease_that_ran_out_is_no_death_of_a_worker_that_is_seen_to_live(stage: Stage) -> None:
+    lease = stage.lease()
+    owner = stage.owned(lease)
+    stage.expire(lease.worker)
+    taker = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    assert taker.rescue() == 1
+    (fault,) = stage.faults(owner.run_id)
+    assert (stage.row(owner.run_id).deaths, fault.attempt) == (0, 0)
+    assert fault.message == f"the lease of worker {owner.worker} ran out while it executed this run"
+
+
+def test_nor_of_one_that_has_gone_on_under_another_name(stage: Stage) -> None:
+    lease = stage.lease(30)
+    owner = stage.owned(lease)
+    stage.clock.passed = 31
+    lease.renew()
+    assert lease.worker != owner.worker
+    taker = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    for _ in range(3):
+        taker.look()
+    assert taker.rescue() == 1
+    assert stage.row(owner.run_id).deaths == 0
+    assert not any(isinstance(event, WorkerDied) for event in stage.events)

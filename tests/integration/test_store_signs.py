@@ -72,7 +72,8 @@ def free(stage: Stage) -> set[WorkerId]:
     )
     with stage.store.read() as connection:
         signs = {WorkerId(row.id): row.sign for row in connection.execute(statement)}
-        return make_lookout(stage.store).free(connection, signs)
+        looked = make_lookout(stage.store).look(connection, signs)
+    return {worker for worker, held in looked.items() if not held}
 
 
 def takeover(stage: Stage) -> Takeover:
@@ -184,7 +185,7 @@ class TestSessions:
     def test_a_lock_of_another_start_of_the_server_says_nothing(self, postgres_stage: Stage) -> None:
         signs = {WorkerId("w"): f"{KIND}1234567890.123456:{number_of(WorkerId('w'))}"}
         with postgres_stage.store.read() as connection:
-            assert SessionLookout().free(connection, signs) == set()
+            assert SessionLookout().look(connection, signs) == {}
 
     def test_who_could_take_no_lock_is_judged_by_its_lease_alone(self, postgres_stage: Stage) -> None:
         stage = postgres_stage

@@ -39,10 +39,14 @@ def found(
     return Found("e1", effect, status, owned, *recorded)
 
 
-@pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("status", Status)
-def test_what_was_recorded_under_the_same_key_is_the_same_effect(status: Status, owned: bool) -> None:
-    assert decide(found(status, (Outcome.OK, 0), owned=owned)) is Fate.DROP
+def test_what_was_recorded_under_the_same_key_is_the_same_effect(status: Status) -> None:
+    assert decide(found(status, (Outcome.OK, 0))) is Fate.DROP
+
+
+@pytest.mark.parametrize("status", Status)
+def test_while_somebody_has_the_run_he_may_be_undoing_what_was_recorded(status: Status) -> None:
+    assert decide(found(status, (Outcome.OK, 0), owned=True)) is Fate.WAIT
 
 
 @pytest.mark.parametrize(("status", "recorded"), [*itertools.product(GOING, NOT_RECORDED)])

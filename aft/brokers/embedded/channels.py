@@ -11,7 +11,6 @@ import binascii
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -21,31 +20,15 @@ from aft import names
 from aft.brokers.embedded.background import Background
 from aft.clock import SystemClock
 from aft.errors import BrokerError
+from aft.store.apart import Apart, connect
 
 #: Bytes of the longest payload that PostgreSQL takes.
 LARGEST = 7999
 #: Seconds until a lost connection is tried again, at the most; the first time it is a twentieth of that.
 RECONNECT = 2.0
 
-#: Seconds; short, because whoever waits for this connection can go on without it.
-_CONNECT_TIMEOUT = 5
-#: A listener sends nothing, so only the keepalive notices that the server's machine is gone.
-_KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-
 _log = logging.getLogger(__name__)
 _ticks = SystemClock().ticks
-
-Connection = psycopg.Connection[Any]
-
-
-def connect(engine: Engine) -> Connection:
-    """Connect outside the pool, in autocommit; raises psycopg.Error.
-
-    A fresh connection, never a pooled one: after the server was away, the pool's are dead one by one.
-    """
-    _, parameters = engine.dialect.create_connect_args(engine.url)
-    settings = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "aft", **_KEEPALIVE, **parameters}
-    return psycopg.connect(**settings, autocommit=True)
 
 
 class Listener:
@@ -67,7 +50,7 @@ class Listener:
         self._channel = channel
         self._hear = hear
         self._connected = connected
-        self._connection: Connection | None = None
+        self._connection: Apart | None = None
         self._thread: Background | None = None
 
     def connect(self) -> None:
@@ -128,7 +111,7 @@ class ChannelExpress:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._connection: Connection | None = None
+        self._connection: Apart | None = None
         self._not_before = 0.0
 
     def send(self, namespace: str, body: bytes) -> None:

@@ -47,8 +47,8 @@ class Lookout(Protocol):
     #: Looks that must agree before somebody is taken for dead.
     looks: int
 
-    def free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
-        """Tell which of these workers do not hold the lock that their sign names."""
+    def look(self, connection: Connection, signs: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+        """Tell who of these workers holds the lock that his sign names; whom that cannot be told of is left out."""
         ...
 
     def forget(self, sign: str) -> None:

@@ -90,27 +90,28 @@ class FileLookout:
     def __init__(self, database: str) -> None:
         self._folder = folder_of(database)
 
-    def free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
-        return {worker for worker, sign in signs.items() if sign.startswith(KIND) and self._is_free(sign)}
+    def look(self, connection: Connection, signs: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+        found = {worker: self._is_held(sign) for worker, sign in signs.items() if sign.startswith(KIND)}
+        return {worker: held for worker, held in found.items() if held is not None}
 
     def forget(self, sign: str) -> None:
         if sign.startswith(KIND):
             self._path(sign).unlink(missing_ok=True)
 
-    def _is_free(self, sign: str) -> bool:
+    def _is_held(self, sign: str) -> bool | None:
         if fcntl is None:
-            return False
+            return None
         try:
             file = os.open(self._path(sign), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return False  # not here: nothing can be told
+            return None  # not here: nothing can be told
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return False
+            return True
         finally:
             os.close(file)
-        return True
+        return False
 
     def _path(self, sign: str) -> Path:
         return self._folder / Path(sign.removeprefix(KIND)).name

@@ -151,15 +151,11 @@ class SessionLookout:
     pause = 0.9
     looks = 2
 
-    def free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
+    def look(self, connection: Connection, signs: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         started = connection.execute(_STARTED).scalar_one()
         held = set(connection.execute(_HELD).scalars())
         ours = f"{KIND}{started}:"
-        return {
-            worker
-            for worker, sign in signs.items()
-            if sign.startswith(ours) and int(sign.removeprefix(ours)) not in held
-        }
+        return {worker: int(sign.removeprefix(ours)) in held for worker, sign in signs.items() if sign.startswith(ours)}
 
     def forget(self, sign: str) -> None:
         """Nothing is left of a session."""

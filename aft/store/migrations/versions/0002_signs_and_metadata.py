@@ -35,6 +35,7 @@ def downgrade() -> None:
 
 def _added() -> list[tuple[str, sa.Column[Any]]]:
     return [
+        ("aft_workers", sa.Column("died", sa.Boolean(), server_default=sa.text("false"), nullable=False)),
         ("aft_workers", sa.Column("sign", sa.Text())),
         ("aft_runs", sa.Column("resources", sa.Text())),
         ("aft_runs", sa.Column("expected_seconds", sa.Float())),

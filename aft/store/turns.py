@@ -1,0 +1,129 @@
+"""Whose turn is it to write to a SQLite file? One after the other, among threads and among processes.
+
+SQLite itself lets those who wait try again now and then: whoever writes without a break is always there first, and the
+others starve, their heartbeats too. So they queue up before they ask it: the threads of a process at a lock, the
+processes at a file that is locked with ``flock``, where the kernel lets them in as they came. SQLite's own lock decides
+as before; without a turn, one only waits less fairly.
+
+Who may run at the same time: one thread of each process is at the file. It tries to lock it, and where that takes
+waiting, a thread of its own waits in its place: nothing else can be told to give up after a while. A process that dies
+leaves the file unlocked. A child after a fork begins with a file and locks of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from aft.errors import StoreError
+
+try:
+    import fcntl
+except ImportError:  # not on this system: SQLite alone decides
+    fcntl = None  # type: ignore[assignment]
+
+
+class Turn:
+    """Whose turn it is to write to one SQLite file."""
+
+    def __init__(self, file: str) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._gate = Gate(f"{file}-turn")
+
+    def take(self, timeout: float, url: str) -> None:
+        """Wait for the turn; raises StoreError if it does not come, or is this thread's already."""
+        if self._holder == threading.get_ident():
+            raise StoreError(
+                f"a transaction on {url!r} was begun inside another one of the same thread, and SQLite has one writer; "
+                "in a transactional activity use aft.session(), and start runs outside it"
+            )
+        if not self._lock.acquire(timeout=timeout):
+            raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
+        if not self._gate.take(timeout):
+            self._lock.release()
+            raise StoreError(f"the database {url!r} is locked by another process", transient=True)
+        self._holder = threading.get_ident()
+
+    def give(self) -> None:
+        """End the turn."""
+        self._holder = None
+        self._gate.give()
+        self._lock.release()
+
+
+class Gate:
+    """A locked file, at which the processes queue up; one thread of this process at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: int | None = None
+        # Guards the two below; held for moments only.
+        self._lock = threading.Lock()
+        self._waiting: threading.Thread | None = None
+        self._wanted = False
+
+    def take(self, timeout: float) -> bool:
+        """Wait for the lock; False after ``timeout`` seconds. Where there can be none, there is nothing to wait for."""
+        if fcntl is None or not self._open():
+            return True
+        with self._lock:
+            if self._waiting is None and self._try():
+                return True
+            waiting = self._join_queue()
+        waiting.join(timeout)
+        with self._lock:
+            self._wanted = False
+            return self._waiting is None
+
+    def give(self) -> None:
+        """Let the next one in."""
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _open(self) -> bool:
+        if self._file is None:
+            try:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError:
+                return False
+        return True
+
+    def _try(self) -> bool:
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _join_queue(self) -> threading.Thread:
+        """Let a thread wait; one that waits already, for somebody who gave up, keeps its place."""
+        self._wanted = True
+        if self._waiting is None:
+            self._waiting = threading.Thread(target=self._wait, name="aft-turn", daemon=True)
+            self._waiting.start()
+        return self._waiting
+
+    def _wait(self) -> None:
+        assert self._file is not None
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        with self._lock:
+            self._waiting = None
+            if not self._wanted:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+class Turns(dict[str, Turn]):
+    """One turn for each SQLite file that this process writes to."""
+
+    def __missing__(self, file: str) -> Turn:
+        turn = self[file] = Turn(file)
+        return turn
+
+
+turns = Turns()
+
+if hasattr(os, "register_at_fork"):
+    # The child would share its parent's lock, and a turn that some thread of the parent had would never end.
+    os.register_at_fork(after_in_child=turns.clear)

@@ -1,0 +1,106 @@
+"""Claims about turns: one writer at a time, among threads and processes, and who gives up keeps nobody out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from aft.errors import StoreError
+from aft.store.turns import Turn
+
+#: A process that has the turn until its input ends.
+HOLDER = """
+import sys
+from aft.store.turns import Turn
+turn = Turn(sys.argv[1])
+turn.take(10, "db")
+print("has it", flush=True)
+sys.stdin.read()
+turn.give()
+"""
+
+
+def hold(file: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", HOLDER, file]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"has it\n"
+    return process
+
+
+def is_free(file: str) -> bool:
+    """Whether nobody has the turn, tried as a stranger would."""
+    stranger = os.open(f"{file}-turn", os.O_RDWR)
+    try:
+        fcntl.flock(stranger, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(stranger)
+    return True
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    file = str(tmp_path / "aft.db")
+    turn = Turn(file)
+    with hold(file) as other:
+        with pytest.raises(StoreError, match="locked by another process") as refused:
+            turn.take(0.05, "db")
+        assert refused.value.transient
+        assert other.stdin is not None
+        other.stdin.close()
+        turn.take(10, "db")
+    assert not is_free(file)
+    turn.give()
+    assert is_free(file)
+
+
+def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:
+    file = str(tmp_path / "aft.db")
+    turn = Turn(file)
+    with hold(file), pytest.raises(StoreError):
+        turn.take(0.05, "db")
+    for thread in threading.enumerate():
+        if thread.name == "aft-turn":
+            thread.join(10)
+    assert is_free(file)
+
+
+def test_a_process_that_dies_lets_the_next_one_in(tmp_path: Path) -> None:
+    file = str(tmp_path / "aft.db")
+    turn = Turn(file)
+    with hold(file) as other:
+        other.kill()
+        turn.take(10, "db")
+    turn.give()
+
+
+def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
+    turn, got = Turn(str(tmp_path / "aft.db")), list[int]()
+    turn.take(1, "db")
+    with pytest.raises(StoreError, match="of the same thread"):
+        turn.take(1, "db")
+
+    def second() -> None:
+        turn.take(10, "db")
+        got.append(2)
+        turn.give()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    got.append(1)
+    turn.give()
+    thread.join(10)
+    assert got == [1, 2]
+
+
+def test_where_no_file_can_be_made_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    turn = Turn(str(tmp_path / "nowhere" / "aft.db"))
+    turn.take(1, "db")
+    turn.give()
