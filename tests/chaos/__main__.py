@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import shutil
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +34,8 @@ def main() -> int:
     """Run parts, keep their results, write the report; 1 if a promise was broken."""
     given = _arguments()
     console = Console()
+    # As with Ctrl-C: whoever is asked to stop takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     results = {part: _result(part, given, console) for part in given.parts or parts()}
     kept = {part: result for part in parts() if (result := _kept(part, given)) is not None}
     report = WORK / "quick.md" if given.quick else KEPT.with_suffix(".md")
@@ -85,7 +89,8 @@ def _run(part: str, given: argparse.Namespace, console: Console) -> Result:
         def progress(done: float, total: float, text: str) -> None:
             bar.update(task, completed=done, total=total, description=f"{part}: {text}")
 
-        result = module.run(Context(given.seed, directory, given.quick, progress))
+        made = module.run(Context(given.seed, directory, given.quick, progress))
+        result = replace(made, quick=given.quick)
     if result.violations:
         console.print(f"ledgers and logs: {directory}")
     else:

@@ -41,9 +41,27 @@ def _details(results: Mapping[str, Result]) -> Iterator[str]:
         if result.name != part:
             yield f"{result.name}.\n"
         yield from (f"- {what}: {count:,}" for what, count in result.faults.items())
-        yield from (f"- {name}: {_spell(figure)}" for name, figure in result.figures.items())
+        tabled = {name: figure for name, figure in result.figures.items() if _is_row(figure)}
+        yield from (f"- {name}: {_spell(figure)}" for name, figure in result.figures.items() if name not in tabled)
+        yield from _rows(tabled)
         yield from _violations(result.violations)
         yield ""
+
+
+def _is_row(figure: Any) -> bool:
+    """Whether a figure is a small result of its own: one of several configurations of a part."""
+    return isinstance(figure, Mapping) and {"runs", "faults", "violations"} <= figure.keys()
+
+
+def _rows(figures: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    if not figures:
+        return
+    yield "\n| configuration | runs | faults | broken promises | s under fire | longest s without progress |"
+    yield "| --- | ---: | --- | ---: | ---: | ---: |"
+    for name, row in figures.items():
+        faults = ", ".join(f"{what}: {count}" for what, count in row["faults"].items())
+        times = f"{row['seconds under fire']:.0f} | {row['longest without progress']:.1f}"
+        yield f"| {name} | {row['runs']:,} | {faults} | {row['violations']} | {times} |"
 
 
 def _violations(violations: Sequence[str]) -> Iterator[str]:
