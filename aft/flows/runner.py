@@ -28,7 +28,7 @@ from aft.flows.unwind import unwind
 from aft.runs import faults, inbox, journal
 from aft.runs.inbox import Letter, Verb
 from aft.runs.journal import Entry
-from aft.runs.owner import Fenced, Owner
+from aft.runs.owner import NO_PROGRESS, Fenced, Owner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.telemetry import RunReleased
@@ -185,7 +185,7 @@ class Runner:
             faults.settle(connection, [fault.id for fault in parked], FaultState.RESOLVED)
             inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
 
-        owner.write(then)
+        owner.write(then, **NO_PROGRESS)
         for fault in parked:
             stepper.forget(fault)
 

@@ -12,6 +12,7 @@ class Slots:
         self.size = size
         self._free = size
         self._closing = False
+        self._abandoned = 0
         self._changed = threading.Condition()
 
     def free(self, timeout: float) -> int:
@@ -28,16 +29,22 @@ class Slots:
             self._free -= taken
             return taken
 
-    def take_all(self, timeout: float) -> bool:
-        """Take every slot, letting nobody else have one meanwhile; False, and none is taken, after ``timeout``."""
+    def take_all(self, timeout: float) -> int:
+        """Take every slot but abandoned ones, letting nobody have one meanwhile; 0, and none, after ``timeout``."""
         with self._changed:
             self._closing = True
-            idle = self._changed.wait_for(lambda: self._free == self.size, timeout)
+            idle = self._changed.wait_for(lambda: 0 < self._free == self.size - self._abandoned, timeout)
             self._closing = False
-            if idle:
-                self._free = 0
+            taken = self._free if idle else 0
+            self._free -= taken
             self._changed.notify_all()
-            return idle
+            return taken
+
+    def abandon(self, change: int) -> None:
+        """Say that so many more slots are only taken by something that nobody waits for."""
+        with self._changed:
+            self._abandoned += change
+            self._changed.notify_all()
 
     def give(self, count: int) -> None:
         """Give slots back."""

@@ -32,7 +32,7 @@ from aft.flows.tools import Tools
 from aft.ids import StepPath
 from aft.runs import faults, journal
 from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.owner import Owner
+from aft.runs.owner import MOST_SHARED_DEATHS, Owner
 from aft.runs.states import Status
 from aft.telemetry import ActivityRecorded, AttemptStarted, FrameCompensated
 
@@ -110,12 +110,14 @@ class Stepper:
 
     def check_may_go_on(self) -> None:
         """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone."""
+        was_solitary = self.owner.run.deaths >= MOST_SHARED_DEATHS
         for asked, why in (
-            (self.tools.draining, "this process is stopping"),
-            (self.tools.making_room, "this process is needed for a run that must be executed alone"),
+            (self.tools.draining.is_set(), "this process is stopping"),
+            (self.tools.making_room.is_set(), "this process is needed for a run that must be executed alone"),
+            (was_solitary and not self.owner.solitary, "it got on, and need not be executed alone any more"),
         ):
-            if asked.is_set():
-                writing.hand_back(self.tools, self.owner, why)
+            if asked:
+                writing.hand_back(self.tools, self.owner, why, doubt=self._unseen and not self._aborts)
                 raise Leave(why)
 
     # Forward ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ is still held comes back to another worker, which takes over (``recovery.takeove
 A delivery is held while its run is executed, for some seconds at the most: until then the broker is the quickest to
 tell of our death, and after that its own patience must not end, which would have the run executed twice.
 
-A run on which workers have died again and again is taken by the timer only, and executed with no other beside it.
+A run on which workers have died again and again is taken by a service of its own, which empties the house before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Row, func, select, tuple_
@@ -25,7 +26,7 @@ from sqlalchemy import Row, func, select, tuple_
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
 from aft.envelope import Kind, Message
-from aft.errors import Unroutable
+from aft.errors import AftError, Unroutable
 from aft.flows.held import Held
 from aft.flows.runner import Runner
 from aft.flows.slots import Slots
@@ -46,6 +47,10 @@ from aft.telemetry import RunClaimed, ServiceFailed, logger
 UNLEASED = 0.1
 #: Seconds that one look at an empty queue, or at a full house, takes at the most.
 PATIENCE = 0.5
+#: Seconds to wait when what is due was taken by somebody else, or is not for the timer.
+BEATEN = 0.05
+#: Seconds between two tries to empty the house that fail, at the most.
+LONGEST_REFUSED = 300.0
 #: Seconds for which the house is emptied for a run that must be alone; then the others go on, and it is tried again.
 ALONE_PATIENCE = 10.0
 
@@ -67,9 +72,11 @@ class Worker:
         self._declare = declare
         self._consumer: Consumer | None = None
         self._held = Held(tools.clock)
+        self._refused = 0
         self._services = [
             Service("receiver", self._receive, tools.telemetry),
             Service("timer", self._take_due, tools.telemetry),
+            Service("solitary", self._take_alone, tools.telemetry),
             Service("takeover", takeover.settle, tools.telemetry),
         ]
 
@@ -90,7 +97,8 @@ class Worker:
             service.join()
         if self._consumer is not None:
             # What is still held comes back to others, who find that its owner lives: it costs nothing.
-            self._consumer.ack(self._held.pop_done())
+            with suppress(AftError):
+                self._consumer.ack(self._held.pop_done())
             self._drop_consumer()
         idle = self._slots.wait_idle(timeout)
         self._pool.shutdown(wait=idle, cancel_futures=False)
@@ -122,6 +130,7 @@ class Worker:
             taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE)
             now_on, deliveries = deliveries[:taken], deliveries[taken:]
             self._take(consumer, now_on, taken)
+            consumer.ack(self._held.pop_done())
 
     def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], slots: int) -> None:
         """Claim what the messages wake. From then on the runs are ours: whatever fails after, they are executed."""
@@ -148,14 +157,17 @@ class Worker:
             raise LeaseOver("the lease ran out while messages were awaited")
         expect({run for run, _ in wakes})
         with self._tools.store.write() as connection:
-            return owner.claim(connection, self._tools.namespace, self._tools.lease.worker, wakes, self._known)
+            claimed = owner.claim(connection, self._tools.namespace, self._tools.lease.worker, wakes, self._known)
+        if not claimed and not self._tools.lease.check():
+            raise LeaseOver("the lease was ended by somebody else")
+        return claimed
 
     def _why_ignored(self, row: Row[Any], message: Message) -> str:
         if row.wake_id != message.wake:
             return "stale: the run has gone on"
         if (row.flow, row.version) not in self._known:
             return f"flow {row.flow}@{row.version} is not registered here; left for a worker that has it"
-        return "it must be executed alone; left for the timer"
+        return "it must be executed alone, and will be"
 
     def _leased(self) -> bool:
         return self._tools.lease.holds(self._tools.lease.worker)
@@ -182,38 +194,52 @@ class Worker:
         if pause > 0:
             return pause
         free = self._slots.take(limit=100, timeout=PATIENCE)
-        if not free or self._take_some(free):
-            return 0.0
-        return self._take_one_alone()
-
-    def _take_some(self, free: int) -> int:
-        """Claim and execute due runs on these slots; tells how many."""
         claimed: list[RunRow] = []
         try:
-            claimed = self._tools.holdings.claim(lambda expect: self._claim_due(free, expect, alone=False))
+            if free:
+                claimed = self._tools.holdings.claim(lambda expect: self._claim_due(free, expect, alone=False))
         finally:
             self._slots.give(free - len(claimed))
             self._execute(claimed, {})
-        return len(claimed)
+        return 0.0 if claimed or not free else BEATEN
 
-    def _take_one_alone(self) -> float:
+    def _take_alone(self) -> float:
         """Empty the house, and execute a due run in it that must be alone, if there is one."""
-        with self._tools.store.read() as connection:
-            if not owner.find_due(connection, self._tools.namespace, self._known, 1, alone=True):
-                return PATIENCE  # what is due has just been taken by somebody else
-        self._tools.making_room.set()
-        empty = self._slots.take_all(ALONE_PATIENCE)
-        self._tools.making_room.clear()
-        if not empty:
-            return ALONE_PATIENCE
+        if not self._leased() or not self._is_one_due_alone():
+            return PATIENCE
+        slots = self._make_room()
+        if not slots:
+            self._refused += 1
+            logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
+            return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
+        self._refused = 0
         claimed: list[RunRow] = []
         try:
-            claimed = self._tools.holdings.claim(lambda expect: self._claim_due(1, expect, alone=True))
+            if not self._tools.draining.is_set():
+                claimed = self._tools.holdings.claim(lambda expect: self._claim_due(1, expect, alone=True))
         finally:
             if not claimed:
-                self._slots.give(self._slots.size)
-            self._execute(claimed, {}, slots=self._slots.size)
+                self._slots.give(slots)
+            self._execute(claimed, {}, slots=slots)
         return 0.0
+
+    def _make_room(self) -> int:
+        """Let runs go at their next step until every slot is free, and take all; 0: not in time, or it is gone."""
+        deadline = self._tools.clock.ticks() + ALONE_PATIENCE
+        self._tools.making_room.set()
+        try:
+            while not (slots := self._slots.take_all(PATIENCE)):
+                if self._tools.clock.ticks() >= deadline or self._tools.draining.is_set():
+                    return 0
+                if not self._is_one_due_alone():
+                    return 0  # somebody else was quicker
+            return slots
+        finally:
+            self._tools.making_room.clear()
+
+    def _is_one_due_alone(self) -> bool:
+        with self._tools.store.read() as connection:
+            return bool(owner.find_due(connection, self._tools.namespace, self._known, 1, alone=True))
 
     def _claim_due(self, limit: int, expect: Expect, *, alone: bool) -> list[RunRow]:
         tools = self._tools
@@ -232,6 +258,7 @@ class Worker:
             runs.c.worker_id.is_(None),
             runs.c.wake_id.is_not(None),
             tuple_(runs.c.flow, runs.c.version).in_(self._known),
+            ~owner.is_solitary(),
         )
         with self._tools.store.read() as connection:
             due, here = connection.execute(statement).one()
@@ -241,7 +268,14 @@ class Worker:
 
     def _execute(self, claimed: list[RunRow], wakes: dict[RunId, str], slots: int = 1) -> None:
         for row in claimed:
-            self._pool.submit(self._run, row, slots)
+            try:
+                self._pool.submit(self._run, row, slots)
+            except RuntimeError:
+                # No thread can be started. Nobody executes it: it is an orphan, and rescued as one.
+                logger.exception("run cannot be executed: run=%s", row.id)
+                self._tools.holdings.let_go(row.id)
+                self._slots.give(slots)
+                continue
             wake = wakes.get(row.id, "due")
             self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
 
@@ -256,6 +290,13 @@ class Worker:
         finally:
             self._tools.holdings.let_go(row.id)
             self._held.let_go(row)
-            for thread in abandoned:
-                thread.join()  # an attempt that was given up keeps its slot until it returns
+            self._outlast(abandoned)
             self._slots.give(slots)
+
+    def _outlast(self, abandoned: list[threading.Thread]) -> None:
+        """An attempt that was given up keeps its slot until it returns; but it keeps nobody from being alone."""
+        if abandoned:
+            self._slots.abandon(1)
+            for thread in abandoned:
+                thread.join()
+            self._slots.abandon(-1)

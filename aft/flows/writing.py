@@ -13,6 +13,7 @@ write               leaves behind                                       who goes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -22,7 +23,8 @@ from aft.fault import Fault, FaultState
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
 from aft.runs import faults
-from aft.runs.owner import Owner
+from aft.runs.owner import NO_PROGRESS, Owner
+from aft.runs.rescue import make_abort
 from aft.runs.states import Status
 from aft.store import outbox
 from aft.store.moments import later, now
@@ -58,16 +60,25 @@ def raise_fault(tools: Tools, owner: Owner, fault: Fault, status: Status | None,
     _send(tools, written)
 
 
-def hand_back(tools: Tools, owner: Owner, why: str) -> None:
-    """Give the run to whoever is free, as it is; nothing is counted against it."""
+def hand_back(tools: Tools, owner: Owner, why: str, *, doubt: bool = False) -> None:
+    """Give the run to whoever is free, as it is; nothing is counted, neither against it nor for it.
+
+    ``doubt``: an earlier owner may have begun its next step, and nothing else says so any more.
+    """
     order = OrderId(new_id())
     message = Message.about_order(owner.run_id, order, tools.clock.now())
     written: list[OutboxRow] = []
 
     def then(connection: Connection, seq: int) -> None:
+        if doubt:
+            told = "what its next step has come to is not known"
+            abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
+            faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
         written[:] = _announce(tools, connection, names.resume(tools.namespace), message)
 
-    owner.write(then, worker_id=None, wake_id=order, due_at=now(), sweep_at=later(tools.grace.total_seconds()))
+    # Solitary ones are taken by time, not by message.
+    grace = 0.0 if owner.solitary else tools.grace.total_seconds()
+    owner.write(then, worker_id=None, wake_id=order, due_at=now(), sweep_at=later(grace), **NO_PROGRESS)
     tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why=why))
     _send(tools, written)
 

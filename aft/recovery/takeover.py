@@ -40,6 +40,9 @@ from aft.telemetry import RunRescued, Telemetry, WorkerDied
 
 #: Runs that are rescued in one transaction.
 BATCH = 200
+#: Seconds after a lost connection to the database in which no lock is trusted: all may have lost theirs with it, as
+#: when PostgreSQL starts its sessions anew after one has crashed.
+SETTLED = 5.0
 #: Seconds that a wait for the next suspicion takes at the most.
 PATIENCE = 0.5
 #: Seconds for which a suspicion is followed: the broker may know of a death some milliseconds before the database.
@@ -95,10 +98,13 @@ class Takeover:
 
     def look(self) -> float:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
+        seen, self._seen = self._seen, Counter()  # a look that fails is no look in a row
         with self._store.read() as connection:
             signs = self._signs(connection)
             free = self._free(connection, signs)
-        self._seen = Counter({worker: self._seen[worker] + 1 for worker in free})
+        if not self._store.has_been_well_for(SETTLED):
+            return self._lookout.pause
+        self._seen = Counter({worker: seen[worker] + 1 for worker in free})
         dead = {worker for worker, looks in self._seen.items() if looks >= self._lookout.looks}
         self._bury({worker: signs[worker] for worker in dead}, "its lock is free")
         return self._lookout.pause
@@ -126,6 +132,8 @@ class Takeover:
         with self._store.read() as connection:
             signs = self._signs(connection, run_ids)
             free = self._free(connection, signs)
+        if not self._store.has_been_well_for(SETTLED):
+            return False  # left for the lookout
         self._bury({worker: signs[worker] for worker in free}, "its lock is free, and what it held came back")
         return bool(signs.keys() - free)
 

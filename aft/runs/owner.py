@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, func, select, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
@@ -29,9 +29,9 @@ from aft.ids import RunId, WorkerId
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status, sources
 from aft.store import Store
-from aft.store.leases import Lease
+from aft.store.leases import Lease, is_leased
 from aft.store.moments import now
-from aft.store.tables import runs
+from aft.store.tables import runs, workers
 
 #: Deaths beside others, since it last wrote anything, after which a run is executed alone: it may be what kills them.
 MOST_SHARED_DEATHS = 2
@@ -90,6 +90,8 @@ def claim(
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
             is_solitary() if alone else ~is_solitary(),
+            # A lease may have been ended by others, who then rescue what it claims, again and again.
+            exists().where(workers.c.id == worker, is_leased()),
         )
         .values(worker_id=worker, **_CLAIMED)
         .returning(*COLUMNS)
@@ -142,6 +144,8 @@ class Owner:
         self.worker = run.worker_id
         self.epoch = run.epoch
         self.seq = run.seq
+        #: Whether it must be executed alone: until it has written anything that is progress.
+        self.solitary = run.deaths >= MOST_SHARED_DEATHS
         self.inbox_seq = run.inbox_seq
 
     @property
@@ -165,6 +169,7 @@ class Owner:
                 with self.store.write() as connection:
                     self.write_in(connection, then, **changes)
         self.seq += 1
+        self.solitary = self.solitary and "deaths" in changes
 
     def write_in(self, connection: Connection, then: Callable[[Connection, int], None], **changes: Any) -> None:
         """Do the same inside a transaction that is already open; ``seq`` must be raised after its commit."""
@@ -205,6 +210,9 @@ class Owner:
             reraise=True,
         )
 
+
+#: What a write adds to its changes that is no progress: deaths are counted on.
+NO_PROGRESS: dict[str, Any] = {"deaths": runs.c.deaths, "deaths_alone": runs.c.deaths_alone}
 
 #: Made once: each outcome of each activity goes through it.
 _GUARD = (

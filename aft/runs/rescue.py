@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, case, exists, select, true, tuple_, update
 
 from aft import names
 from aft.envelope import Kind, Message
@@ -26,6 +26,7 @@ from aft.runs import faults
 from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.runs.states import ENDS, Status
 from aft.store import outbox
+from aft.store.leases import is_leased
 from aft.store.moments import now
 from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import runs, workers
@@ -41,7 +42,7 @@ _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
 def is_orphaned() -> ColumnElement[bool]:
     """The condition, over runs joined with their workers, that a run's owner is dead: expired, or long forgotten."""
-    return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | (workers.c.expires_at <= now()))
+    return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | ~is_leased())
 
 
 def any_expired(connection: Connection, namespace: str) -> bool:
@@ -70,7 +71,10 @@ def rescue_expired(
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
-    return _rescue(connection, namespace, at, expired, hold=HOLD)
+    # Asked again when it is taken: PostgreSQL may have found a run that another rescuer had just sent on, under its new
+    # owner, and have joined that one with a row that it did not have before.
+    leased = exists().where(workers.c.id == runs.c.worker_id, is_leased())
+    return _rescue(connection, namespace, at, expired, ~leased, hold=HOLD)
 
 
 def rescue_orphans(
@@ -102,15 +106,21 @@ def take_away(
 
 
 def _rescue(
-    connection: Connection, namespace: str, at: datetime, found: Select[Any], *, hold: float, why: str | None = None
+    connection: Connection,
+    namespace: str,
+    at: datetime,
+    found: Select[Any],
+    *still: ColumnElement[bool],
+    hold: float,
+    why: str | None = None,
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
         died, was_alone = not row.lives, row.deaths >= MOST_SHARED_DEATHS
-        connection.execute(
+        taken = connection.execute(
             update(runs)
-            .where(runs.c.id == row.id, runs.c.epoch == row.epoch)
+            .where(runs.c.id == row.id, runs.c.epoch == row.epoch, runs.c.worker_id == row.worker_id, *still)
             .values(
                 epoch=row.epoch + 1,
                 worker_id=None,
@@ -121,8 +131,10 @@ def _rescue(
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
         )
+        if not taken.rowcount:
+            continue
         told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
-        fault = _abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, told, at)
+        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, told, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
@@ -130,7 +142,8 @@ def _rescue(
     return events, outbox.put(connection, namespace, messages, hold=hold)
 
 
-def _abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime) -> Fault:
+def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime) -> Fault:
+    """Make the fault of a run whose owner was lost; ``deaths`` in a row."""
     return Fault(
         id=FaultId(new_id()),
         run_id=run_id,

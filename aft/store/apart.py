@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 #: Seconds; short, because whoever waits for such a connection can go on without it.
 CONNECT_TIMEOUT = 5
 #: Nothing is sent for long: only the keepalive notices that the server's machine is gone.
-_KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+_KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
 Apart = psycopg.Connection[Any]
 

@@ -15,9 +15,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
+from aft.clock import SystemClock
 from aft.errors import ConfigError, NotMigrated, StoreError
 from aft.store.turns import turns
 
@@ -32,6 +33,7 @@ CONNECT_TIMEOUT = 10
 #: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
 MOST_OVERFLOW = 256
 
+_ticks = SystemClock().ticks
 _WRITES = "aft_writes"
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
@@ -57,6 +59,8 @@ class Store:
     def __init__(self, url: str, *, pool_size: int = 20) -> None:
         self._url = parse_url(url)
         self.engine = _make_engine(self._url, pool_size)
+        self._lost_at = float("-inf")
+        event.listen(self.engine, "handle_error", self._notice_loss)
 
     @property
     def url(self) -> str:
@@ -72,6 +76,14 @@ class Store:
     def file(self) -> str | None:
         """The SQLite file, if it is one."""
         return self._url.database if self.dialect == "sqlite" else None
+
+    def has_been_well_for(self, seconds: float) -> bool:
+        """Tell whether no connection was lost in that time; what a server says right after it was away may mislead."""
+        return _ticks() - self._lost_at >= seconds
+
+    def _notice_loss(self, context: ExceptionContext) -> None:
+        if context.is_disconnect:
+            self._lost_at = _ticks()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -38,7 +38,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from aft.clock import Clock
 from aft.errors import StoreError
@@ -71,6 +71,7 @@ class Lease:
         self._on_beat: Callable[[], None] = _nothing
         self._deadline = float("-inf")
         self._stopping = threading.Event()
+        self._wake = threading.Event()  # set to beat before it is time
         self._thread: threading.Thread | None = None
 
     def begin(
@@ -88,11 +89,22 @@ class Lease:
         deadline = self._deadline
         return worker == self.worker and self._clock.ticks() < deadline
 
+    def check(self) -> bool:
+        """Ask the database whether our lease still stands; one that others have ended is over at once, here, too."""
+        worker = self.worker
+        with self._store.read() as connection:
+            stands = connection.execute(select(workers.c.id).where(workers.c.id == worker, is_leased())).first()
+        if stands is None and worker == self.worker:
+            self._deadline = float("-inf")
+            self._wake.set()
+        return stands is not None
+
     def renew(self) -> None:
         """Send one heartbeat; become another worker if it comes too late, or if nobody knows us any more."""
         before = self._clock.ticks()
         if not (self.holds(self.worker) and self._extend()):
             lost = self.worker
+            self._deadline = float("-inf")
             self._enlist(WorkerId(new_id()), instead_of=lost)
             self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
@@ -101,6 +113,7 @@ class Lease:
     def end(self) -> None:
         """Stop being a worker; what it still owns may be rescued at once. Harmless twice."""
         self._stopping.set()
+        self._wake.set()
         if self._thread is None:
             return
         self._thread.join()
@@ -157,7 +170,11 @@ class Lease:
 
     def _beat(self) -> None:
         pause = regular = self.seconds / BEATS
-        while not self._stopping.wait(pause):
+        while not self._stopping.is_set():
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
             pause = regular
             try:
                 self.renew()
@@ -173,6 +190,11 @@ class Lease:
 
 def _nothing() -> None:
     """What there is to do after a beat, if nobody asked for anything."""
+
+
+def is_leased() -> ColumnElement[bool]:
+    """The condition, over workers, that a lease has neither run out nor been ended."""
+    return workers.c.stopped_at.is_(None) & (workers.c.expires_at > now())
 
 
 def end_leases(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 
 from aft.errors import StoreError
 
@@ -40,8 +41,13 @@ class Turn:
             )
         if not self._lock.acquire(timeout=timeout):
             raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
-        if not self._gate.take(timeout):
-            self._lock.release()
+        through = False
+        try:
+            through = self._gate.take(timeout)
+        finally:
+            if not through:
+                self._lock.release()
+        if not through:
             raise StoreError(f"the database {url!r} is locked by another process", transient=True)
         self._holder = threading.get_ident()
 
@@ -50,6 +56,10 @@ class Turn:
         self._holder = None
         self._gate.give()
         self._lock.release()
+
+    def forget_in_child(self) -> None:
+        """After a fork: nothing of it is ours."""
+        self._gate.forget_in_child()
 
 
 class Gate:
@@ -71,7 +81,11 @@ class Gate:
             if self._waiting is None and self._try():
                 return True
             waiting = self._join_queue()
-        waiting.join(timeout)
+        try:
+            waiting.join(timeout)
+        except BaseException:
+            self._give_up()  # Ctrl-C, say
+            raise
         with self._lock:
             self._wanted = False
             return self._waiting is None
@@ -79,7 +93,19 @@ class Gate:
     def give(self) -> None:
         """Let the next one in."""
         if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def forget_in_child(self) -> None:
+        """After a fork: the lock is the parent's, and must end with it."""
+        if self._file is not None:
+            os.close(self._file)
+
+    def _give_up(self) -> None:
+        with self._lock:
+            self._wanted = False
+            if self._waiting is None:
+                self.give()  # it came while we left
 
     def _open(self) -> bool:
         if self._file is None:
@@ -93,25 +119,29 @@ class Gate:
         assert self._file is not None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError:
+            return True  # a file system that knows no such locks: SQLite alone decides
         return True
 
     def _join_queue(self) -> threading.Thread:
         """Let a thread wait; one that waits already, for somebody who gave up, keeps its place."""
         self._wanted = True
         if self._waiting is None:
-            self._waiting = threading.Thread(target=self._wait, name="aft-turn", daemon=True)
-            self._waiting.start()
+            waiting = threading.Thread(target=self._wait, name="aft-turn", daemon=True)
+            waiting.start()
+            self._waiting = waiting
         return self._waiting
 
     def _wait(self) -> None:
         assert self._file is not None
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        with suppress(OSError):  # as in ``_try``
+            fcntl.flock(self._file, fcntl.LOCK_EX)
         with self._lock:
             self._waiting = None
             if not self._wanted:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                self.give()
 
 
 class Turns(dict[str, Turn]):
@@ -124,6 +154,13 @@ class Turns(dict[str, Turn]):
 
 turns = Turns()
 
-if hasattr(os, "register_at_fork"):
+
+def _forget_in_child() -> None:
     # The child would share its parent's lock, and a turn that some thread of the parent had would never end.
-    os.register_at_fork(after_in_child=turns.clear)
+    for turn in turns.values():
+        turn.forget_in_child()
+    turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -591,6 +591,7 @@ class World:
                 if self.models[execution.row.id].owner is execution:
                     self.models[execution.row.id].owner = None
                 execution.answer("die")
+        worker.tools.lease._sign.take_back()  # the kernel does that
         another = Worker(self.parts)
         self.workers[self.workers.index(worker)] = another
         self.leases.append(another.tools.lease)

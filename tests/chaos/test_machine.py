@@ -118,6 +118,7 @@ def test_a_run_that_kills_every_worker_is_parked_and_a_person_lets_it_try_again(
         if model.parked:
             break
         rules.pass_time(3601.0)
+        rules.beat(0)
         rules.take_due(0)
         rules.always()
         rules.kill(0)

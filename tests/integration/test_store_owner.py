@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text
 
 from aft.errors import StoreError
 from aft.ids import RunId, StepPath, WorkerId, new_id
@@ -19,6 +19,7 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store import Store
 from aft.store.moments import later, now
+from aft.store.tables import workers
 from tests.storing import KNOWN, Stage, at_once, breakable
 
 SOON = timedelta(0)
@@ -29,19 +30,25 @@ def wake_of(row: RunRow) -> str:
     return row.wake_id
 
 
+def enlist(connection: Connection, stage: Stage, worker: str) -> WorkerId:
+    """Make sure that there is a worker of this name, and that its lease lasts."""
+    if connection.execute(select(workers.c.id).where(workers.c.id == worker)).first() is None:
+        values = {"namespace": stage.namespace, "host": "here", "pid": 1, "roles": "[]", "flows": "[]"}
+        connection.execute(insert(workers).values(id=worker, started_at=now(), expires_at=later(3600), **values))
+    return WorkerId(worker)
+
+
 def claimed(stage: Stage, wakes: dict[RunId, str], worker: str = "w", known: Any = None) -> list[RunRow]:
     with stage.store.write() as connection:
-        return claim(
-            connection, stage.namespace, WorkerId(worker), list(wakes.items()), KNOWN if known is None else known
-        )
+        me = enlist(connection, stage, worker)
+        return claim(connection, stage.namespace, me, list(wakes.items()), KNOWN if known is None else known)
 
 
 def due(stage: Stage, limit: int = 100, worker: str = "w", known: Any = None) -> list[RunRow]:
     with stage.store.write() as connection:
+        me = enlist(connection, stage, worker)
         due = find_due(connection, stage.namespace, KNOWN if known is None else known, limit)
-        return (
-            claim(connection, stage.namespace, WorkerId(worker), due, KNOWN if known is None else known) if due else []
-        )
+        return claim(connection, stage.namespace, me, due, KNOWN if known is None else known) if due else []
 
 
 def record(owner: Owner, path: str) -> Any:
@@ -178,11 +185,11 @@ def test_a_worker_does_not_wait_for_due_runs_that_another_is_claiming(migrated_u
     stage = Stage(Store(migrated_url))
     made = {stage.queued(SOON).id for _ in range(2)}
     with stage.store.write() as slow:
-        (first,) = claim(slow, stage.namespace, WorkerId("slow"), find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
+        (first,) = claim(slow, stage.namespace, stage.lease().worker, find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
         with stage.store.write() as quick:
             quick.execute(text("SET LOCAL lock_timeout = '5s'"))
             (second,) = claim(
-                quick, stage.namespace, WorkerId("quick"), find_due(quick, stage.namespace, KNOWN, 2), KNOWN
+                quick, stage.namespace, stage.lease().worker, find_due(quick, stage.namespace, KNOWN, 2), KNOWN
             )
     assert {first.id, second.id} == made
     stage.close()

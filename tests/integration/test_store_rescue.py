@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, select, text, true, update
 
 from aft import names
 from aft.errors import OrderRefused
@@ -16,13 +17,14 @@ from aft.recovery.takeover import Takeover
 from aft.runs import audit, orders
 from aft.runs.holdings import Expect, Holdings
 from aft.runs.orders import Person
-from aft.runs.owner import Fenced, claim, find_due
-from aft.runs.rescue import rescue_expired, rescue_orphans
+from aft.runs.owner import NO_PROGRESS, Fenced, claim, find_due
+from aft.runs.rescue import _COLUMNS, _rescue, is_orphaned, rescue_expired, rescue_orphans
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
-from aft.store.leases import Lease
-from aft.store.tables import outbox, workers
+from aft.store.leases import Lease, end_leases, is_leased
+from aft.store.tables import outbox, runs, workers
 from aft.telemetry import RunRescued, WorkerDied
+from tests.setups import eventually
 from tests.storing import GRACE, KNOWN, Stage, at_once
 
 
@@ -145,14 +147,16 @@ def test_an_owner_that_was_not_dead_after_all_writes_nothing_more(stage: Stage) 
 
 
 def test_the_run_of_a_worker_that_nobody_knows_any_more_is_rescued_too(stage: Stage) -> None:
-    """A process slept so long that its row was pruned; it wakes and claims before its heart beats again."""
+    """A process slept so long that its row was pruned; it wakes and starts a run before its heart beats again."""
     lease = stage.lease()
     with stage.store.write() as connection:
         connection.execute(delete(workers).where(workers.c.id == lease.worker))
-    run = stage.queued(timedelta(0))
+    owner, waiting = stage.owned(lease), stage.queued(timedelta(0))
     with stage.store.write() as connection:
-        assert claim(connection, stage.namespace, lease.worker, find_due(connection, stage.namespace, KNOWN, 1), KNOWN)
-    assert rescue(stage) == [run.id]
+        due = find_due(connection, stage.namespace, KNOWN, 1)
+        assert claim(connection, stage.namespace, lease.worker, due, KNOWN) == []
+    assert rescue(stage) == [owner.run_id]
+    assert stage.row(waiting.id).worker_id is None
 
 
 # --- orphans of a living worker ---
@@ -329,3 +333,56 @@ def test_nor_of_one_that_has_gone_on_under_another_name(stage: Stage) -> None:
     assert taker.rescue() == 1
     assert stage.row(owner.run_id).deaths == 0
     assert not any(isinstance(event, WorkerDied) for event in stage.events)
+
+
+def test_a_worker_whose_lease_was_ended_claims_nothing_and_hears_of_it(stage: Stage) -> None:
+    lease, row = stage.lease(), stage.queued()
+    before = lease.worker
+    assert lease.check()
+    with stage.store.write() as connection:
+        end_leases(connection, stage.namespace, [before])
+        assert claim(connection, stage.namespace, before, [(row.id, row.wake_id or "")], KNOWN) == []
+    assert lease.holds(before)
+    assert not lease.check()
+    assert not lease.holds(before)
+    eventually(lambda: lease.worker != before)  # its heart beats at once
+    assert lease.holds(lease.worker)
+
+
+def test_giving_a_run_back_is_no_progress(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    stage.change(owner.run_id, deaths=2, deaths_alone=1)
+    owner.write(nothing, worker_id=None, **NO_PROGRESS)
+    assert stage.row(owner.run_id).deaths == 2
+
+
+def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(postgres_stage: Stage) -> None:
+    """PostgreSQL re-checks a row that changed meanwhile against the rest of the query as it was before."""
+    stage = postgres_stage
+    owner, other = stage.owned(stage.lease()), stage.lease()
+    assert owner.worker is not None
+    stage.expire(owner.worker)
+    with stage.store.write() as first:
+        first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
+        with ThreadPoolExecutor(1) as pool:
+            # It has found the run of a dead owner, and waits for its row, as if that had been locked a moment later.
+            found = select(*_COLUMNS, true().label("lives")).outerjoin(workers, workers.c.id == runs.c.worker_id)
+            waits = found.where(runs.c.id == owner.run_id, is_orphaned()).with_for_update(of=runs)
+            leased = exists().where(workers.c.id == runs.c.worker_id, is_leased())
+
+            def second() -> int:
+                with stage.store.write() as connection:
+                    events, _ = _rescue(connection, stage.namespace, stage.clock.now(), waits, ~leased, hold=0.0)
+                return len(events)
+
+            rescued = pool.submit(second)
+            eventually(lambda: someone_waits_for_a_row(stage))
+            first.execute(update(runs).where(runs.c.id == owner.run_id).values(worker_id=other.worker, epoch=5))
+            first.commit()
+            assert rescued.result(20) == 0
+    assert stage.row(owner.run_id).worker_id == other.worker
+
+
+def someone_waits_for_a_row(stage: Stage) -> bool:
+    with stage.store.read() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())

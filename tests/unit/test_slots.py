@@ -72,7 +72,7 @@ def test_many_threads_never_hold_more_than_there_are() -> None:
 
 
 def test_all_are_taken_together_when_the_last_one_is_back_and_nobody_gets_one_meanwhile() -> None:
-    slots, got = Slots(2), list[bool]()
+    slots, got = Slots(2), list[int]()
     slots.take(2, timeout=0)
     slots.give(1)
     waiting = threading.Thread(target=lambda: got.append(slots.take_all(timeout=10)))
@@ -82,7 +82,7 @@ def test_all_are_taken_together_when_the_last_one_is_back_and_nobody_gets_one_me
     assert slots.take(1, timeout=0) == 0
     slots.give(1)
     waiting.join(10)
-    assert got == [True]
+    assert got == [2]
     assert slots.free(timeout=0) == 0
     slots.give(2)
     assert slots.free(timeout=0) == 2

@@ -56,11 +56,10 @@ class FileSign:
         path = self._folder / worker
         try:
             self._folder.mkdir(exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = _open_locked(path)
         except OSError as error:
             logger.info("no sign of life can be given, the lease alone tells: worker=%s why=%s", worker, error)
             return
-        fcntl.flock(file, fcntl.LOCK_EX)  # a lookout's try lasts a moment
         with self._lock:
             self._file, self._path = file, path
 
@@ -79,6 +78,16 @@ class FileSign:
         file, self._file, self._path = self._file, None, None
         if file is not None:
             os.close(file)
+
+
+def _open_locked(path: Path) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)  # a lookout's try lasts a moment
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 class FileLookout:

@@ -27,8 +27,8 @@ from aft.telemetry import logger
 
 #: What a sign of this kind begins with; the server's start and the lock's number follow.
 KIND = "session:"
-#: Seconds until a lost session is tried again, at the most; the first time it is a twentieth of that.
-RECONNECT = 2.0
+#: Seconds until a lost session is tried again, at the most: well before a second look; the first time a fifth of that.
+RECONNECT = 0.3
 
 _WHERE = "SELECT pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text"
 _TAKE = "SELECT pg_try_advisory_lock(%s)"
@@ -100,6 +100,8 @@ class Keeper:
         os.close(self._waker)
 
     def forget_in_child(self) -> None:
+        os.close(self._wake)
+        os.close(self._waker)
         session = self._session
         if session is not None and not session.closed:
             _inherited.append(session)
@@ -167,7 +169,7 @@ def _take_lock(session: Apart, number: int) -> str | None:
         pid, started = session.execute(_WHERE).fetchone() or (None, None)
         if pid != session.info.backend_pid:
             return None  # a pooler's session, which is not ours to keep; the lock would stay with it
-        # Held already: a former session of ours lingers, which is as good a sign.
+        # Held already: a former session of ours lingers. It is tried again until that has gone.
         (taken,) = session.execute(_TAKE, (number,)).fetchone() or (False,)
     except psycopg.Error:
         return None
@@ -184,7 +186,7 @@ def _answers(session: Apart) -> bool:
 
 
 def _back_off(failures: int) -> float:
-    return min(RECONNECT, RECONNECT / 20 * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
+    return min(RECONNECT, RECONNECT / 5 * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
 
 
 #: Sessions of a parent process; kept, because the end of the object would be the end of the session.
