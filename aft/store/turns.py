@@ -24,12 +24,17 @@ except ImportError:  # not on this system: SQLite alone decides
     fcntl = None  # type: ignore[assignment]
 
 
+#: Seconds that one queues up among processes; after that one asks SQLite without a turn.
+GATE_PATIENCE = 5.0
+
+
 class Turn:
     """Whose turn it is to write to one SQLite file."""
 
     def __init__(self, file: str) -> None:
         self._lock = threading.Lock()
         self._holder: int | None = None
+        self._through = False
         self._gate = Gate(f"{file}-turn")
 
     def take(self, timeout: float, url: str) -> None:
@@ -41,20 +46,19 @@ class Turn:
             )
         if not self._lock.acquire(timeout=timeout):
             raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
-        through = False
         try:
-            through = self._gate.take(timeout)
-        finally:
-            if not through:
-                self._lock.release()
-        if not through:
-            raise StoreError(f"the database {url!r} is locked by another process", transient=True)
+            # A process that is paused at the gate must not keep the others out for ever: SQLite itself decides then.
+            self._through = self._gate.take(min(timeout, GATE_PATIENCE))
+        except BaseException:
+            self._lock.release()
+            raise
         self._holder = threading.get_ident()
 
     def give(self) -> None:
         """End the turn."""
         self._holder = None
-        self._gate.give()
+        if self._through:
+            self._gate.give()
         self._lock.release()
 
     def forget_in_child(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 import aft
-from aft.runs import owner
+from aft.store.tables import runs
 from tests.acceptance import shop
 from tests.setups import Setup, eventually
 
@@ -121,14 +121,14 @@ def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_i
 def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup: Setup) -> None:
     """As after a claim whose COMMIT happened and whose answer was lost."""
     order = secrets.token_hex(4)
-    app = setup.app(lease="1s", grace="5m")
+    app = setup.app(lease="3s", grace="5m")
     run = app.submit(shop.buy, order)
     dispatcher = app.dispatcher()
     with app.store.write() as connection:  # before the dispatcher's own services could take it
-        claimed = owner.claim(
-            connection, app.namespace, dispatcher._lease.worker, [(run.id, run.row.wake_id or "")], [("buy", 1)]
+        owned = (
+            update(runs).where(runs.c.id == run.id).values(worker_id=dispatcher._lease.worker, wake_id=None, epoch=1)
         )
-        assert len(claimed) == 1
+        assert connection.execute(owned).rowcount == 1
     with dispatcher:
         assert run.result(20) == f"parcel-{order}"
     assert [fault.kind for fault in app.faults()] == ["abort"]
