@@ -210,6 +210,7 @@ def _fields(one: Fault) -> dict[str, str]:
         "step": f"{one.name} ({one.kind.value}{f', path {one.path}' if one.path else ''})",
         "what": str(one),
         "type": one.type,
+        "resource": one.resource or "",
         "state": one.state.value,
         "verdict": one.verdict or "",
         "failures": "" if one.attempt == 0 else f"{one.attempt} of this step so far, this one included",

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
 
 from aft import envelope
-from aft.ids import WorkerId
 from aft.runs import owner
-from aft.runs.owner import Known, Wake
-from aft.runs.rows import RunRow
-from aft.store.tables import runs
 from tests.chaos import fuzzing
+from tests.chaos.bugs import without_stale_check
 from tests.chaos.load import plan_of
 from tests.chaos.part_fuzz import DOORS, flood, fuzz
 from tests.chaos.setups import Site
@@ -74,22 +68,11 @@ def test_control_an_error_that_is_not_documented_is_found(monkeypatch: pytest.Mo
     assert any("KeyError came out" in why for why in fuzz("decoder", str(SEED), 10).violations)
 
 
-def _without_stale_check(real: Callable[..., list[RunRow]]) -> Callable[..., list[RunRow]]:
-    def claim(
-        connection: Connection, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known, **more: Any
-    ) -> list[RunRow]:
-        mine = runs.c.id.in_([run for run, _ in wakes])
-        current = connection.execute(select(runs.c.id, runs.c.wake_id).where(mine, runs.c.wake_id.is_not(None))).all()
-        return real(connection, namespace, worker, [(row.id, row.wake_id) for row in current], known, **more)
-
-    return claim
-
-
 def test_control_a_flood_is_found_out_where_stale_messages_wake_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site("sqlite+embedded", f"sqlite:///{tmp_path / 'aft.db'}", "embedded", tmp_path)
     site.prepare()
-    monkeypatch.setattr(owner, "claim", _without_stale_check(owner.claim))
+    monkeypatch.setattr(owner, "claim", without_stale_check(owner.claim))
     result = flood(site, [plan_of(SEED, number, slow=0.0) for number in range(5)], messages=60, seed=SEED, patience=2.0)
     assert any("was touched" in why or "5 early" in why for why in result.violations)

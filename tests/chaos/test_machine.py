@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from aft.compensation import stack
 from aft.compensation.stack import PENDING, Frame
-from aft.ids import RunId, WorkerId
+from aft.ids import RunId
 from aft.runs import owner
-from aft.runs.owner import Known, Wake
-from aft.runs.rows import RunRow
-from aft.store.tables import runs
+from tests.chaos.bugs import without_stale_check
 from tests.chaos.machine import Model, Outcome, steps_of
 from tests.chaos.part_machine import Rules, explore, rules_on
 
@@ -134,21 +131,10 @@ def test_a_run_that_kills_every_worker_is_parked_and_a_person_lets_it_try_again(
 # --- controls: the game must be lost where a promise is broken on purpose ---
 
 
-def _without_stale_check(real: Callable[..., list[RunRow]]) -> Callable[..., list[RunRow]]:
-    def claim(
-        connection: Connection, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known, **more: Any
-    ) -> list[RunRow]:
-        mine = runs.c.id.in_([run for run, _ in wakes])
-        current = connection.execute(select(runs.c.id, runs.c.wake_id).where(mine, runs.c.wake_id.is_not(None))).all()
-        return real(connection, namespace, worker, [(row.id, row.wake_id) for row in current], known, **more)
-
-    return claim
-
-
 def test_control_without_the_check_for_stale_messages_the_game_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "claim", _without_stale_check(owner.claim))
+    monkeypatch.setattr(owner, "claim", without_stale_check(owner.claim))
     rules = _rules(tmp_path)
     rules.submit("pp")
     rules.always()
