@@ -33,6 +33,8 @@ def conclude(
     entries = site.ledger.read()
     violations = check(plans, entries, facts, deaths=fleet.deaths, **flags)
     found: dict[str, Any] = dict(takeover.figures(plans, entries, hits)) if hits else {}
+    if parked := sum(run.status == "parked" for run in facts.runs.values()):
+        found["runs parked"] = parked
     if fleet.fell:
         found["processes that ended by themselves"] = dict(fleet.fell)
     texts = [str(violation) for violation in violations]

@@ -7,7 +7,8 @@ again after a crash, with the same key; an effect that arrives late and is then 
 - ``stale``: there were owners that went on without knowing that they had lost their run (pauses, partitions), so
   a step may begin again although its outcome is recorded; nothing of that is kept;
 - ``database_away``: a transactional attempt whose database was away has failed like any other, and is counted;
-- ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo.
+- ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo; and a run on
+  which so many were killed in a row is parked by right.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from aft.dispatcher.route import MOST_DEATHS_ALONE
+from aft.runs.owner import MOST_SHARED_DEATHS
 from tests.chaos.facts import Facts, RunFacts, read_facts
 from tests.chaos.ledger import Entry
 from tests.chaos.load import FATAL, LADDER, UNDOABLE, Plan
@@ -25,6 +28,8 @@ __all__ = ["Facts", "Violation", "check", "read_facts"]
 
 #: Seconds by which a retry may seem early: a line is written a little after what it tells of.
 TOLERANCE = 0.005
+#: Processes that are killed on one step, none of which finished it, before its run may be parked for that.
+CRASH_LOOP = MOST_SHARED_DEATHS + MOST_DEATHS_ALONE
 ENDS = ("completed", "compensated", "failed", "cancelled")
 FORWARD = ("begin", "done", "raised")
 #: What was recorded of a step, by whether it fails for good.
@@ -97,11 +102,26 @@ def check(
 def _ended(case: Case) -> Iterator[Violation]:
     run = case.run
     if run.status == "parked":
-        yield case.broken("1 parked", f"run {run.id}: {run.reason}")
+        if not _is_crash_loop(case):
+            yield case.broken("1 parked", f"run {run.id}: {run.reason}")
     elif run.status not in ENDS:
         yield case.broken("1 stuck", f"run {run.id} is {run.status}, epoch {run.epoch}")
     elif run.status != case.plan.end:
         yield case.broken("2 wrong end", f"run {run.id} is {run.status}, not {case.plan.end}")
+
+
+def _is_crash_loop(case: Case) -> bool:
+    """Whether one step has seen so many processes die that began it and did not finish it."""
+    return any(
+        len(_died_in(case, index, begun, ended)) >= CRASH_LOOP
+        for index in range(len(case.plan.steps))
+        for begun, ended in (("begin", ("done", "raised")), ("undoing", ("undone", "undo_raised")))
+    )
+
+
+def _died_in(case: Case, index: int, begun: str, ended: Sequence[str]) -> set[int]:
+    finished = {line.pid for line in case.of(index, *ended)}
+    return {line.pid for line in case.of(index, begun) if line.pid in case.deaths} - finished
 
 
 # Promise 2 ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,26 @@ def test_a_late_effect_of_a_process_that_was_killed_is_nobodys() -> None:
     world.say(0, "done", pid=2)
     assert world.broken() == ["2 half"]
     assert world.broken(deaths={2: 1e9}) == []
+
+
+@pytest.mark.parametrize(("killed", "broken"), [(range(1, 6), []), (range(1, 5), ["1 parked"]), ([], ["1 parked"])])
+def test_a_park_is_no_violation_only_if_five_processes_were_killed_on_one_step(
+    killed: Iterable[int], broken: list[str]
+) -> None:
+    world = World(COMPLETED)
+    for pid in range(1, 6):
+        world.say(0, "begin", pid=pid)
+    world.facts.runs[COMPLETED.name] = RunFacts("r", "parked", "its worker died 5 times in a row")
+    assert world.broken(deaths=dict.fromkeys(killed, 99.0)) == broken
+
+
+def test_killed_after_the_step_was_finished_is_not_killed_on_it() -> None:
+    world = World(COMPLETED)
+    for pid in range(1, 6):
+        world.say(0, "begin", pid=pid)
+    world.say(0, "done", pid=5)
+    world.facts.runs[COMPLETED.name] = RunFacts("r", "parked", "its worker died 5 times in a row")
+    assert world.broken(deaths=dict.fromkeys(range(1, 6), 99.0)) == ["1 parked"]
 
 
 def _lose(world: World) -> None:
