@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BrokerError,
         CodecError,
         ConfigError,
+        DeadlineExceeded,
         DefinitionError,
         FlowCancelled,
         FlowCompensated,
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
         UnknownRun,
         Unrecoverable,
         Unroutable,
+        WaitTimeout,
     )
     from aft.fault import Fault, FaultKind, FaultState
 
     # Declaring
-    from aft.flows.activity import Activity, Call, activity, compensate_with
+    from aft.flows.activity import Activity, activity, compensate_with
+    from aft.flows.branching import map, parallel, sleep, wait_for
+    from aft.flows.calls import Call
 
     # Inside a flow or an activity
     from aft.flows.context import Current, current, now, random, savepoint, session, uuid
@@ -62,6 +66,7 @@ _HOMES = {
         "BrokerError",
         "CodecError",
         "ConfigError",
+        "DeadlineExceeded",
         "DefinitionError",
         "FlowCancelled",
         "FlowCompensated",
@@ -78,9 +83,12 @@ _HOMES = {
         "UnknownRun",
         "Unrecoverable",
         "Unroutable",
+        "WaitTimeout",
     ],
     "aft.fault": ["Fault", "FaultKind", "FaultState"],
-    "aft.flows.activity": ["Activity", "Call", "activity", "compensate_with"],
+    "aft.flows.activity": ["Activity", "activity", "compensate_with"],
+    "aft.flows.branching": ["map", "parallel", "sleep", "wait_for"],
+    "aft.flows.calls": ["Call"],
     "aft.flows.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
     "aft.flows.flow": ["Flow", "flow"],
     "aft.recovery.levels": ["Level"],
@@ -100,6 +108,7 @@ __all__ = [
     "CodecError",
     "ConfigError",
     "Current",
+    "DeadlineExceeded",
     "DefinitionError",
     "Fault",
     "FaultKind",
@@ -128,16 +137,21 @@ __all__ = [
     "UnknownRun",
     "Unrecoverable",
     "Unroutable",
+    "WaitTimeout",
     "__version__",
     "activity",
     "compensate_with",
     "current",
     "flow",
+    "map",
     "now",
+    "parallel",
     "random",
     "savepoint",
     "session",
+    "sleep",
     "uuid",
+    "wait_for",
 ]
 
 

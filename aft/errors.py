@@ -16,6 +16,8 @@
     │   ├── UnknownFault             no fault, or more than one, has that id
     │   ├── UnknownFlow              no flow is registered under that name
     │   ├── OrderRefused             what was asked of a run does not fit its state
+    │   ├── WaitTimeout              a signal did not come in time
+    │   ├── DeadlineExceeded         the run did not end in time
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
     │   ├── ActivityFailed           a final failure whose own class cannot be rebuilt
     │   └── FlowEnded                the run ended without a result
@@ -104,6 +106,14 @@ class OrderRefused(AftError):
     """Raised when what is asked of a run does not fit the state it is in; nothing was changed."""
 
 
+class WaitTimeout(AftError, TimeoutError):
+    """Raised when a signal that a flow waits for did not come in time."""
+
+
+class DeadlineExceeded(AftError, TimeoutError):
+    """Raised at the step that a flow is at when its run's deadline has passed, once."""
+
+
 class ReplayDiverged(AftError):
     """Raised when a flow's code no longer matches the journal of the run that it replays."""
 
@@ -139,11 +149,18 @@ class FlowCancelled(FlowEnded):
 
 
 class Recoverable(Exception):
-    """Raise it in an activity to say: this will pass. ``after`` is how long to wait at the least."""
+    """Raise it in an activity to say: this will pass. ``after`` is how long to wait at the least.
 
-    def __init__(self, *args: object, after: timedelta | float | str | None = None) -> None:
+    With ``on_signal`` the next try waits for that signal to the run, however long that takes; with both, for whichever
+    comes first.
+    """
+
+    def __init__(
+        self, *args: object, after: timedelta | float | str | None = None, on_signal: str | None = None
+    ) -> None:
         super().__init__(*args)
         self.after = after
+        self.on_signal = on_signal
 
 
 class Unrecoverable(Exception):

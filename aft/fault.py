@@ -72,6 +72,8 @@ class Fault:
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     resource: str | None = None
+    #: The signal that it waits for, instead of a time.
+    signal: str | None = None
 
     @property
     def short_type(self) -> str:

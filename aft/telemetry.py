@@ -6,6 +6,8 @@ event                   happened                                                
 ``RunStarted``          a run was made durable                                          app
 ``RunClaimed``          a worker became a run's owner                                   worker
 ``RunReleased``         a worker gave a run back, undone work none                      worker
+``RunWaits``            a run waits for a signal, a moment or a child                   worker
+``SignalRefused``       a signal's value does not fit what the flow waits for           runner
 ``RunEnded``            a run reached a terminal state                                  worker
 ``RunParked``           a run waits for a person                                        worker, dispatcher
 ``RunRescued``          a run was taken from a dead owner                               sweeper, worker
@@ -76,6 +78,23 @@ class RunReleased(Event):
     level = logging.DEBUG
     run: str
     flow: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaits(Event):
+    text = "run waits"
+    run: str
+    flow: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRefused(Event):
+    text = "signal refused"
+    level = logging.WARNING
+    run: str
+    name: str
     why: str
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import getpass
 import json
 import time
 import warnings
-from collections.abc import Callable
-from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection, select
 
 from aft.app.parts import Parts
-from aft.codec import decode_untyped
+from aft.codec import ValueCodec, decode_untyped, value_codec
 from aft.errors import FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
 from aft.fault import Fault
+from aft.flows.branching import check_signal_name
+from aft.flows.flow import declared_signal
 from aft.ids import RunId
-from aft.runs import faults, orders, rows
+from aft.runs import faults, orders, rows, signals, steering, waking
+from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
+from aft.runs.steering import Order
+from aft.runs.waking import Post
 from aft.store.moments import now
 from aft.store.tables import workers
 
@@ -28,8 +33,6 @@ from aft.store.tables import workers
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
 #: Seconds after which a waiting caller is told that nobody can execute its run.
 WARN_AFTER = 2.0
-
-Order = Callable[[Connection, RunRow, Person, datetime, timedelta], None]
 
 
 class NoWorkerWarning(UserWarning):
@@ -103,11 +106,61 @@ class Run:
         """Take the run away from the worker that has it; another goes on. Raises OrderRefused if none has it."""
         self._order(orders.release, note, by)
 
+    def suspend(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it is not going on."""
+        self._order(steering.suspend, reason, by)
+
+    def resume(self, *, note: str | None = None, by: str | None = None) -> None:
+        """Let it go on after ``suspend``; raises OrderRefused if it is not suspended."""
+        self._order(steering.resume, note, by)
+
+    def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
+        """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
+        self._order(steering.cancel if compensate else steering.abandon, note, by)
+
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
         person = Person(by or me(), note)
         with self._app.store.write() as connection:
-            row = rows.get(connection, self._app.namespace, self.id)
+            row = self._locked(connection)
             order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
+
+    def _locked(self, connection: Connection) -> RunRow:
+        row = waking.lock(connection, self._app.namespace, self.id)
+        return row or rows.get(connection, self._app.namespace, self.id)
+
+    # Signals ----------------------------------------------------------------------------------------------------
+
+    def signal(self, name: str, value: Any = None, *, key: str | None = None, by: str | None = None) -> bool:
+        """Send it a value that it waits for, or will; kept in order until it asks for it.
+
+        A second one with the same ``key`` is dropped: then this returns False. Raises OrderRefused if it has ended,
+        DefinitionError or CodecError if its flow is known here and declares no such signal, or another type.
+        """
+        check_signal_name(name)
+        row = self.row
+        encoded = self._codec_of(row, name, value).encode(value, "value")
+        sender = by or me()
+        post = Post(
+            Verb.SIGNAL,
+            {"name": name, "value": encoded},
+            sender,
+            self._app.clock.now(),
+            self._app.settings.grace,
+            None if key is None else f"signal/{name}/{key}",
+        )
+        with self._app.store.write() as connection:
+            return signals.send(connection, self._locked(connection), name, post)
+
+    def _codec_of(self, row: RunRow, name: str, value: Any) -> ValueCodec:
+        """How a signal's value is stored: as its flow declares it, if that is known here; else as what it is."""
+        try:
+            declared = self._app.registry.flow(row.flow, row.version).signals
+        except UnknownFlow:
+            declared = {}
+        if declared:
+            return declared_signal(row.flow, declared, name)
+        built = dataclasses.is_dataclass(value) or hasattr(value, "model_dump") or isinstance(value, enum.Enum)
+        return value_codec(type(value) if built else Any)
 
     # Its end ----------------------------------------------------------------------------------------------------
 

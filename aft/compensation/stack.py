@@ -30,6 +30,8 @@ class FrameState(StrEnum):
     DONE = "done"  #: a person undid it by hand
 
 
+#: What undoes a frame that is a child.
+CHILD = "(child)"
 #: States of a frame that still has to be unwound.
 PENDING = (FrameState.ARMED, FrameState.OWED, FrameState.LATE)
 
@@ -50,6 +52,8 @@ class Frame:
     note: str | None
     pushed_at: datetime
     settled_at: datetime | None
+    #: The run whose whole stack this frame stands for.
+    child_id: str | None = None
 
 
 _COLUMNS = [
@@ -65,6 +69,7 @@ _COLUMNS = [
     frames.c.note,
     frames.c.pushed_at,
     frames.c.settled_at,
+    frames.c.child_id,
 ]
 _FRAMES = select(*_COLUMNS).select_from(
     frames.outerjoin(journal, (journal.c.run_id == frames.c.run_id) & (journal.c.path == frames.c.path))
@@ -110,6 +115,24 @@ def push(
             "value": value,
             "pushed_at": at,
         },
+    )
+
+
+def push_child(
+    connection: Connection,
+    run_id: RunId,
+    seq: int,
+    path: StepPath,
+    scope: str,
+    flow: str,
+    child: RunId,
+    *,
+    at: datetime,
+) -> None:
+    """Put a completed child on top: undoing this frame means undoing that run."""
+    values = {"run_id": run_id, "seq": seq, "path": path, "scope": scope, "activity": flow, "compensator": CHILD}
+    connection.execute(
+        insert(frames).values(**values, child_id=child, state=FrameState.OWED.value, key_generation=0, pushed_at=at)
     )
 
 

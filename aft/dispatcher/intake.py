@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select, update
 
 from aft import names
 from aft.brokers.base import Broker, Consumer
@@ -23,12 +23,14 @@ from aft.dispatcher.route import GiveUp, Park, Retry, Route, route
 from aft.envelope import Kind, Message
 from aft.errors import BrokerError, Unroutable
 from aft.fault import Fault, FaultKind, FaultState
-from aft.ids import FaultId, RunId
+from aft.ids import FaultId, RunId, StepPath
 from aft.recovery.delays import SHORTEST, Delays
 from aft.recovery.door import Admitted, Door
 from aft.recovery.relay import Relay
 from aft.runs import faults as fault_rows
+from aft.runs import inbox, waits, waking
 from aft.runs.states import Status, sources
+from aft.runs.waits import Wait, WaitKind
 from aft.store import Store, outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
@@ -164,7 +166,7 @@ class Intake:
         return Decision(fault, chosen, self._queue_for(chosen))
 
     def _queue_for(self, chosen: Retry) -> str | None:
-        if chosen.alone:
+        if chosen.alone or chosen.signal is not None or chosen.wait is None:
             return None
         if chosen.wait < SHORTEST:
             return names.resume(self._namespace)
@@ -183,7 +185,7 @@ class Intake:
             self._await(connection, decision, chosen)
         elif isinstance(chosen, GiveUp):
             self._mark(connection, decision, FaultState.FINAL)
-            self._set_run(connection, fault, wake_id=fault.id, due_at=now(), sweep_at=later(self._grace))
+            self._wake(connection, fault, 0.0, self._grace)
         else:
             self._mark(connection, decision, FaultState.PARKED)
             self._set_run(
@@ -202,7 +204,9 @@ class Intake:
         return outbox.put(connection, self._namespace, [(decision.queue, message.encode())], hold=HOLD)
 
     def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
-        seconds = chosen.wait.total_seconds()
+        seconds = None if chosen.wait is None else chosen.wait.total_seconds()
+        if chosen.signal is not None and not self._await_signal(connection, decision.fault, chosen):
+            seconds = 0.0  # it came before the fault was decided about
         self._mark(
             connection,
             decision,
@@ -210,17 +214,31 @@ class Intake:
             level=chosen.level,
             try_in_level=chosen.try_in_level,
             wait_seconds=seconds,
-            due_at=later(seconds),
+            due_at=None if seconds is None else later(seconds),
         )
         # Without a queue the timer is the way back; with one it comes in only if the message does not.
         slack = 0.0 if decision.queue is None else self._grace
-        self._set_run(
-            connection,
-            decision.fault,
-            wake_id=decision.fault.id,
-            due_at=later(seconds),
-            sweep_at=later(seconds + slack),
-        )
+        self._wake(connection, decision.fault, seconds, slack)
+
+    def _await_signal(self, connection: Connection, fault: Fault, chosen: Retry) -> bool:
+        """Let the run await a signal, unless it is there already; its row is locked."""
+        run = waking.lock(connection, self._namespace, fault.run_id)
+        letters = inbox.unread(connection, fault.run_id)
+        if run is None or any(letter.payload.get("name") == chosen.signal for letter in letters):
+            return False
+        here = connection.execute(select(now())).scalar_one()
+        wait = Wait(fault.path or StepPath(""), WaitKind.FAULT, chosen.signal or "", here)
+        connection.execute(update(runs).where(runs.c.id == fault.run_id).values(waits=waits.encode([*run.waits, wait])))
+        return True
+
+    def _wake(self, connection: Connection, fault: Fault, seconds: float | None, slack: float) -> None:
+        """Let the run go on when this fault is due, unless a branch of it does before, or a person has stopped it."""
+        changes: dict[str, Any] = {"wake_id": func.coalesce(runs.c.wake_id, fault.id)}
+        if seconds is not None:
+            for column, moment in ((runs.c.due_at, later(seconds)), (runs.c.sweep_at, later(seconds + slack))):
+                changes[column.name] = case((column < moment, column), else_=moment)
+        going = runs.c.status.not_in([Status.PARKED.value, Status.SUSPENDED.value])
+        self._set_run(connection, fault, going, **changes)
 
     def _mark(self, connection: Connection, decision: Decision, state: FaultState, **more: Any) -> None:
         connection.execute(
@@ -229,8 +247,8 @@ class Intake:
             .values(state=state.value, queue=decision.queue, verdict=decision.route.why, decided_at=now(), **more)
         )
 
-    def _set_run(self, connection: Connection, fault: Fault, **changes: Any) -> None:
-        statement = update(runs).where(runs.c.id == fault.run_id, runs.c.epoch == fault.epoch)
+    def _set_run(self, connection: Connection, fault: Fault, *of: ColumnElement[bool], **changes: Any) -> None:
+        statement = update(runs).where(runs.c.id == fault.run_id, runs.c.epoch == fault.epoch, *of)
         if "status" in changes:
             allowed = [source.value for source in sources(changes["status"])]
             statement = statement.where(runs.c.status.in_(allowed))

@@ -17,15 +17,17 @@ from aft.runs.owner import MOST_SHARED_DEATHS
 class Retry:
     """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue.
 
-    ``alone``: with no other run beside it; the timer sees to that, a message could not.
+    ``alone``: with no other run beside it; the timer sees to that, a message could not. ``signal``: when that signal
+    has come; after ``wait`` all the same, unless that is None.
     """
 
-    wait: timedelta
+    wait: timedelta | None
     why: str
     level: int | None = None
     try_in_level: int | None = None
     declared: bool = True
     alone: bool = False
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ def route(fault: Fault, verdict: Verdict) -> Route:
         return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {verdict.reason}")
     asked = fault.after or timedelta(0)
     why = f"recoverable: {verdict.reason}"
+    if fault.signal is not None:
+        why += f"; it waits for signal {fault.signal!r}"
+        return Retry(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
     if asked > rung.wait:
         why += f"; it asked to wait {durations.spell(asked)}"
     return Retry(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)

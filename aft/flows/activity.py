@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
 from aft.compensation.registry import Compensator, When, check_takes_unknown, make_compensator
 from aft.errors import DefinitionError
 from aft.flows import context, options
+from aft.flows.calls import Call
 from aft.flows.declaring import check_function, check_name
 from aft.flows.options import Duration
 from aft.flows.policy import Declared, Policy
@@ -22,18 +23,6 @@ from aft.recovery.levels import Level
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call(Generic[R]):
-    """An activity and its arguments, not yet executed; awaited in an async flow, it is."""
-
-    activity: Activity[Any, Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __await__(self) -> Generator[Call[R], Any, R]:
-        return cast(R, (yield self))
 
 
 class Activity(Generic[P, R]):
@@ -111,14 +100,14 @@ class Activity(Generic[P, R]):
         flow = context.flow_context()
         if flow is None:
             return self.fn(*args, **kwargs)
-        return cast(R, flow.call(self, args, kwargs))
+        return cast(R, flow.call(Call(self, args, kwargs)))
 
     @overload
     def call(self: Activity[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
     @overload
     def call(self: Activity[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
-        """Make a call that is not executed yet; await it in an async flow."""
+        """Make a call that is not executed yet; give it to ``aft.parallel``, or await it in an async flow."""
         return Call(self, args, kwargs)
 
     def __repr__(self) -> str:

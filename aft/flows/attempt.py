@@ -51,7 +51,8 @@ class Raised(Exception):
 class Attempt:
     """A function to be called for a step, and what to do with its value.
 
-    ``record`` encodes the value and returns what writes it in the owner's transaction. ``late`` is told a value that
+    ``record`` encodes the value and returns what writes it in the owner's transaction; ``recorded`` is called when that
+    has committed, before anything else is written. ``late`` is told a value that
     nobody waits for any more: the function was given up, or the run has another owner by now.
 
     ``probe`` is asked whether an earlier call had its effect: before the first one only if that is ``doubtful``, before
@@ -69,6 +70,7 @@ class Attempt:
     kwargs: dict[str, Any]
     record: Callable[[Any], Callable[[Connection, int], None]]
     late: Callable[[Any], None]
+    recorded: Callable[[], None] | None = None
     probe: Question | None = None
     doubtful: bool = False
     result_probe: Question | None = None
@@ -105,7 +107,7 @@ class Performer:
         if found is UNKNOWN:
             return False
         # Refused, it is not late: what was found is no effect of ours, and the run's owner can find it, too.
-        attempt.owner.write(attempt.record(found))
+        attempt.owner.write(attempt.record(found), attempt.recorded)
         return True
 
     def _informed(self, attempt: Attempt, current: Current) -> Attempt:
@@ -137,7 +139,7 @@ class Performer:
             return
         value = self._call(attempt, AttemptContext(current))
         try:
-            attempt.owner.write(attempt.record(value))
+            attempt.owner.write(attempt.record(value), attempt.recorded)
         except Fenced:
             attempt.late(value)
             raise
@@ -145,22 +147,27 @@ class Performer:
     def _in_transaction(self, attempt: Attempt, current: Current) -> None:
         """Let effect and record commit together: the function works on the connection that the outcome is written on.
 
-        The owner is checked last: a stale one rolls its effect back with everything else.
+        The owner is checked last: a stale one rolls its effect back with everything else. Other branches of the run
+        write before it begins or after it has ended: one that waited for this transaction inside its own write would
+        keep it from being written for ever.
         """
         owner = attempt.owner
-        try:
-            with owner.store.write() as connection:
-                ours = AttemptContext(current, connection)
-                value = self._call(attempt, ours)
-                if ours.session is not None:
-                    _flush(ours)
-                owner.write_in(connection, attempt.record(value))
-        except StoreError as error:
-            if not owner.settle_unknown():
-                # Nothing of it remains; a trouble of the database that may pass is no reason to undo the run.
-                raise Raised(Recoverable(str(error)) if error.transient else error) from error
-            return
-        owner.seq += 1
+        with owner.lock:
+            try:
+                with owner.store.write() as connection:
+                    ours = AttemptContext(current, connection)
+                    value = self._call(attempt, ours)
+                    if ours.session is not None:
+                        _flush(ours)
+                    owner.write_in(connection, attempt.record(value))
+            except StoreError as error:
+                if not owner.settle_unknown():
+                    # Nothing of it remains; a trouble of the database that may pass is no reason to undo the run.
+                    raise Raised(Recoverable(str(error)) if error.transient else error) from error
+            else:
+                owner.seq += 1
+            if attempt.recorded is not None:
+                attempt.recorded()
 
     def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
         timeout = attempt.policy.timeout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random as random_module
 import uuid as uuid_module
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from aft.codec import ValueCodec
 from aft.errors import DefinitionError
 from aft.ids import RunId
 
@@ -41,7 +42,10 @@ class FlowContext(Protocol):
     def uuid(self) -> uuid_module.UUID: ...
     def random(self) -> random_module.Random: ...
     def savepoint(self, name: str) -> AbstractContextManager[None]: ...
-    def call(self, activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def signal_codec(self, name: str, annotation: Any) -> ValueCodec: ...
+    def call(self, call: Any) -> Any: ...
+    def awaited(self, call: Any) -> Generator[Any, Any, Any]: ...
+    def parallel(self, calls: Sequence[Any], most: int | None) -> Any: ...
 
 
 @dataclass(slots=True)

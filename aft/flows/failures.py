@@ -77,6 +77,7 @@ def describe(
         declared=policy.answer(error),
         status=knowledge.http_status(error),
         after=_after(error, at),
+        signal=error.on_signal if isinstance(error, Recoverable) else None,
         ladder=json.dumps(ladder.encode()),
         raised_at=at,
         verdict=verdict,
@@ -121,7 +122,9 @@ def rebuild(fault: Fault) -> Exception:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """The fault that an exception was rebuilt from, if it was."""
+    """The fault that an exception was rebuilt from, if it was; of a group, the first that has one."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((fault for one in error.exceptions if (fault := fault_of(one)) is not None), None)
     fault = getattr(error, "fault", None)
     return fault if isinstance(fault, Fault) else None
 

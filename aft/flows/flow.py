@@ -1,24 +1,30 @@
-"""Flows: plain Python functions whose activities are recorded, so that they can be replayed and go on."""
+"""Flows: plain Python functions whose activities are recorded, so that they can be replayed and go on.
+
+Called inside another flow's run, a flow is a run of its own: a child.
+"""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
+from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
 from aft.errors import DefinitionError
 from aft.flows import context
 from aft.flows import options as checks
+from aft.flows.calls import Call
 from aft.flows.declaring import check_function, check_name
 from aft.flows.options import Duration
 from aft.flows.registry import declared as registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,16 @@ class Options:
 
 
 class Flow(Generic[P, R]):
-    """A flow at one version. Called directly, outside a run, it is its plain function."""
+    """A flow at one version. Called directly, outside a run, it is its plain function; inside one, a child."""
 
     def __init__(
-        self, fn: Callable[P, R], *, name: str | None = None, version: int = 1, options: Options | None = None
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str | None = None,
+        version: int = 1,
+        options: Options | None = None,
+        signals: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
         self.name = check_name("a flow", name or fn.__name__)
@@ -46,6 +58,8 @@ class Flow(Generic[P, R]):
             raise DefinitionError(f"flow {self.name!r}: version={version!r} must be a whole number from 1 on")
         self.version = version
         self.run_options = options or Options()
+        #: The signals that it waits for, with the types of their values; empty: not declared.
+        self.signals = dict(signals or {})
         self.is_async = inspect.iscoroutinefunction(fn)
         functools.update_wrapper(self, fn)
 
@@ -62,6 +76,8 @@ class Flow(Generic[P, R]):
     def check(self) -> None:
         """Raise DefinitionError if its annotations cannot be stored."""
         _ = self.arguments, self.result
+        for annotation in self.signals.values():
+            value_codec(annotation)
 
     def options(
         self,
@@ -85,15 +101,21 @@ class Flow(Generic[P, R]):
             expected=checks.check_duration(of, "expected", expected),
             resources=checks.check_resources(of, resources),
         )
-        return Flow(self.fn, name=self.name, version=self.version, options=said)
+        return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if context.flow_context() is not None:
-            raise DefinitionError(
-                f"flow {self.name!r} was called inside a run; child flows are not supported yet. "
-                "Make what both share a plain function, or start it as a run of its own from an activity"
-            )
-        return self.fn(*args, **kwargs)
+        flow = context.flow_context()
+        if flow is None:
+            return self.fn(*args, **kwargs)
+        return cast(R, flow.call(Call(self, args, kwargs)))
+
+    @overload
+    def call(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+    @overload
+    def call(self: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
+        """Make a child that is not started yet; give it to ``aft.parallel``, or await it in an async flow."""
+        return Call(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<flow {self.name!r} version {self.version}>"
@@ -102,13 +124,35 @@ class Flow(Generic[P, R]):
 @overload
 def flow(fn: Callable[P, R], /) -> Flow[P, R]: ...
 @overload
-def flow(*, name: str | None = None, version: int = 1) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
-def flow(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, version: int = 1) -> Any:
-    """Make a function a flow. Its activities are durable, in whatever way plain Python strings them together."""
+def flow(
+    *, name: str | None = None, version: int = 1, signals: Mapping[str, Any] | None = None
+) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
+def flow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    signals: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make a function a flow. Its activities are durable, in whatever way plain Python strings them together.
+
+    ``signals`` are the names of the signals that it waits for, with the types of their values: then a signal with
+    another name, or a value of another type, is refused where it is sent.
+    """
 
     def declare(target: Callable[..., Any]) -> Flow[Any, Any]:
-        made: Flow[Any, Any] = Flow(check_function("flow", target), name=name, version=version)
+        made: Flow[Any, Any] = Flow(check_function("flow", target), name=name, version=version, signals=signals)
         registry.add_flow(made)
         return made
 
     return declare if fn is None else declare(fn)
+
+
+def declared_signal(flow_name: str, declared: Mapping[str, Any], name: str) -> ValueCodec:
+    """The codec of a signal that a flow declares; raises DefinitionError if it declares no such one."""
+    if name not in declared:
+        near = difflib.get_close_matches(name, declared, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it declares {', '.join(map(repr, declared))}"
+        raise DefinitionError(f"flow {flow_name!r} waits for no signal {name!r}; {hint}")
+    return value_codec(declared[name])

@@ -1,19 +1,100 @@
-"""How a run leaves the flow's code.
+"""How a run leaves the flow's code, and why it cannot go on.
 
 Leaving is not an error, so it derives from ``BaseException``: a user's ``except Exception`` does not swallow it. While
 a run is leaving, every aft call raises it again; a plain ``finally`` in flow code runs each time the run leaves.
+
+A step that cannot go on now is *blocked*, by one of the things below. Nothing is let go because of one: other branches
+of the run may be at work. When none is any more, the runner lets go of the run, in one transaction for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-class Leave(BaseException):
-    """Raised through flow code when the run leaves this process.
+from aft.fault import Fault
+from aft.runs.inbox import Letter
+from aft.runs.states import Status
+from aft.runs.waits import Wait
 
-    What had to be written is written; ``lost`` is what kept it from being so.
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It raised, and nobody has decided about that yet; ``replaces`` are the faults whose place the new one takes.
+
+    ``written``: the fault has its row already. ``status`` is what it makes of the run, None: no change.
     """
 
-    def __init__(self, why: str, *, lost: BaseException | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        self.lost = lost
+    fault: Fault
+    status: Status | None
+    replaces: tuple[str, ...] = ()
+    written: bool = False
+    #: Signals that its last try had waited for.
+    letters: tuple[Letter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InLadder:
+    """It failed, and its next try is not due yet."""
+
+    fault: Fault
+    status: Status | None
+
+
+@dataclass(frozen=True, slots=True)
+class Awaits:
+    """It waits for a signal, a moment or a child."""
+
+    wait: Wait
+    status: Status | None = Status.WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class Parks:
+    """A person has to look at it."""
+
+    reason: str
+    fault: Fault
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GivesBack:
+    """It could go on, but not here; ``doubt``: an earlier owner may have begun its next step."""
+
+    why: str
+    doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspends:
+    """A person asked it to stop."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Something could not be written, or a defect of aft: the run is no longer ours, or will soon not be."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class HasMail:
+    """A person asks for something: the run begins anew with that."""
+
+
+Block = Failed | InLadder | Awaits | Parks | GivesBack | Suspends | HasMail | Lost
+
+
+class NewMail(Exception):
+    """Raised when something has come into the run's inbox since it was read: it has to be read before letting go."""
+
+
+class Leave(BaseException):
+    """Raised through flow code when the run leaves this process; ``blocks`` say why."""
+
+    def __init__(self, *blocks: Block) -> None:
+        super().__init__(blocks)
+        self.blocks: Sequence[Block] = blocks

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -68,30 +70,69 @@ async def _contain(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None
 
 
 class FlowLoop(asyncio.AbstractEventLoop):
-    """The loop that an async flow finds itself on. It knows activities only; whatever else is awaited is refused.
+    """The loop that an async flow runs on: tasks and futures, and no way to the world outside.
 
-    Without it, ``asyncio.sleep`` and its like would raise "no running event loop", which says nothing to a person.
+    It has neither a clock nor sockets: what its tasks await are steps of the run, whose outcomes are handed to them in
+    the order in which they were recorded. So they take the same way each time. Whatever else is awaited is refused.
     """
+
+    def __init__(self, context_of: Callable[[], contextvars.Context]) -> None:
+        self._context_of = context_of
+        self._ready: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def run_ready(self) -> None:
+        """Run what can run, until everything awaits something."""
+        while self._ready:
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def call_soon(  # type: ignore[override]  # what it is called with is asyncio's affair
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        """Begin a branch: the steps in it are numbered under a number of its own."""
+        kwargs.pop("context", None)
+        task = asyncio.Task(coro, loop=self, context=self._context_of(), name=kwargs.get("name"))
+        self.tasks.append(task)
+        return task
+
+    def run_main(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin with the flow itself."""
+        return asyncio.Task(coroutine, loop=self)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A task failed and nobody looked: the flow did not care."""
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise foreign_awaitable("something of asyncio")
 
-    create_future = call_soon = call_later = call_at = time = _refuse  # type: ignore[assignment]
+    call_later = call_at = time = _refuse  # type: ignore[assignment]
     call_soon_threadsafe = run_in_executor = getaddrinfo = create_connection = _refuse  # type: ignore[assignment]
-
-    def create_task(self, coro: Any, **kwargs: Any) -> NoReturn:
-        coro.close()  # it was made for this task; unclosed, Python warns that nobody awaited it
-        self._refuse()
-
-    def get_debug(self) -> bool:
-        return False
 
 
 def foreign_awaitable(what: str) -> DefinitionError:
     """The error for awaiting anything but an activity in a flow."""
     return DefinitionError(
-        f"an async flow awaited {what}; it may await activities only, one at a time, because a replay must see the "
-        "same outcomes in the same order: do this inside an activity"
+        f"an async flow awaited {what}; it may await activities only, and aft.sleep, aft.wait_for and child flows, "
+        "because a replay must see the same outcomes in the same order: do this inside an activity"
     )
 
 

@@ -1,10 +1,13 @@
 """Reading a journal back: which outcomes are recorded, and does the code still ask for them?
 
 The flow's code asks step by step. A recorded outcome is handed out once, if its kind and name are those of the step
-that asks. Anything else means that code and journal have parted: :class:`Diverged` tells which step.
+that asks. Anything else means that code and journal have parted: ``ReplayDiverged`` tells which step. Branches ask side
+by side: outcomes of the others may be left when one of them asks for what is new.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from aft.errors import ReplayDiverged
 from aft.ids import StepPath
@@ -17,11 +20,14 @@ class Replay:
     def __init__(self, entries: list[Entry]) -> None:
         self._left = {entry.path: entry for entry in entries}
 
-    def take(self, path: StepPath, kind: EntryKind, name: str) -> Entry | None:
-        """Hand out the outcome of a step; None if it has none yet, which only the newest step may have."""
+    def take(self, path: StepPath, kind: EntryKind, name: str, beside: Container[str] = ()) -> Entry | None:
+        """Hand out the outcome of a step; None if it has none yet, which only the newest steps may have.
+
+        ``beside`` are steps that were asked for, too, and whose outcomes may be handed out later.
+        """
         entry = self._left.pop(path, None)
         if entry is None:
-            self.check_spent(f"the code now calls {kind.value} {name!r} as step {path}")
+            self.check_spent(f"the code now calls {kind.value} {name!r} as step {path}", beside)
             return None
         if (entry.kind, entry.name) != (kind, name):
             raise ReplayDiverged(
@@ -35,10 +41,14 @@ class Replay:
         entry = self._left.get(path)
         return self._left.pop(path) if entry is not None and entry.kind is kind else None
 
-    def check_spent(self, now: str) -> None:
+    def next_of(self, asked: Container[str]) -> StepPath | None:
+        """The step among these whose outcome was recorded first, of those that are left."""
+        return next((path for path in self._left if path in asked), None)
+
+    def check_spent(self, now: str, beside: Container[str] = ()) -> None:
         """Raise ReplayDiverged if the journal has outcomes that the code did not ask for."""
-        if self._left:
-            entry = next(iter(self._left.values()))
+        entry = next((entry for entry in self._left.values() if entry.path not in beside), None)
+        if entry is not None:
             raise ReplayDiverged(
                 f"{now}, but the journal goes on with step {entry.path}, {entry.kind.value} {entry.name!r}; "
                 "bring back code that matches, then retry"

@@ -9,26 +9,26 @@ the next owner replays and goes on.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from sqlalchemy import Connection
 
 from aft.compensation import stack
-from aft.compensation.stack import FrameState
 from aft.errors import StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
+from aft.flows.attempt import Performer
 from aft.flows.execution import Execution, must_park
 from aft.flows.failures import Place
-from aft.flows.leaving import Leave
+from aft.flows.leaving import Leave, NewMail, Parks
+from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.flows.unwind import unwind
 from aft.runs import faults, inbox, journal
-from aft.runs.inbox import Letter, Verb
+from aft.runs.inbox import MAIL
 from aft.runs.journal import Entry
-from aft.runs.owner import NO_PROGRESS, Fenced, Owner
+from aft.runs.owner import Fenced, Owner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.telemetry import RunReleased
@@ -40,24 +40,33 @@ class Runner:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
-    def run(self, row: RunRow, *, fresh: bool = False) -> list[threading.Thread]:
+    def run(self, row: RunRow, *, fresh: bool = False, wake: str | None = None) -> list[threading.Thread]:
         """Execute an owned run; ``fresh`` if it was just made, so that there is nothing to read.
 
-        Returns the threads of attempts that were given up and have not returned: they still hold resources.
+        ``wake`` is the fault or order that called us. Returns the threads of attempts that were given up and have not
+        returned: they still hold resources.
         """
         owner = Owner(self._tools.store, self._tools.lease, row)
-        stepper = Stepper(self._tools, owner)
-        try:
-            entries = [] if fresh else self._load(stepper)
-            self._carry_out(stepper, entries)
-        except Leave as leave:
-            if leave.lost is not None:
-                self._lost(owner, leave.lost)
-        except (Fenced, StoreError) as error:
-            self._lost(owner, error)
-        return stepper.performer.abandoned
+        performer = Performer(self._tools.loop, self._tools.clock)
+        while not self._pass(Stepper(self._tools, owner, performer, wake), fresh):
+            fresh = False  # something has come for the run that changes its way
+        return performer.abandoned
 
-    def _lost(self, owner: Owner, error: BaseException) -> None:
+    def _pass(self, stepper: Stepper, fresh: bool) -> bool:
+        """Go through the run once; False: it has to be read again, because something has come for it."""
+        owner = stepper.owner
+        try:
+            try:
+                self._carry_out(stepper, [] if fresh else self._load(stepper))
+            except Leave as leave:
+                writing.let_go(self._tools, owner, leave.blocks)
+        except NewMail:
+            return False
+        except Exception as error:
+            self._lost(owner, error)
+        return True
+
+    def _lost(self, owner: Owner, error: Exception) -> None:
         """Something could not be written: if it never can be, a person must see it; else lease and sweeper act."""
         tools, row = self._tools, owner.run
         if not isinstance(error, Fenced | StoreError):
@@ -67,31 +76,37 @@ class Runner:
             state = FaultState.PARKED
             fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=state)
             try:
-                writing.park(tools, owner, f"aft could not write: {error}", fault)
+                writing.let_go(tools, owner, [Parks(f"aft could not write: {error}", fault)])
                 return
-            except (Fenced, StoreError) as another:
+            except (Fenced, StoreError, NewMail) as another:
                 error = another
         tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=str(error)))
 
     def _load(self, stepper: Stepper) -> list[Entry]:
         """Read what is recorded; only after the claim has committed, or it could be a stale owner's world."""
         owner = stepper.owner
+        seen = owner.inbox_seq
         entries, live, armed, letters = owner.read(
             lambda connection: (
                 journal.load(connection, owner.run_id),
                 faults.live_of_run(connection, owner.run_id),
                 stack.armed(connection, owner.run_id),
-                inbox.unread(connection, owner.run_id) if owner.inbox_seq else [],
+                inbox.unread(connection, owner.run_id) if seen else [],
             )
         )
-        stepper.remember(live, armed)
-        if letters:
-            self._obey(stepper, letters, live)
+        stepper.standing.remember(live, armed)
+        stepper.mailbox.fill(letters)
+        owner.read_to = max([seen, *(letter.seq for letter in letters)])
+        orders = [letter for letter in letters if letter.verb not in MAIL]
+        if orders:
+            Obedience(self._tools, stepper).obey(orders, live)
         return entries
 
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
         row = stepper.owner.run
-        if row.ended_as is not None:
+        if row.status is Status.CANCELLED and row.ended_as is None:
+            writing.end(self._tools, stepper.owner, Status.CANCELLED, settles=stepper.standing.live_faults())
+        elif row.ended_as is not None:
             self._settle_late(stepper)
         elif row.status is Status.COMPENSATING:
             self._unwind(stepper)
@@ -103,9 +118,9 @@ class Runner:
         owner = stepper.owner
         unwind(stepper, None, None, late=True)
         if owner.run.ended_as is Status.COMPENSATED and self._any_skipped(owner):
-            writing.end(self._tools, owner, Status.FAILED, settles=stepper.live_faults())
+            writing.end(self._tools, owner, Status.FAILED, settles=stepper.standing.live_faults())
         else:
-            writing.release(self._tools, owner, settles=stepper.live_faults())
+            writing.release(self._tools, owner, settles=stepper.standing.live_faults())
 
     # Forward ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +140,7 @@ class Runner:
             execution.check_leaving()
             self._failed(stepper, execution, failure)
         else:
-            writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.live_faults())
+            writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.standing.live_faults())
 
     def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
         """An exception left the flow's code: park for its mistakes, undo everything for the rest."""
@@ -144,6 +159,7 @@ class Runner:
                 faults.add(connection, self._tools.namespace, fault)
 
         stepper.owner.write(then, status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
+        stepper.owner.change(status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
         stepper.cause = fault
 
     def _flow_fault(self, stepper: Stepper, error: Exception) -> Fault:
@@ -164,35 +180,10 @@ class Runner:
         owner = stepper.owner
         unwind(stepper, stepper.cause or self._cause(owner), None)
         status = Status.FAILED if self._any_skipped(owner) else Status.COMPENSATED
-        writing.end(self._tools, owner, status, settles=stepper.live_faults())
+        writing.end(self._tools, owner, status, settles=stepper.standing.live_faults())
 
     def _any_skipped(self, owner: Owner) -> bool:
         return owner.read(lambda connection: stack.any_skipped(connection, owner.run_id))
 
     def _cause(self, owner: Owner) -> Fault | None:
         return owner.read(lambda connection: faults.get(connection, self._tools.namespace, owner.run.fault_id or ""))
-
-    # By hand ----------------------------------------------------------------------------------------------------
-
-    def _obey(self, stepper: Stepper, letters: list[Letter], live: list[Fault]) -> None:
-        """Do what people asked while the run was parked, in the transaction that marks their letters read."""
-        owner = stepper.owner
-        parked = [fault for fault in live if fault.state is FaultState.PARKED]
-
-        def then(connection: Connection, seq: int) -> None:
-            for letter in letters:
-                _settle_frame(connection, owner, letter)
-            faults.settle(connection, [fault.id for fault in parked], FaultState.RESOLVED)
-            inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
-
-        owner.write(then, **NO_PROGRESS)
-        for fault in parked:
-            stepper.forget(fault)
-
-
-def _settle_frame(connection: Connection, owner: Owner, letter: Letter) -> None:
-    states: dict[Verb, FrameState] = {Verb.SKIP: FrameState.SKIPPED, Verb.DONE: FrameState.DONE}
-    if letter.verb in states:
-        path = str(letter.payload["path"]).removesuffix("/undo")
-        note: Any = letter.payload.get("note")
-        stack.settle_step(connection, owner.run_id, path, states[letter.verb], note)

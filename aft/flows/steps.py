@@ -2,12 +2,17 @@
 
 Both read alike: started, performed, recorded; or failed, described, left to the dispatcher. They differ in what their
 record holds, and in the state that a fault leaves the run in.
+
+Who may run at the same time: the branches of one run, each on a thread of its own. What they write is put in order by
+the owner, what they know of each other is in ``flows.standing``. A branch that fails beside others records its fault at
+once: if the process dies while the others are at work, its failure was counted. The run is let go by nobody here: a
+step that cannot go on raises ``Leave``, and the runner lets go when all have come to rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -21,16 +26,19 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.activity import Activity, compensator_policy, compensator_question
+from aft.flows.asks import Landed
 from aft.flows.attempt import Attempt, Performer, Raised
 from aft.flows.context import Current
 from aft.flows.failures import Place
 from aft.flows.lateness import keep_late
-from aft.flows.leaving import Leave
+from aft.flows.leaving import GivesBack, Leave, Parks
+from aft.flows.mailbox import Mailbox
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
+from aft.flows.standing import Standing
 from aft.flows.tools import Tools
 from aft.ids import StepPath
-from aft.runs import faults, journal
+from aft.runs import journal
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.owner import MOST_SHARED_DEATHS, Owner
 from aft.runs.states import Status
@@ -61,47 +69,16 @@ class Step:
 
 
 class Stepper:
-    """Executes the steps of one run; the run's live faults tell how often each has failed. One thread at a time."""
+    """Executes the steps of one run; the run's live faults tell how often each has failed. Thread-safe."""
 
-    def __init__(self, tools: Tools, owner: Owner) -> None:
+    def __init__(self, tools: Tools, owner: Owner, performer: Performer, wake: str | None = None) -> None:
         self.tools = tools
         self.owner = owner
-        self.performer = Performer(tools.loop, tools.clock)
+        self.performer = performer
+        self.mailbox = Mailbox(owner)
+        self.standing = Standing(owner, self.mailbox, wake)
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
-        self._faults: dict[StepPath, Fault] = {}
-        #: Aborts that this owner came to make good: settled with its next outcome.
-        self._aborts: list[str] = []
-        self._armed: set[str] = set()
-        #: Whether an earlier owner may have begun the first new step, and nobody saw what came of it.
-        self._unseen = False
-
-    def remember(self, live: list[Fault], armed: set[str]) -> None:
-        """Take over what earlier owners left: faults that are not settled, and armed frames."""
-        self._faults = {fault.path: fault for fault in live if fault.path is not None}
-        self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
-        self._armed = armed
-        # A run that was parked counts, too: whatever it had come from was settled when it was parked.
-        self._unseen = bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
-
-    def final_fault(self, path: StepPath) -> Fault | None:
-        """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
-        fault = self._faults.get(path)
-        return fault if fault is not None and fault.state is FaultState.FINAL else None
-
-    def is_armed(self, path: StepPath) -> bool:
-        """Tell whether a step was started and its frame is still armed."""
-        return path in self._armed
-
-    def live_faults(self) -> list[str]:
-        """The faults that are neither settled nor final: the run has gone past them, or will be asked about anew."""
-        waiting = [fault.id for fault in self._faults.values() if fault.state is FaultState.WAITING]
-        return [*self._aborts, *waiting]
-
-    def forget(self, fault: Fault) -> None:
-        """Let a step begin anew, as a person asked."""
-        if fault.path is not None:
-            self._faults.pop(fault.path, None)
 
     def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
@@ -117,23 +94,38 @@ class Stepper:
             (was_solitary and not self.owner.solitary, "it got on, and need not be executed alone any more"),
         ):
             if asked:
-                writing.hand_back(self.tools, self.owner, why, doubt=self._unseen and not self._aborts)
-                raise Leave(why)
+                raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
+        self.mailbox.look()
 
     # Forward ----------------------------------------------------------------------------------------------------
 
-    def execute(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Entry:
-        """Execute an activity and return its recorded outcome, or leave with a fault."""
+    def execute(
+        self,
+        activity: Activity[Any, Any],
+        path: StepPath,
+        scope: str,
+        args: str,
+        landed: Landed | None = None,
+    ) -> Entry:
+        """Execute an activity and return its recorded outcome, or leave with a fault.
+
+        ``landed`` hears of the outcome when it is committed, before that of any other step is.
+        """
         self.check_may_go_on()
-        doubtful = self._is_doubtful(path)
+        self.standing.check_ladder(path, Status.RECOVERING)
+        doubtful = self.standing.is_doubtful(path)
         self._arm(activity, path, scope, args)
         recorded: list[Entry] = []
         started = self.tools.clock.ticks()
 
         def record(value: Any) -> Callable[[Connection, int], None]:
             entry = self._entry(activity, path, scope, args, activity.result.encode(value, "result"))
-            recorded[:] = [entry]
-            return lambda connection, seq: self._record(connection, seq, activity, entry)
+
+            def write(connection: Connection, seq: int) -> None:
+                recorded[:] = [replace(entry, seq=seq)]
+                self._record(connection, seq, activity, entry)
+
+            return write
 
         positional, named = activity.arguments.call_arguments(activity.arguments.decode(args))
         step = Step(
@@ -149,7 +141,7 @@ class Stepper:
             doubtful=doubtful,
         )
         late = partial(keep_late, self.tools, self.owner, activity, path, scope, self.key(path), args)
-        self._perform(step, record, late)
+        self._perform(step, record, late, None if landed is None else lambda: landed(recorded[0]))
         self.tools.telemetry.emit(
             ActivityRecorded(
                 run=self.owner.run_id,
@@ -163,7 +155,13 @@ class Stepper:
         return recorded[0]
 
     def record_failure(
-        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, fault: Fault
+        self,
+        activity: Activity[Any, Any],
+        path: StepPath,
+        scope: str,
+        args: str,
+        fault: Fault,
+        landed: Landed | None = None,
     ) -> Entry:
         """Journal that a step failed for good; from now on a replay raises it at its call site."""
         entry = Entry(
@@ -178,18 +176,31 @@ class Stepper:
             fault_id=fault.id,
             key_generation=self.owner.run.key_generation,
         )
-        self.owner.write(lambda connection, seq: self._append(connection, seq, entry))
-        return entry
+        return self.record(entry, landed=landed)
+
+    def record(
+        self, entry: Entry, then: Callable[[Connection, int], None] | None = None, landed: Landed | None = None
+    ) -> Entry:
+        """Journal an outcome, and do ``then`` in the same transaction; returns it with its place in the order."""
+        recorded: list[Entry] = []
+
+        def write(connection: Connection, seq: int) -> None:
+            recorded[:] = [replace(entry, seq=seq)]
+            self._append(connection, seq, entry)
+            if then is not None:
+                then(connection, seq)
+
+        self.owner.write(write, None if landed is None else lambda: landed(recorded[0]))
+        return recorded[0]
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:
         """Journal that a savepoint's frames were unwound."""
-        entry = Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, self.tools.clock.now())
-        self.owner.write(lambda connection, seq: self._append(connection, seq, entry))
+        self.record(Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, self.tools.clock.now()))
 
     def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
         """Push the frame of an activity whose undo is owed once it was started, with a commit of its own."""
         undo = activity.compensator
-        if undo is None or not activity.arms or path in self._armed:
+        if undo is None or not activity.arms or path in self.standing.armed:
             return
         self.owner.write(
             lambda connection, seq: stack.push(
@@ -206,7 +217,7 @@ class Stepper:
                 args=args,
             )
         )
-        self._armed.add(path)
+        self.standing.armed.add(path)
 
     def _entry(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str) -> Entry:
         return Entry(
@@ -216,7 +227,7 @@ class Stepper:
             name=activity.name,
             outcome=Outcome.OK,
             recorded_at=self.tools.clock.now(),
-            attempts=self._failures(path) + 1,
+            attempts=self.standing.failures(path) + 1,
             args=args,
             value=value,
             key_generation=self.owner.run.key_generation,
@@ -227,7 +238,7 @@ class Stepper:
         undo = activity.compensator
         if undo is None:
             return
-        if entry.path in self._armed:
+        if entry.path in self.standing.armed:
             stack.complete(connection, self.owner.run_id, entry.path, seq)
             return
         stack.push(
@@ -245,7 +256,7 @@ class Stepper:
     def _append(self, connection: Connection, seq: int, entry: Entry) -> None:
         journal.append(connection, self.owner.run_id, self.owner.epoch, seq, entry)
         state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
-        self._settle(connection, entry.path, state)
+        self.standing.settle(connection, entry.path, state)
 
     # Backward ---------------------------------------------------------------------------------------------------
 
@@ -260,6 +271,7 @@ class Stepper:
         """Run a frame's compensator and take the frame off, or leave with a fault; ``status`` is the run's then."""
         self.check_may_go_on()
         path = StepPath(f"{frame.path}/undo")
+        self.standing.check_ladder(path, status)
         offered = activity.arguments.decode(frame.args or "{}")
         offered["result"] = UNKNOWN if frame.value is None else activity.result.decode(frame.value)
         offered["fault"] = cause
@@ -267,8 +279,8 @@ class Stepper:
 
         def settle(connection: Connection, seq: int) -> None:
             stack.settle(connection, self.owner.run_id, frame.seq, FrameState.UNDONE)
-            self._settle(connection, path, FaultState.RESOLVED)
-            self._armed.discard(frame.path)
+            self.standing.settle(connection, path, FaultState.RESOLVED)
+            self.standing.armed.discard(frame.path)
 
         wanted = compensator.arguments(offered)
         policy = compensator_policy(activity, compensator)
@@ -282,11 +294,12 @@ class Stepper:
             wanted,
             status,
             probe=compensator_question(compensator, policy, wanted, self.key(path)),
-            doubtful=self._is_doubtful(path),
+            doubtful=self.standing.is_doubtful(path),
             result_probe=self._question_about(frame, activity) if "result" in wanted else None,
         )
         # One that was given up and returns after all has undone it; the retry does so again under the same key.
-        self._perform(step, lambda value: settle, lambda value: None)
+        with self.standing.branch():
+            self._perform(step, lambda value: settle, lambda value: None)
         self.tools.telemetry.emit(
             FrameCompensated(
                 run=self.owner.run_id, path=frame.path, activity=frame.activity, compensator=frame.compensator
@@ -301,8 +314,10 @@ class Stepper:
 
     # Both -------------------------------------------------------------------------------------------------------
 
-    def _perform(self, step: Step, record: Record, late: Callable[[Any], None]) -> None:
-        failed, immediate = self._failures(step.path), self.tools.immediate_of(step.policy)
+    def _perform(
+        self, step: Step, record: Record, late: Callable[[Any], None], recorded: Callable[[], None] | None = None
+    ) -> None:
+        failed, immediate = self.standing.failures(step.path), self.tools.immediate_of(step.policy)
         current = Current(
             run_id=self.owner.run_id,
             key=self.key(step.path),
@@ -324,6 +339,7 @@ class Stepper:
             kwargs=step.kwargs,
             record=record,
             late=late,
+            recorded=recorded,
             probe=step.probe,
             doubtful=step.doubtful,
             result_probe=step.result_probe,
@@ -337,22 +353,18 @@ class Stepper:
             if step.policy.transactional:
                 self._fail(step, error)
             self._park(step, error)
-        self._faults.pop(step.path, None)
-        self._aborts = []
-        self._unseen = False
-
-    def _is_doubtful(self, path: StepPath) -> bool:
-        """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
-        return self._unseen or path in self._armed or path in self._faults
+        self.standing.passed(step.path)
 
     def _fail(self, step: Step, error: BaseException) -> NoReturn:
         fault = failures.describe(
             error, self._place(step), step.policy, self.tools.ladder_of(step.policy), self.tools.clock.now()
         )
-        before = self._faults.get(step.path)
-        replaces = [*self._aborts, *([before.id] if before is not None else [])]
-        writing.raise_fault(self.tools, self.owner, fault, step.status, replaces)
-        raise Leave(f"{step.name} failed")
+        failed, alone = self.standing.failed(step.path, fault, step.status)
+        if not alone:
+            self.owner.write(lambda connection, seq: writing.write_fault(self.tools, self.owner, connection, failed))
+            writing.tell_raised(self.tools, fault)
+            failed = replace(failed, written=True)
+        raise Leave(failed)
 
     def _park(self, step: Step, error: CodecError) -> NoReturn:
         """Stop where an effect has happened whose result cannot be kept: undoing it may need that result."""
@@ -368,19 +380,9 @@ class Stepper:
             f"{step.kind.value} {step.name!r} (step {step.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        writing.park(self.tools, self.owner, reason, fault, replaces=self.live_faults())
-        raise Leave(reason)
+        raise Leave(Parks(reason, fault, self.standing.replaced(step.path)))
 
     def _place(self, step: Step) -> Place:
-        return Place(self.owner.run_id, self.owner.epoch, step.path, step.kind, step.name, self._failures(step.path))
-
-    def _failures(self, path: StepPath) -> int:
-        fault = self._faults.get(path)
-        return 0 if fault is None else fault.attempt
-
-    def _settle(self, connection: Connection, path: StepPath, state: FaultState) -> None:
-        fault = self._faults.get(path)
-        if fault is not None:
-            faults.settle(connection, [fault.id], state)
-        if self._aborts:
-            faults.settle(connection, self._aborts, FaultState.RESOLVED)
+        return Place(
+            self.owner.run_id, self.owner.epoch, step.path, step.kind, step.name, self.standing.failures(step.path)
+        )

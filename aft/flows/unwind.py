@@ -2,7 +2,8 @@
 
 Strictly one after the other, each taken off in the transaction that records it. A crash leaves the stack from the
 frame that was being undone downward; the next owner begins there. A compensator that fails leaves with a fault of its
-own; the frame stays on top until it is undone, or a person settles it.
+own; the frame stays on top until it is undone, or a person settles it. Children that have not ended are stopped first;
+one that has completed is a frame like any other, and is undone by itself.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from aft.compensation.registry import Compensator
 from aft.compensation.stack import Frame
 from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import failures, writing
+from aft.flows import failures
 from aft.flows.activity import Activity
+from aft.flows.children import Children
 from aft.flows.failures import Place
-from aft.flows.leaving import Leave
+from aft.flows.leaving import Leave, Parks
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
@@ -34,7 +36,14 @@ def unwind(
     late: bool = False,
 ) -> None:
     """Undo what is owed; ``status`` is what a failing compensator makes of the run, None: no change."""
+    children = Children(stepper)
+    if not path and not late:
+        children.stop(scope)
     while (frame := _top(stepper, scope, path, late)) is not None:
+        if frame.child_id is not None:
+            stepper.check_may_go_on()
+            children.undo(frame)
+            continue
         activity, compensator = _resolve(stepper, frame)
         try:
             stepper.undo(frame, activity, compensator, cause, status)
@@ -63,5 +72,4 @@ def _park(stepper: Stepper, frame: Frame, why: str) -> NoReturn:
     fault = failures.describe(
         LookupError(reason), place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED
     )
-    writing.park(tools, owner, reason, fault)
-    raise Leave(reason)
+    raise Leave(Parks(reason, fault))

@@ -269,7 +269,7 @@ class Worker:
     def _execute(self, claimed: list[RunRow], wakes: dict[RunId, str], slots: int = 1) -> None:
         for row in claimed:
             try:
-                self._pool.submit(self._run, row, slots)
+                self._pool.submit(self._run, row, slots, wakes.get(row.id))
             except RuntimeError:
                 # No thread can be started. Nobody executes it: it is an orphan, and rescued as one.
                 logger.exception("run cannot be executed: run=%s", row.id)
@@ -279,10 +279,10 @@ class Worker:
             wake = wakes.get(row.id, "due")
             self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
 
-    def _run(self, row: RunRow, slots: int) -> None:
+    def _run(self, row: RunRow, slots: int, wake: str | None) -> None:
         abandoned: list[threading.Thread] = []
         try:
-            abandoned = self._runner.run(row)
+            abandoned = self._runner.run(row, wake=wake)
         except Exception as error:
             # The edge of a thread. A defect of aft must not take the slot with it; the run is rescued as an orphan.
             logger.exception("run failed inside aft: run=%s", row.id)

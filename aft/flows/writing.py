@@ -1,51 +1,194 @@
-"""What a run's owner writes: each a single guarded transaction, each leaving the run in a state somebody picks up.
+"""What a run's owner writes when it lets go of the run: each a single guarded transaction, picked up by somebody.
 
 ==================  ==================================================  ===========================================
-write               leaves behind                                       who goes on
+the run             leaves behind                                       who goes on
 ==================  ==================================================  ===========================================
-``raise_fault``     fault ``open``, no owner, message in the outbox     the dispatcher; the sweeper if that is lost
-``hand_back``       no owner, an order to go on, message in the outbox  any worker; the sweeper if that is lost
-``park``            ``parked`` with its reason, no owner                a person
-``end``             a terminal state, no owner                          nobody
+failed              fault ``open``, no owner, message in the outbox     the dispatcher; the sweeper if that is lost
+is in its ladder    no owner, due when the next try is                  whoever the ladder's message wakes; the timer
+waits               no owner, ``waits`` in its row, due if bounded      whoever sends what it awaits; the timer
+is given back       no owner, an order to go on, message in the outbox  any worker; the sweeper if that is lost
+parks, suspends     its reason, no owner                                a person
+ends                a terminal state, no owner                          nobody; its parent is told
 ==================  ==================================================  ===========================================
+
+Branches of one run may each be somewhere else: then it is all of that at once, and goes on with whatever comes first.
+Nothing is let go while the inbox holds what was not read: whoever sent it saw an owner, and did not wake the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection
 
 from aft import names
 from aft.envelope import Kind, Message
 from aft.fault import Fault, FaultState
+from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, InLadder, Lost, NewMail, Parks, Suspends
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
-from aft.runs import faults
+from aft.runs import families, faults, inbox, waits
 from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.rescue import make_abort
 from aft.runs.states import Status
+from aft.runs.waits import WaitKind
 from aft.store import outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
-from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased
+from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWaits
 
 _NO_OWNER = {"worker_id": None, "wake_id": None, "due_at": None, "sweep_at": None}
 
 
-def raise_fault(tools: Tools, owner: Owner, fault: Fault, status: Status | None, replaces: Iterable[str]) -> None:
-    """Record a fault and let the run go; the fault queue hears of it. ``status`` None: it stays as it is."""
-    message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, fault.raised_at)
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Why all branches of a run cannot go on, sorted."""
+
+    failed: list[Failed]
+    in_ladder: list[InLadder]
+    awaits: list[Awaits]
+    parks: Parks | None
+    suspends: Suspends | None
+    gives_back: GivesBack | None
+
+    @property
+    def status(self) -> Status | None:
+        """The state that the run is left in; None: as it is."""
+        if self.parks is not None:
+            return Status.PARKED
+        if self.suspends is not None:
+            return Status.SUSPENDED
+        blocks: list[Failed | InLadder | Awaits] = [*self.failed, *self.in_ladder, *self.awaits]
+        given = {block.status for block in blocks}
+        return next((status for status in (Status.RECOVERING, Status.WAITING) if status in given), None)
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether only a person makes it go on."""
+        return self.parks is not None or self.suspends is not None
+
+    def due(self, grace: timedelta) -> tuple[datetime | None, datetime | None]:
+        """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
+        tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
+        limits = [block.wait.until for block in self.awaits if block.wait.until is not None]
+        due = [*(fault.due_at for fault in tries if fault.due_at), *limits]
+        sweep = [*(fault.due_at + (grace if fault.queue else timedelta(0)) for fault in tries if fault.due_at), *limits]
+        return min(due, default=None), min(sweep, default=None)
+
+
+def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block]) -> None:
+    """Let the run go for all that keeps it from going on; raises NewMail if something came that was not read."""
+    found = _sort(list(blocks))
+    order = OrderId(new_id())
     written: list[OutboxRow] = []
 
     def then(connection: Connection, seq: int) -> None:
-        faults.settle(connection, replaces, FaultState.TRIED)
-        faults.add(connection, tools.namespace, fault)
-        written[:] = _announce(tools, connection, names.faults(tools.namespace), message)
+        if owner.inbox_seq > owner.read_to:
+            raise NewMail
+        messages = [_raise(tools, owner, connection, block) for block in found.failed]
+        if found.parks is not None:
+            _park(tools, connection, found.parks)
+        if found.gives_back is not None and not found.is_stop:
+            _doubt(tools, owner, connection, found.gives_back)
+            message = Message.about_order(owner.run_id, order, tools.clock.now())
+            messages.append((names.resume(tools.namespace), message))
+        written[:] = _announce(tools, connection, messages)
 
-    changes = {} if status is None else {"status": status}
-    owner.write(then, **_NO_OWNER, **changes)
+    owner.write(then, **_changes(tools, owner, found, order))
+    _tell(tools, owner, found)
+    _send(tools, written)
+
+
+def _sort(blocks: list[Block]) -> Departure:
+    def all_of(kind: type[Any]) -> list[Any]:
+        return [block for block in blocks if isinstance(block, kind)]
+
+    def one_of(kind: type[Any]) -> Any:
+        return next(iter(all_of(kind)), None)
+
+    if lost := one_of(Lost):
+        raise lost.error
+    if one_of(HasMail):
+        raise NewMail
+    return Departure(
+        all_of(Failed), all_of(InLadder), all_of(Awaits), one_of(Parks), one_of(Suspends), one_of(GivesBack)
+    )
+
+
+def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(_NO_OWNER)
+    if found.status is not None:
+        changes["status"] = found.status
+    if found.is_stop:
+        changes["reason"] = found.parks.reason if found.parks else found.suspends.why if found.suspends else None
+        return changes
+    if found.awaits or owner.run.waits:
+        # A failed step that waits for a signal still does.
+        kept = {block.fault.path: block.fault.signal for block in found.in_ladder if block.fault.signal}
+        faulted = [wait for wait in owner.run.waits if wait.kind is WaitKind.FAULT and wait.path in kept]
+        changes["waits"] = waits.encode([*(block.wait for block in found.awaits), *faulted])
+    if found.gives_back is not None:
+        # Solitary ones are taken by time, not by message.
+        grace = 0.0 if owner.solitary else tools.grace.total_seconds()
+        changes |= {"wake_id": order, "due_at": now(), "sweep_at": later(grace)}
+    elif found.awaits or found.in_ladder:
+        due, sweep = found.due(tools.grace)
+        changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
+    if found.gives_back is not None and not found.failed:
+        changes |= NO_PROGRESS
+    return changes
+
+
+def _raise(tools: Tools, owner: Owner, connection: Connection, block: Failed) -> tuple[str, Message]:
+    fault = block.fault
+    if block.written:
+        faults.renew(connection, fault.id, owner.epoch)
+    else:
+        write_fault(tools, owner, connection, block)
+    return names.faults(tools.namespace), Message.about_fault(Kind.FAULT, fault.run_id, fault.id, fault.raised_at)
+
+
+def write_fault(tools: Tools, owner: Owner, connection: Connection, block: Failed) -> None:
+    """Record a fault, in the place of those before it."""
+    faults.settle(connection, block.replaces, FaultState.TRIED)
+    faults.add(connection, tools.namespace, block.fault)
+    if block.letters:
+        inbox.mark_read(connection, owner.run_id, owner.epoch, block.letters)
+
+
+def _park(tools: Tools, connection: Connection, block: Parks) -> None:
+    if block.replaces:
+        faults.settle(connection, block.replaces, FaultState.TRIED)
+    faults.add(connection, tools.namespace, block.fault)
+
+
+def _doubt(tools: Tools, owner: Owner, connection: Connection, block: GivesBack) -> None:
+    if block.doubt:
+        told = "what its next step has come to is not known"
+        abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
+        faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
+
+
+def _tell(tools: Tools, owner: Owner, found: Departure) -> None:
+    run = owner.run
+    for block in found.failed:
+        if not block.written:
+            tell_raised(tools, block.fault)
+    if found.parks is not None:
+        tools.telemetry.emit(RunParked(run=run.id, reason=found.parks.reason))
+    elif found.suspends is not None or found.gives_back is not None:
+        why = found.suspends.why if found.suspends else found.gives_back.why if found.gives_back else ""
+        tools.telemetry.emit(RunReleased(run=run.id, flow=run.flow, why=why))
+    elif found.awaits:
+        what = ", ".join(str(block.wait) for block in found.awaits)
+        tools.telemetry.emit(RunWaits(run=run.id, flow=run.flow, what=what))
+
+
+def tell_raised(tools: Tools, fault: Fault) -> None:
+    """Tell of a fault that was recorded."""
     tools.telemetry.emit(
         FaultRaised(
             run=fault.run_id,
@@ -57,48 +200,17 @@ def raise_fault(tools: Tools, owner: Owner, fault: Fault, status: Status | None,
             attempt=fault.attempt,
         )
     )
-    _send(tools, written)
-
-
-def hand_back(tools: Tools, owner: Owner, why: str, *, doubt: bool = False) -> None:
-    """Give the run to whoever is free, as it is; nothing is counted, neither against it nor for it.
-
-    ``doubt``: an earlier owner may have begun its next step, and nothing else says so any more.
-    """
-    order = OrderId(new_id())
-    message = Message.about_order(owner.run_id, order, tools.clock.now())
-    written: list[OutboxRow] = []
-
-    def then(connection: Connection, seq: int) -> None:
-        if doubt:
-            told = "what its next step has come to is not known"
-            abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
-            faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
-        written[:] = _announce(tools, connection, names.resume(tools.namespace), message)
-
-    # Solitary ones are taken by time, not by message.
-    grace = 0.0 if owner.solitary else tools.grace.total_seconds()
-    owner.write(then, worker_id=None, wake_id=order, due_at=now(), sweep_at=later(grace), **NO_PROGRESS)
-    tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why=why))
-    _send(tools, written)
-
-
-def park(tools: Tools, owner: Owner, reason: str, fault: Fault, replaces: Sequence[str] = ()) -> None:
-    """Stop the run until a person has looked at it."""
-
-    def then(connection: Connection, seq: int) -> None:
-        if replaces:
-            faults.settle(connection, replaces, FaultState.TRIED)
-        faults.add(connection, tools.namespace, fault)
-
-    owner.write(then, status=Status.PARKED, reason=reason, **_NO_OWNER)
-    tools.telemetry.emit(RunParked(run=owner.run_id, reason=reason))
 
 
 def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, settles: Sequence[str] = ()) -> None:
     """Bring the run to its end; faults that still stand are settled by it."""
-    changes = {} if result is None else {"result": result}
-    owner.write(_settling(settles), status=status, ended_as=status.value, ended_at=now(), **_NO_OWNER, **changes)
+    changes: dict[str, Any] = {} if result is None else {"result": result}
+
+    def then(connection: Connection, seq: int) -> None:
+        _settling(settles)(connection, seq)
+        families.tell_parent(connection, owner.run, tools.clock.now(), tools.grace)
+
+    owner.write(then, status=status, ended_as=status.value, ended_at=now(), waits=None, **_NO_OWNER, **changes)
     tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
 
 
@@ -116,11 +228,13 @@ def _settling(settles: Sequence[str]) -> Callable[[Connection, int], None]:
     return then
 
 
-def _announce(tools: Tools, connection: Connection, queue: str, message: Message) -> list[OutboxRow]:
+def _announce(tools: Tools, connection: Connection, messages: Sequence[tuple[str, Message]]) -> list[OutboxRow]:
     hold = 0.0 if tools.send is None else HOLD
-    return outbox.put(connection, tools.namespace, [(queue, message.encode())], hold=hold)
+    return outbox.put(
+        connection, tools.namespace, [(queue, message.encode()) for queue, message in messages], hold=hold
+    )
 
 
 def _send(tools: Tools, written: list[OutboxRow]) -> None:
-    if tools.send is not None:
+    if written and tools.send is not None:
         tools.send(written)

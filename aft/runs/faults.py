@@ -45,6 +45,7 @@ def add(connection: Connection, namespace: str, fault: Fault) -> None:
             ladder=fault.ladder,
             verdict=fault.verdict,
             resource=fault.resource,
+            signal=fault.signal,
             raised_at=fault.raised_at,
         )
     )
@@ -82,6 +83,7 @@ def from_row(row: Row[Any]) -> Fault:
         decided_at=row.decided_at,
         settled_at=row.settled_at,
         resource=row.resource,
+        signal=row.signal,
     )
 
 
@@ -126,6 +128,11 @@ def listing(connection: Connection, namespace: str, *, state: FaultState | None 
     if state is not None:
         statement = statement.where(faults.c.state == state.value)
     return [from_row(row) for row in connection.execute(statement)]
+
+
+def renew(connection: Connection, fault_id: str, epoch: int) -> None:
+    """Let a fault be decided about that an earlier owner raised; only in a write of the run's owner of this epoch."""
+    connection.execute(update(faults).where(faults.c.id == fault_id).values(epoch=epoch))
 
 
 def settle(connection: Connection, ids: Iterable[str], state: FaultState) -> None:

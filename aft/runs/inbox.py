@@ -1,8 +1,12 @@
 """The run's inbox: what everybody but its owner may write. The owner reads it and acts.
 
 An entry takes its number from ``inbox_seq`` of the run, raised in the same transaction: entries are in one order, and
-the owner's next guarded write tells it that there is something to read. So far only parked runs are asked for
-anything, so whoever claims the run reads it all.
+the owner's next guarded write tells it that there is something to read.
+
+Who may run at the same time: any number of senders, and the run's owner. A sender locks the run's row first and looks
+at it then. If somebody owns the run, that is all: the owner cannot let go of it without seeing the new number, because
+its last write names the number that it has read. If nobody does, and the run awaits what is sent, the sender wakes it
+in the same transaction. A crash leaves both, entry and wake, or neither.
 """
 
 from __future__ import annotations
@@ -24,9 +28,19 @@ from aft.store.tables import inbox
 class Verb(StrEnum):
     """What is asked of a run."""
 
+    SIGNAL = "signal"  #: a value that it awaits, or will
+    CHILD = "child"  #: a child of it has ended
+    CANCEL = "cancel"  #: undo everything, or just stop
+    COMPENSATE = "compensate"  #: undo everything, though it has completed
+    RESUME = "resume"  #: go on after having been suspended
+    SUSPEND = "suspend"  #: stop at the next step
     RETRY = "retry"  #: try again what it was parked for
     SKIP = "skip"  #: let the failed frame go, with a note
     DONE = "done"  #: the failed frame was undone by hand, with a note
+
+
+#: What does not change the way a run takes, only what it finds.
+MAIL = (Verb.SIGNAL, Verb.CHILD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +63,12 @@ def append(
     verb: Verb,
     payload: dict[str, Any],
     actor: str,
+    key: str | None = None,
 ) -> None:
     """Write an entry under a number that was taken in this transaction."""
     connection.execute(
         insert(inbox).values(
+            key=key,
             run_id=run_id,
             seq=seq,
             id=order,
@@ -64,16 +80,22 @@ def append(
     )
 
 
-def unread(connection: Connection, run_id: RunId) -> list[Letter]:
-    """Return what no owner has acted on, in order."""
-    statement = select(inbox).where(inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None)).order_by(inbox.c.seq)
+def unread(connection: Connection, run_id: RunId, after: int = 0) -> list[Letter]:
+    """Return what no owner has acted on, in order; ``after``: only what came later."""
+    statement = (
+        select(inbox)
+        .where(inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after)
+        .order_by(inbox.c.seq)
+    )
     return [
         Letter(row.seq, row.id, Verb(row.kind), json.loads(row.payload), row.actor, row.at)
         for row in connection.execute(statement)
     ]
 
 
-def mark_read(connection: Connection, run_id: RunId, epoch: int, letters: Iterable[Letter]) -> None:
-    """Say that the owner of this epoch has acted; only in the transaction in which it does."""
+def mark_read(
+    connection: Connection, run_id: RunId, epoch: int, letters: Iterable[Letter], note: str | None = None
+) -> None:
+    """Say that the owner of this epoch has acted, or why not; only in the transaction in which it does."""
     statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_([letter.seq for letter in letters]))
-    connection.execute(statement.values(read_epoch=epoch))
+    connection.execute(statement.values(read_epoch=epoch, note=note))

@@ -18,6 +18,11 @@ class EntryKind(StrEnum):
 
     ACTIVITY = "activity"  #: an activity was called
     SAVEPOINT = "savepoint"  #: a savepoint was undone
+    SIGNAL = "signal"  #: a signal was awaited
+    SLEEP = "sleep"  #: a moment was awaited
+    CHILD = "child"  #: a flow was called
+    PATCH = "patch"  #: the code asked whether it runs with a change
+    PIVOT = "pivot"  #: from here on the run only goes forward
 
 
 class Outcome(StrEnum):
@@ -26,6 +31,7 @@ class Outcome(StrEnum):
     OK = "ok"  #: it returned ``value``
     FAILED = "failed"  #: it raised the fault ``fault_id``, for good
     UNDONE = "undone"  #: the frames under it were unwound
+    TIMED_OUT = "timed_out"  #: what it waited for did not come in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Entry:
     value: str | None = None
     fault_id: FaultId | None = None
     key_generation: int = 0
+    #: The owner's write that it came with: its place in the order of completion.
+    seq: int = 0
 
 
 _INSERT = insert(journal)

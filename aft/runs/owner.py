@@ -18,20 +18,23 @@ lease runs out and the sweeper takes the run away from it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, func, select, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
+from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status, sources
 from aft.store import Store
 from aft.store.leases import Lease, is_leased
 from aft.store.moments import now
-from aft.store.tables import runs, workers
+from aft.store.tables import faults, runs, workers
 
 #: Deaths beside others, since it last wrote anything, after which a run is executed alone: it may be what kills them.
 MOST_SHARED_DEATHS = 2
@@ -52,6 +55,8 @@ class LeaseOver(Fenced):
     """Raised when this process may start nothing for a run any more, because its lease is over."""
 
 
+#: States in which a fault's own wake counts; a run that is parked or suspended awaits a person's.
+_CALLABLE = (Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
 _CLAIMED: dict[str, Any] = {
     "epoch": runs.c.epoch + 1,
     "wake_id": None,
@@ -85,7 +90,7 @@ def claim(
     statement = (
         update(runs)
         .where(
-            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)),
+            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)) | _is_called(wakes),
             runs.c.namespace == namespace,
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
@@ -97,6 +102,23 @@ def claim(
         .returning(*COLUMNS)
     )
     return [from_row(row) for row in connection.execute(statement)]
+
+
+def _is_called(wakes: Sequence[Wake]) -> ColumnElement[bool]:
+    """The condition that a run is free, and one of its faults that were decided about names it.
+
+    Several branches of a run may be in their ladders at once; the run's own wake can be that of one only.
+    """
+    decided = select(faults.c.run_id).where(
+        faults.c.id.in_([wake for _, wake in wakes]),
+        faults.c.state.in_([FaultState.WAITING.value, FaultState.FINAL.value]),
+    )
+    return (
+        runs.c.id.in_([run for run, _ in wakes])
+        & runs.c.id.in_(decided)
+        & runs.c.wake_id.is_not(None)
+        & runs.c.status.in_([status.value for status in _CALLABLE])
+    )
 
 
 def is_solitary() -> ColumnElement[bool]:
@@ -135,7 +157,10 @@ def find_due(connection: Connection, namespace: str, known: Known, limit: int, *
 
 
 class Owner:
-    """This process's hold on one run: every write of the run's owner goes through ``write``. One thread at a time."""
+    """This process's hold on one run: every write of the run's owner goes through ``write``.
+
+    Thread-safe: branches of a run are executed side by side, and their writes come one after the other, under ``lock``.
+    """
 
     def __init__(self, store: Store, lease: Lease, run: RunRow) -> None:
         self.store = store
@@ -147,6 +172,9 @@ class Owner:
         #: Whether it must be executed alone: until it has written anything that is progress.
         self.solitary = run.deaths >= MOST_SHARED_DEATHS
         self.inbox_seq = run.inbox_seq
+        #: Up to which number the inbox was read.
+        self.read_to = 0
+        self.lock = threading.RLock()
 
     @property
     def run_id(self) -> RunId:
@@ -156,23 +184,29 @@ class Owner:
         """Tell whether something may be started for the run: our lease is not over, as far as we can tell."""
         return self.lease.holds(self.worker)
 
-    def write(self, then: Callable[[Connection, int], None], **changes: Any) -> None:
+    def write(
+        self, then: Callable[[Connection, int], None], after: Callable[[], None] | None = None, **changes: Any
+    ) -> None:
         """Change the run's row and do ``then`` in one transaction, if the run is still ours; else raise Fenced.
 
         The database being away is waited for until our lease is over; then StoreError tells that the outcome is
-        unknown. ``then`` may be called again; it gets the sequence number of this write.
+        unknown. ``then`` may be called again; it gets the sequence number of this write. ``after`` is called once that
+        has committed, before any other write.
         """
-        for attempt in self._while_leased():
-            with attempt:
-                if attempt.retry_state.attempt_number > 1 and self._committed():
-                    break
-                with self.store.write() as connection:
-                    self.write_in(connection, then, **changes)
-        self.seq += 1
-        self.solitary = self.solitary and "deaths" in changes
+        with self.lock:
+            for attempt in self._while_leased():
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1 and self._committed():
+                        break
+                    with self.store.write() as connection:
+                        self.write_in(connection, then, **changes)
+            self.seq += 1
+            self.solitary = self.solitary and "deaths" in changes
+            if after is not None:
+                after()
 
     def write_in(self, connection: Connection, then: Callable[[Connection, int], None], **changes: Any) -> None:
-        """Do the same inside a transaction that is already open; ``seq`` must be raised after its commit."""
+        """Do the same inside a transaction that is already open, under ``lock``; ``seq`` is raised after its commit."""
         self.inbox_seq = guard(connection, self.run_id, self.worker, self.epoch, self.seq, changes)
         then(connection, self.seq + 1)
 
@@ -187,11 +221,16 @@ class Owner:
     def settle_unknown(self) -> bool:
         """After a transaction whose COMMIT had no answer: tell whether it happened, and count it if so."""
         happened = False
-        for attempt in self._while_leased():
-            with attempt:
-                happened = self._committed()
-        self.seq += happened
+        with self.lock:
+            for attempt in self._while_leased():
+                with attempt:
+                    happened = self._committed()
+            self.seq += happened
         return happened
+
+    def change(self, **changes: Any) -> None:
+        """Remember what a write has made of the row."""
+        self.run = replace(self.run, **changes)
 
     def _committed(self) -> bool:
         with self.store.read() as connection:

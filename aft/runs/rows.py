@@ -13,7 +13,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from aft.errors import UnknownRun
 from aft.ids import RunId, WorkerId
+from aft.runs import waits
 from aft.runs.states import ENDS, Status
+from aft.runs.waits import Wait
 from aft.store.moments import later
 from aft.store.tables import runs
 
@@ -40,6 +42,10 @@ class RunRow:
     resources: tuple[str, ...]
     expected: timedelta | None
     root_id: str
+    parent_id: RunId | None
+    parent_path: str | None
+    waits: tuple[Wait, ...]
+    deadline_at: datetime | None
     epoch: int
     worker_id: WorkerId | None
     wake_id: str | None
@@ -64,6 +70,7 @@ def from_row(row: Row[Any]) -> RunRow:
     values["status"] = Status(values["status"])
     values["ended_as"] = None if values["ended_as"] is None else Status(values["ended_as"])
     values["resources"] = tuple(json.loads(values["resources"] or "[]"))
+    values["waits"] = waits.decode(values["waits"])
     values["expected"] = None if values["expected"] is None else timedelta(seconds=values["expected"])
     return RunRow(**values)
 

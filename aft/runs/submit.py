@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from aft import names
 from aft.envelope import Message
 from aft.errors import KeyConflict
-from aft.ids import OrderId, RunId, WorkerId, new_id
+from aft.ids import OrderId, RunId, StepPath, WorkerId, new_id
 from aft.runs import rows
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -36,6 +36,12 @@ class NewRun:
     owner: str | None = None
     expected: timedelta | None = None
     resources: tuple[str, ...] = ()
+    #: Of a child: its parent, the step there, and the first ancestor of both.
+    parent: tuple[RunId, StepPath, RunId] | None = None
+    #: How long it may take, from when it is made to its end.
+    deadline: timedelta | None = None
+    #: How long it waits before it begins.
+    after: timedelta | None = None
 
 
 def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
@@ -46,6 +52,10 @@ def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow
 def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
     """Make a run that some worker will take: woken by a message, or swept if that is lost."""
     order = OrderId(new_id())
+    if new.after is not None:
+        # Its time is the timer's: a message would be there too early.
+        begins = later(new.after.total_seconds())
+        return _insert(connection, new, wake_id=order, due_at=begins, sweep_at=begins)
     row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(grace.total_seconds()))
     if made:
         message = Message.about_order(row.id, order, at)
@@ -54,6 +64,7 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
 
 
 def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:
+    parent_id, parent_path, root_id = new.parent or (None, None, new.id)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = (
         insert(runs)
@@ -70,7 +81,10 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             expected_seconds=None if new.expected is None else new.expected.total_seconds(),
             overdue_at=None if new.expected is None else later(new.expected.total_seconds()),
             status=Status.RUNNING.value,
-            root_id=new.id,
+            root_id=root_id,
+            parent_id=parent_id,
+            parent_path=parent_path,
+            deadline_at=None if new.deadline is None else later(new.deadline.total_seconds()),
             created_at=now(),
             updated_at=now(),
             **ownership,

@@ -82,6 +82,8 @@ runs = Table(
     Column("root_id", _id(), nullable=False),
     Column("parent_id", _id()),
     Column("parent_path", String(400)),
+    Column("waits", Text),  # JSON list of what it awaits, as of when it last let go: signals, times, children
+    Column("deadline_at", Moment),  # when it fails if it has not ended
     # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("worker_id", _id()),
@@ -103,6 +105,12 @@ runs = Table(
     Index("ix_aft_runs_status", "namespace", "status", "id"),
     Index("ix_aft_runs_flow", "namespace", "flow", "id"),
     Index("ix_aft_runs_root", "root_id"),
+    Index(
+        "ix_aft_runs_parent",
+        "parent_id",
+        postgresql_where=text("parent_id IS NOT NULL"),
+        sqlite_where=text("parent_id IS NOT NULL"),
+    ),
     Index(
         "ix_aft_runs_overdue",
         "namespace",
@@ -159,6 +167,7 @@ frames = Table(
     Column("state", String(20), nullable=False),
     Column("args", Text),  # only where the journal has no row to take them from
     Column("value", Text),
+    Column("child_id", _id()),  # the run whose whole stack this frame stands for
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("note", Text),
     Column("pushed_at", Moment, nullable=False),
@@ -187,6 +196,7 @@ faults = Table(
     Column("declared", String(20)),  # what the activity declares of it
     Column("status", Integer),  # HTTP status
     Column("after_seconds", Float),  # Retry-After, or Recoverable(after=…)
+    Column("signal", String(200)),  # what it waits for instead of a time: Recoverable(on_signal=…)
     Column("ladder", Text, nullable=False),
     Column("level", Integer),
     Column("try_in_level", Integer),
@@ -233,6 +243,9 @@ inbox = Table(
     Column("actor", String(200), nullable=False),
     Column("at", Moment, nullable=False),
     Column("read_epoch", BigInteger),  # the owner that acted on it
+    Column("key", String(400)),  # its sender's: a second one with the same key is dropped
+    Column("note", Text),  # why it was not acted on
+    Index("uq_aft_inbox_key", "run_id", "key", unique=True),
 )
 
 #: Effects that finished after their owner had lost the run: the one write without an epoch.

@@ -1,0 +1,95 @@
+"""What a flow's code may call besides its activities: branches side by side, and waits that hold nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from aft.errors import DefinitionError
+from aft.flows import context, options
+from aft.flows.activity import Activity
+from aft.flows.calls import Call
+from aft.flows.context import FlowContext
+from aft.flows.flow import Flow
+from aft.flows.options import Duration
+from aft.flows.waiting import RAISE, Signal, Sleep
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+#: Characters of a signal's name.
+MOST_NAME = 200
+
+
+@overload
+def parallel(first: Call[A], second: Call[B], /) -> tuple[A, B]: ...
+@overload
+def parallel(first: Call[A], second: Call[B], third: Call[C], /) -> tuple[A, B, C]: ...
+@overload
+def parallel(*calls: Call[Any]) -> tuple[Any, ...]: ...
+def parallel(*calls: Call[Any]) -> tuple[Any, ...]:
+    """Execute calls side by side and return their results, in the order of the calls.
+
+    If one fails for good, the others come to their end first; then its exception is raised, and nobody catching it, all
+    are undone in the reverse order of their completion. In an async flow use ``asyncio.gather`` or a ``TaskGroup``.
+    """
+    flow = _flow("aft.parallel")
+    for call in calls:
+        if not isinstance(call, Call):
+            raise DefinitionError(f"aft.parallel takes calls, as activity.call(…) makes them, not {call!r}")
+    return tuple(flow.parallel(calls, None))
+
+
+def map(  # aft.map, as in concurrent.futures
+    activity: Activity[[A], T] | Flow[[A], T], items: Iterable[A], *, concurrency: int = 10
+) -> list[T]:
+    """Execute an activity, or a child flow, for each item, so many at a time; returns their results in order."""
+    flow = _flow("aft.map")
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+        raise DefinitionError(f"aft.map: concurrency={concurrency!r} must be a whole number from 1 on")
+    if not isinstance(activity, Activity | Flow):
+        raise DefinitionError(f"aft.map takes an activity or a flow, not {activity!r}")
+    return list(flow.parallel([activity.call(item) for item in items], concurrency))
+
+
+@overload
+def wait_for(name: str, type: type[T], *, timeout: Duration | None = None) -> T: ...
+@overload
+def wait_for(name: str, type: Any = Any, *, timeout: Duration | None = None, default: Any = ...) -> Any: ...
+def wait_for(name: str, type: Any = Any, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
+    """Wait for a signal and return its value; one that was sent before is taken at once, the oldest first.
+
+    ``type`` is what the value must be: one that does not fit is refused, and the wait goes on. After ``timeout`` it
+    returns ``default``, or raises ``aft.WaitTimeout``. While it waits the run holds no thread and no connection. In an
+    async flow it is awaited.
+    """
+    flow = _flow("aft.wait_for")
+    codec = flow.signal_codec(check_signal_name(name), type)
+    return flow.call(Call(Signal(name, codec, _duration("timeout", timeout), default)))
+
+
+def sleep(duration: Duration) -> Any:
+    """Go on after so long; nothing is held meanwhile. In an async flow it is awaited."""
+    flow = _flow("aft.sleep")
+    timeout = _duration("duration", duration)
+    assert timeout is not None
+    return flow.call(Call(Sleep(timeout)))
+
+
+def check_signal_name(name: str) -> str:
+    """Return a signal's name, or raise DefinitionError."""
+    if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
+        raise DefinitionError(f"a signal's name is a text of 1 to {MOST_NAME} characters, not {name!r}")
+    return name
+
+
+def _duration(what: str, given: Duration | None) -> Any:
+    return options.check_duration("a flow", what, given)
+
+
+def _flow(what: str) -> FlowContext:
+    flow = context.flow_context()
+    if flow is None:
+        raise DefinitionError(f"{what} works only in a flow's own code, while it runs; not in an activity, nor outside")
+    return flow

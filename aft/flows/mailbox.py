@@ -1,0 +1,62 @@
+"""What has come into the inbox of a run that is being executed.
+
+Signals wait here until the flow's code asks for them, in the order in which they were sent. What a person asks for is
+not here: it changes the way the run takes, so the run begins anew with it (``NewMail``). One is taken out of the
+database only in the transaction that records what was made of it; a crash leaves it unread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import select
+
+from aft.flows.leaving import NewMail
+from aft.runs import inbox
+from aft.runs.inbox import MAIL, Letter, Verb
+from aft.runs.owner import Owner
+from aft.store.moments import now
+
+
+class Mailbox:
+    """The unread signals of one run, for one pass over its code. Thread-safe."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._signals: list[Letter] = []
+        self._lock = threading.Lock()
+        self._now: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's time, asked for once: what is over then is over."""
+        if self._now is None:
+            self._now = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
+        return self._now
+
+    def fill(self, letters: Iterable[Letter]) -> None:
+        """Put in what is unread."""
+        self._signals = [letter for letter in letters if letter.verb is Verb.SIGNAL]
+
+    def look(self) -> None:
+        """Read what has come since; raises NewMail if a person asks for something."""
+        owner = self._owner
+        if owner.inbox_seq <= owner.read_to:
+            return
+        with self._lock:
+            seen, after = owner.inbox_seq, owner.read_to
+            letters = owner.read(lambda connection: inbox.unread(connection, owner.run_id, after))
+            if any(letter.verb not in MAIL for letter in letters):
+                raise NewMail
+            self._signals += [letter for letter in letters if letter.verb is Verb.SIGNAL]
+            owner.read_to = max(seen, *(letter.seq for letter in letters), 0)
+
+    def take(self, name: str) -> Letter | None:
+        """Take the oldest signal of this name; None if there is none."""
+        with self._lock:
+            for place, letter in enumerate(self._signals):
+                if letter.payload.get("name") == name:
+                    return self._signals.pop(place)
+        return None

@@ -1,0 +1,160 @@
+"""How do the steps of a run stand? Which have failed, and how often; which were started; what did a try wait for?
+
+What earlier owners left is read once, when the run is taken; from then on it is kept up with what this owner does. It
+says nothing that the database does not: a crash loses none of it.
+
+Who may run at the same time: the branches of one run, each on a thread of its own; all that changes is under a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from aft.fault import Fault, FaultKind, FaultState
+from aft.flows.leaving import Failed, InLadder, Leave
+from aft.flows.mailbox import Mailbox
+from aft.ids import StepPath
+from aft.runs import faults, inbox
+from aft.runs.inbox import Letter
+from aft.runs.owner import Owner
+from aft.runs.states import Status
+
+
+class Standing:
+    """The steps of one run, for one pass over its code. Thread-safe."""
+
+    def __init__(self, owner: Owner, mailbox: Mailbox, wake: str | None) -> None:
+        self._owner = owner
+        self._mailbox = mailbox
+        #: The fault or order that called this owner.
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._faults: dict[StepPath, Fault] = {}
+        #: Aborts that this owner came to make good: settled with its next outcome.
+        self._aborts: list[str] = []
+        self.armed: set[str] = set()
+        #: Signals that a failed step has waited for: read with what comes of its next try.
+        self._spent: dict[StepPath, Letter] = {}
+        #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
+        self.unseen = False
+
+    def remember(self, live: list[Fault], armed: set[str]) -> None:
+        """Take over what earlier owners left: faults that are not settled, and armed frames."""
+        self._faults = {fault.path: fault for fault in live if fault.path is not None}
+        self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
+        self.armed = armed
+        # A run that was parked counts, too: whatever it had come from was settled when it was parked.
+        self.unseen = bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
+
+    # Branches -----------------------------------------------------------------------------------------------------
+
+    def begin_branch(self) -> None:
+        """Say that one more branch is at work: one that fails meanwhile is not the last to let go."""
+        with self._lock:
+            self._at_work += 1
+
+    def end_branch(self) -> None:
+        """Say that one has come to rest."""
+        with self._lock:
+            self._at_work -= 1
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """Let the flow's own thread be at work in this block."""
+        self.begin_branch()
+        try:
+            yield
+        finally:
+            self.end_branch()
+
+    # Asking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an earlier owner may have begun the next step, and only this owner knows of it."""
+        return self.unseen and not self._aborts
+
+    def is_doubtful(self, path: StepPath) -> bool:
+        """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
+        return self.unseen or path in self.armed or path in self._faults
+
+    def final_fault(self, path: StepPath) -> Fault | None:
+        """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
+        fault = self._faults.get(path)
+        return fault if fault is not None and fault.state is FaultState.FINAL else None
+
+    def failures(self, path: StepPath) -> int:
+        """How often a step has failed."""
+        fault = self._faults.get(path)
+        return 0 if fault is None else fault.attempt
+
+    def live_faults(self) -> list[str]:
+        """The faults that are neither settled nor final: the run has gone past them, or will be asked about anew."""
+        waiting = [fault.id for fault in self._faults.values() if fault.state is FaultState.WAITING]
+        return [*self._aborts, *waiting]
+
+    def replaced(self, path: StepPath | None = None) -> tuple[str, ...]:
+        """The faults whose place a new one takes: the aborts, and that of the step itself."""
+        before = None if path is None else self._faults.get(path)
+        return (*self._aborts, *([before.id] if before is not None else []))
+
+    def check_ladder(self, path: StepPath, status: Status | None) -> None:
+        """Leave if a step has failed and nobody has decided about that, or its next try is not due yet."""
+        fault = self._faults.get(path)
+        if fault is None:
+            return
+        if fault.state is FaultState.OPEN:
+            raise Leave(Failed(fault, status, written=True))
+        if fault.state is FaultState.WAITING and not self._is_due(fault, path):
+            raise Leave(InLadder(fault, status))
+
+    def _is_due(self, fault: Fault, path: StepPath) -> bool:
+        # Called by its own message, or by the timer: then whatever the clock says. By others: a branch of many.
+        if fault.id == self._wake or self._is_only_wait(fault):
+            return True
+        if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
+            self._spent[path] = letter
+            return True
+        return fault.due_at is not None and fault.due_at <= self._mailbox.now
+
+    def _is_only_wait(self, fault: Fault) -> bool:
+        waiting = sum(other.state is FaultState.WAITING for other in self._faults.values())
+        run = self._owner.run
+        return waiting == 1 and fault.signal is None and not run.waits and run.deadline_at is None
+
+    # Keeping up ---------------------------------------------------------------------------------------------------
+
+    def forget(self, fault: Fault) -> None:
+        """Let a step begin anew, as a person asked."""
+        if fault.path is not None:
+            self._faults.pop(fault.path, None)
+
+    def passed(self, path: StepPath) -> None:
+        """A step has its outcome: what stood against it is settled."""
+        with self._lock:
+            self._faults.pop(path, None)
+            self._aborts = []
+            # Beside others nobody can tell which of the next steps an earlier owner had begun.
+            self.unseen = self.unseen and self._at_work > 1
+
+    def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
+        """A step has failed: returns what blocks it, and whether it was the only one at work."""
+        with self._lock:
+            replaces, letter = self.replaced(path), self._spent.pop(path, None)
+            self._faults[path] = fault
+            self._aborts = []
+            return Failed(fault, status, replaces, letters=() if letter is None else (letter,)), self._at_work <= 1
+
+    def settle(self, connection: Connection, path: StepPath, state: FaultState) -> None:
+        """Settle what stood against a step; in the transaction that records its outcome."""
+        if (letter := self._spent.get(path)) is not None:
+            inbox.mark_read(connection, self._owner.run_id, self._owner.epoch, [letter])
+        if (fault := self._faults.get(path)) is not None:
+            faults.settle(connection, [fault.id], state)
+        if self._aborts:
+            faults.settle(connection, self._aborts, FaultState.RESOLVED)

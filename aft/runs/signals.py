@@ -1,0 +1,22 @@
+"""Signals: values that others send to a run, kept in order until it asks for them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from aft.errors import OrderRefused
+from aft.runs import waking
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.runs.waits import awaits_signal
+from aft.runs.waking import Post
+
+#: States in which a signal may make a run go on; in the others it is kept.
+_WAKEABLE = (Status.WAITING, Status.RECOVERING)
+
+
+def send(connection: Connection, run: RunRow, name: str, post: Post) -> bool:
+    """Send a signal to a run that is locked; False: one with that key was sent before. Raises OrderRefused."""
+    if run.ended_as is not None:
+        raise OrderRefused(f"run {run.id} has ended, it is {run.status.value}; nobody would take signal {name!r}")
+    return waking.send(connection, run, post, lambda row: row.status in _WAKEABLE and awaits_signal(row.waits, name))

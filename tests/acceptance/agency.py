@@ -1,0 +1,213 @@
+"""Flows that live for days, for the acceptance tests: an agency that books journeys in several branches.
+
+Activities keep a ledger, by journey; ``trouble`` is what they raise next, and ``gates`` hold them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from typing import Any, Literal
+
+import aft
+
+ledger: defaultdict[str, list[str]] = defaultdict(list)
+trouble: dict[tuple[str, str], list[BaseException]] = {}
+gates: dict[tuple[str, str], threading.Event] = {}
+
+LEVELS = [aft.Level("50ms", tries=2), aft.Level("100ms")]
+
+
+class Busy(Exception):
+    """Will pass."""
+
+
+class Refused(Exception):
+    """Will not."""
+
+
+def _do(journey: str, what: str) -> None:
+    if (gate := gates.get((journey, what))) is not None:
+        assert gate.wait(30)
+    if waiting := trouble.get((journey, what)):
+        ledger[journey].append(f"{what}!")
+        raise waiting.pop(0)
+    ledger[journey].append(what)
+
+
+_as_declared: dict[str, Any] = {"levels": LEVELS, "recoverable": (Busy,), "unrecoverable": (Refused,)}
+
+
+def unbook(journey: str, what: str) -> None:
+    ledger[journey].append(f"un{what}")
+
+
+@aft.compensate_with(unbook)
+@aft.activity(name="agency_book", **_as_declared)
+def book(journey: str, what: str) -> str:
+    """Book something."""
+    _do(journey, what)
+    return f"{what} of {journey}"
+
+
+@aft.compensate_with(unbook)
+@aft.activity(name="agency_book_async", **_as_declared)
+async def book_async(journey: str, what: str) -> str:
+    """Book something, from an event loop."""
+    await asyncio.to_thread(_do, journey, what)
+    return f"{what} of {journey}"
+
+
+@aft.flow(name="agency_approval", signals={"verdict": Literal["yes", "no"]})
+def approval(journey: str, timeout: str | None = None) -> str:
+    """Wait for a person."""
+    book(journey, "draft")
+    verdict = aft.wait_for("verdict", timeout=timeout)
+    book(journey, f"verdict {verdict}")
+    return str(verdict)
+
+
+@aft.flow(name="agency_reminded")
+def reminded(journey: str) -> str:
+    """Wait, remind, wait again."""
+    verdict = aft.wait_for("verdict", str, timeout="100ms", default=None)
+    if verdict is None:
+        book(journey, "reminder")
+        verdict = aft.wait_for("verdict", str)
+    return str(verdict)
+
+
+@aft.flow(name="agency_collects")
+def collects(journey: str, count: int) -> list[int]:
+    """Take as many numbers as are asked for."""
+    return [aft.wait_for("number", int) for _ in range(count)]
+
+
+@aft.flow(name="agency_naps")
+def naps(journey: str, duration: str) -> str:
+    """Sleep between two bookings."""
+    book(journey, "before")
+    began = aft.now()
+    aft.sleep(duration)
+    book(journey, "after")
+    return str((aft.now() - began).total_seconds())
+
+
+@aft.flow(name="agency_journey")
+def journey_flow(journey: str) -> tuple[str, ...]:
+    """Book three things side by side, then pay."""
+    booked = aft.parallel(book.call(journey, "flight"), book.call(journey, "hotel"), book.call(journey, "car"))
+    book(journey, "invoice")
+    return tuple(booked)
+
+
+@aft.flow(name="agency_fallback")
+def fallback(journey: str) -> str:
+    """Another way, if one of two fails for good."""
+    book(journey, "deposit")
+    try:
+        with aft.savepoint("sea"):
+            aft.parallel(book.call(journey, "ferry"), book.call(journey, "cabin"))
+    except Refused:
+        return book(journey, "train")
+    return "sea"
+
+
+@aft.flow(name="agency_tour")
+def tour(journey: str, stops: list[str]) -> list[str]:
+    """Book each stop."""
+
+    def stop(what: str) -> aft.Call[str]:
+        return book.call(journey, what)
+
+    return list(aft.parallel(*(stop(what) for what in stops)))
+
+
+@aft.activity(name="agency_visit", **_as_declared)
+def visit(stop: str) -> str:
+    """Visit a stop; its name begins with the journey's."""
+    journey, _, what = stop.partition(":")
+    _do(journey, what)
+    return what.upper()
+
+
+@aft.flow(name="agency_round_trip")
+def round_trip(stops: list[str], concurrency: int = 2) -> list[str]:
+    """Visit each stop, so many at a time."""
+    return aft.map(visit, stops, concurrency=concurrency)
+
+
+@aft.flow(name="agency_async_journey")
+async def async_journey(journey: str) -> list[str]:
+    """The same on asyncio: branches of several steps."""
+
+    async def leg(first: str, second: str) -> str:
+        await book_async(journey, first)
+        return await book_async(journey, second)
+
+    return list(await asyncio.gather(leg("flight", "seat"), leg("hotel", "breakfast")))
+
+
+@aft.flow(name="agency_grouped")
+async def grouped(journey: str) -> str:
+    """A task group, one of whose tasks fails for good; undone by a savepoint."""
+    failed = False
+    try:
+        with aft.savepoint("group"):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_later(book_async(journey, "flight")))
+                group.create_task(_later(book_async(journey, "hotel")))
+    except* Refused:
+        failed = True
+    return await book_async(journey, "train") if failed else "group"
+
+
+async def _later(call: Any) -> Any:
+    return await call
+
+
+@aft.flow(name="agency_leg")
+def leg(journey: str, what: str) -> str:
+    """A child: two bookings."""
+    book(journey, f"{what} there")
+    return book(journey, f"{what} back")
+
+
+@aft.flow(name="agency_family")
+def family(journey: str) -> str:
+    """Two children, one after the other, and something of its own."""
+    first = leg(journey, "train")
+    book(journey, "lunch")
+    second = leg(journey, "boat")
+    book(journey, "dinner")
+    return f"{first}, {second}"
+
+
+@aft.flow(name="agency_family_at_once")
+def family_at_once(journey: str) -> tuple[str, str]:
+    """Two children side by side."""
+    return aft.parallel(leg.call(journey, "train"), leg.call(journey, "boat"))
+
+
+@aft.flow(name="agency_waits_below")
+def waits_below(journey: str) -> str:
+    """A parent whose child waits for a person."""
+    book(journey, "deposit")
+    return approval(journey)
+
+
+@aft.activity(name="agency_pay", levels=LEVELS)
+def pay(journey: str) -> str:
+    """Fails until somebody has refilled the balance."""
+    if waiting := trouble.get((journey, "pay")):
+        ledger[journey].append("pay!")
+        raise waiting.pop(0)
+    ledger[journey].append("pay")
+    return "paid"
+
+
+@aft.flow(name="agency_pays")
+def pays(journey: str) -> str:
+    """Pay, when there is a balance."""
+    return pay(journey)

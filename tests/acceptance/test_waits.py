@@ -1,0 +1,227 @@
+"""Runs that wait: for signals, for their time, and as people ask. On every combination of database and broker."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import pytest
+
+import aft
+from aft.runs.states import Status
+from tests.acceptance import agency
+from tests.acceptance.agency import Busy, gates, ledger, trouble
+from tests.setups import Setup, eventually
+
+
+@pytest.fixture
+def journey() -> str:
+    return secrets.token_hex(4)
+
+
+def test_a_run_waits_for_a_signal_and_holds_nothing_meanwhile(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        assert run.row.worker_id is None
+        assert [wait.name for wait in run.row.waits] == ["verdict"]
+        assert run.signal("verdict", "yes")
+        assert run.result(20) == "yes"
+    assert ledger[journey] == ["draft", "verdict yes"]
+
+
+def test_a_signal_may_come_before_its_wait_and_before_any_worker(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    run = app.submit(agency.approval, journey)
+    run.signal("verdict", "no")
+    with app.dispatcher():
+        assert run.result(20) == "no"
+
+
+def test_a_signal_that_comes_while_the_run_is_executed_is_not_lost(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    gates[journey, "draft"] = threading.Event()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        eventually(lambda: run.row.worker_id is not None)
+        run.signal("verdict", "yes")
+        gates[journey, "draft"].set()
+        assert run.result(20) == "yes"
+
+
+def test_signals_are_taken_in_order_and_a_repeated_key_is_dropped(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    run = app.submit(agency.collects, journey, 3)
+    assert [run.signal("number", number, key=str(number)) for number in (1, 2, 1, 3)] == [True, True, False, True]
+    with app.dispatcher():
+        assert run.result(20) == [1, 2, 3]
+
+
+def test_a_value_of_another_type_is_refused_and_the_wait_goes_on(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.collects, journey, 1)
+        run.signal("number", "seven")
+        run.signal("number", 7)
+        assert run.result(20) == [7]
+
+
+def test_what_a_flow_declares_is_checked_where_a_signal_is_sent(setup: Setup, journey: str) -> None:
+    run = setup.app().submit(agency.approval, journey)
+    with pytest.raises(aft.DefinitionError, match="waits for no signal 'veredict'; did you mean 'verdict'"):
+        run.signal("veredict", "yes")
+    with pytest.raises(aft.CodecError, match="value"):
+        run.signal("verdict", "perhaps")
+    assert run.row.inbox_seq == 0
+
+
+def test_a_signal_to_an_ended_run_is_refused(setup: Setup, journey: str) -> None:
+    run = setup.app().start(agency.pays, journey)
+    with pytest.raises(aft.OrderRefused, match="has ended, it is completed; nobody would take signal 'verdict'"):
+        run.signal("verdict", "yes")
+
+
+def test_a_wait_that_is_over_raises_and_what_was_done_is_undone(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey, "50ms")
+        with pytest.raises(aft.FlowCompensated, match="WaitTimeout"):
+            run.result(20)
+    assert ledger[journey] == ["draft", "undraft"]
+
+
+def test_a_wait_with_a_default_lets_the_flow_remind_and_wait_again(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.reminded, journey)
+        eventually(lambda: ledger[journey] == ["reminder"])
+        run.signal("verdict", "at last")
+        assert run.result(20) == "at last"
+
+
+def test_a_sleep_survives_the_worker_that_began_it(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.naps, journey, "300ms")
+        eventually(lambda: run.status is Status.WAITING)
+    with app.dispatcher():
+        assert float(run.result(20)) >= 0.3
+    assert ledger[journey] == ["before", "after"]
+
+
+def test_a_fault_may_wait_for_a_signal_instead_of_a_time(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled")]
+    with app.dispatcher():
+        run = app.submit(agency.pays, journey)
+        eventually(lambda: [wait.name for wait in run.row.waits] == ["refilled"])
+        assert run.status is Status.RECOVERING
+        run.signal("refilled")
+        assert run.result(20) == "paid"
+    assert ledger[journey] == ["pay!", "pay"]
+
+
+def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    gates[journey, "draft"] = threading.Event()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        eventually(lambda: run.row.worker_id is not None)
+        run.suspend("let us look", by="ann")
+        gates[journey, "draft"].set()
+        eventually(lambda: run.status is Status.SUSPENDED)
+        run.signal("verdict", "yes")
+        assert run.row.reason == "suspended by ann: let us look"
+        assert ledger[journey] == ["draft"]
+        run.resume()
+        assert run.result(20) == "yes"
+
+
+def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.naps, journey, "200ms")
+        eventually(lambda: run.status is Status.WAITING)
+        run.suspend()
+        assert run.status is Status.SUSPENDED
+        assert run.row.due_at is None
+        run.resume()
+        assert run.result(20)
+
+
+def test_a_cancelled_run_undoes_everything(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        run.cancel(note="changed their mind")
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[journey] == ["draft", "undraft"]
+    assert run.row.cause == "cancel"
+
+
+def test_a_run_may_be_cancelled_as_it_is(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        run.cancel(compensate=False)
+        with pytest.raises(aft.FlowCancelled):
+            run.result(20)
+    assert ledger[journey] == ["draft"]
+
+
+def test_a_run_in_its_ladder_can_be_cancelled(setup: Setup, journey: str) -> None:
+    app = setup.app(levels="10m")
+    trouble[journey, "verdict yes"] = [aft.Recoverable(after="10m")]
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        run.signal("verdict", "yes")
+        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+        run.cancel()
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[journey] == ["draft", "verdict yes!", "undraft"]
+
+
+def test_a_run_that_was_parked_for_its_code_can_be_cancelled(setup: Setup, journey: str) -> None:
+    app = setup.app()
+
+    @aft.flow(name=f"broken_{journey}")
+    def broken(journey: str) -> None:
+        agency.book(journey, "draft")
+        raise TypeError("a bug")
+
+    with app.dispatcher():
+        run = app.submit(broken, journey)
+        eventually(lambda: run.status is Status.PARKED)
+        run.cancel()
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[journey] == ["draft", "undraft"]
+
+
+@pytest.mark.parametrize("order", ["suspend", "cancel", "resume"])
+def test_an_order_to_an_ended_run_is_refused(setup: Setup, journey: str, order: str) -> None:
+    run = setup.app().start(agency.pays, journey)
+    with pytest.raises(aft.OrderRefused, match="completed"):
+        getattr(run, order)()
+
+
+def test_a_wait_outside_a_flow_is_refused() -> None:
+    with pytest.raises(aft.DefinitionError, match=r"aft\.wait_for works only in a flow's own code"):
+        aft.wait_for("verdict")
+    with pytest.raises(aft.DefinitionError, match=r"aft\.sleep works only"):
+        aft.sleep("1s")
+
+
+def test_busy_is_only_trouble_that_passes(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "verdict yes"] = [Busy()]
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        run.signal("verdict", "yes")
+        assert run.result(20) == "yes"
+    assert ledger[journey] == ["draft", "verdict yes!", "verdict yes"]
