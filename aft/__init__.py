@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     # Declaring
     from aft.flows.activity import Activity, activity, compensate_with
-    from aft.flows.branching import map, parallel, sleep, wait_for
+    from aft.flows.branching import continue_as_new, map, parallel, patched, pivot, sleep, wait_for
     from aft.flows.calls import Call
 
     # Inside a flow or an activity
@@ -87,7 +87,7 @@ _HOMES = {
     ],
     "aft.fault": ["Fault", "FaultKind", "FaultState"],
     "aft.flows.activity": ["Activity", "activity", "compensate_with"],
-    "aft.flows.branching": ["map", "parallel", "sleep", "wait_for"],
+    "aft.flows.branching": ["continue_as_new", "map", "parallel", "patched", "pivot", "sleep", "wait_for"],
     "aft.flows.calls": ["Call"],
     "aft.flows.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
     "aft.flows.flow": ["Flow", "flow"],
@@ -141,11 +141,14 @@ __all__ = [
     "__version__",
     "activity",
     "compensate_with",
+    "continue_as_new",
     "current",
     "flow",
     "map",
     "now",
     "parallel",
+    "patched",
+    "pivot",
     "random",
     "savepoint",
     "session",

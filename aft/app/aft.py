@@ -118,6 +118,7 @@ class Aft(Parts):
             owner=options.owner,
             expected=options.expected,
             resources=options.resources,
+            deadline=options.deadline,
         )
 
     # Looking ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Connection, select
 
+from aft.app import undoing
 from aft.app.parts import Parts
+from aft.app.undoing import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
 from aft.errors import FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
 from aft.fault import Fault
@@ -117,6 +119,18 @@ class Run:
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
         self._order(steering.cancel if compensate else steering.abandon, note, by)
+
+    def compensate(self, *, dry_run: bool = False, note: str | None = None, by: str | None = None) -> list[Undo]:
+        """Undo everything it did, though it has completed; one that has not is cancelled.
+
+        Returns what is undone, in order, then what stands all the same. With ``dry_run`` nothing is done.
+        """
+        with self._app.store.read() as connection:
+            rows.get(connection, self._app.namespace, self.id)
+            found = undoing.plan(connection, self.id, self._app.registry if self._app.registry.known else None)
+        if not dry_run:
+            self._order(steering.compensate, note, by)
+        return found
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
         person = Person(by or me(), note)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from aft.errors import DefinitionError
+from aft.telemetry import logger
 
 When = Literal["completed", "started"]
 
@@ -44,6 +45,19 @@ class Compensator:
     fn: Callable[..., Any]
     wants: tuple[str, ...]
     when: When
+    #: Tells, from the same names, whether the undo is owed at all; None: always.
+    only_if: Callable[..., bool] | None = None
+    only_if_wants: tuple[str, ...] = ()
+
+    def is_owed(self, offered: dict[str, Any]) -> bool:
+        """Tell whether a completed activity has to be undone; a condition that raises says so, to be safe."""
+        if self.only_if is None:
+            return True
+        try:
+            return bool(self.only_if(**{name: offered[name] for name in self.only_if_wants if name in offered}))
+        except Exception:
+            logger.exception("condition of compensator %s raised; its undo is owed", self.name)
+            return True
 
     def arguments(self, offered: dict[str, Any]) -> dict[str, Any]:
         """Pick from what there is what this compensator asks for."""
@@ -51,13 +65,26 @@ class Compensator:
 
 
 def make_compensator(
-    activity: str, parameters: Sequence[str], name: str, fn: Callable[..., Any], when: When
+    activity: str,
+    parameters: Sequence[str],
+    name: str,
+    fn: Callable[..., Any],
+    when: When,
+    only_if: Callable[..., bool] | None = None,
 ) -> Compensator:
     """Check a compensator against its activity, or raise DefinitionError that says which name does not fit."""
     if when not in ("completed", "started"):
         raise DefinitionError(f"activity {activity!r}: when={when!r} is not known; say 'completed' or 'started'")
     wants = wanted("compensator", EXTRAS, activity, parameters, name, fn)
-    made = Compensator(name, fn, wants, when)
+    asks: tuple[str, ...] = ()
+    if only_if is not None:
+        if when != "completed":
+            raise DefinitionError(
+                f"activity {activity!r}: only_if needs to know what came of it, and when='started' is owed before "
+                "that; leave one of them out, or let the compensator itself find out"
+            )
+        asks = wanted("condition", ("result",), activity, parameters, getattr(only_if, "__name__", "only_if"), only_if)
+    made = Compensator(name, fn, wants, when, only_if, asks)
     if when == "started":
         check_takes_unknown(activity, made, "when='started'")
     return made

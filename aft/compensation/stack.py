@@ -28,6 +28,7 @@ class FrameState(StrEnum):
     UNDONE = "undone"  #: its compensator ran
     SKIPPED = "skipped"  #: a person let it go
     DONE = "done"  #: a person undid it by hand
+    KEPT = "kept"  #: the run went past its pivot: what it did stands
 
 
 #: What undoes a frame that is a child.
@@ -171,6 +172,23 @@ def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, n
         .where(frames.c.run_id == run_id, frames.c.seq == seq)
         .values(state=state.value, note=note, settled_at=now())
     )
+
+
+def keep_all(connection: Connection, run_id: RunId) -> None:
+    """Let everything stand that a run has done so far: nothing of it is undone any more."""
+    connection.execute(
+        update(frames).where(frames.c.run_id == run_id, _PENDING).values(state=FrameState.KEPT.value, settled_at=now())
+    )
+
+
+def carry_over(connection: Connection, run_id: RunId) -> None:
+    """Give frames arguments and results of their own, because the journal that has them begins anew."""
+    of_step = (journal.c.run_id == frames.c.run_id) & (journal.c.path == frames.c.path)
+    for column, source in ((frames.c.args, journal.c.args), (frames.c.value, journal.c.value)):
+        found = select(source).where(of_step).scalar_subquery()
+        connection.execute(
+            update(frames).where(frames.c.run_id == run_id, _PENDING, column.is_(None)).values({column: found})
+        )
 
 
 def settle_step(connection: Connection, run_id: RunId, path: str, state: FrameState, note: str | None) -> None:

@@ -236,7 +236,10 @@ class Intake:
         changes: dict[str, Any] = {"wake_id": func.coalesce(runs.c.wake_id, fault.id)}
         if seconds is not None:
             for column, moment in ((runs.c.due_at, later(seconds)), (runs.c.sweep_at, later(seconds + slack))):
-                changes[column.name] = case((column < moment, column), else_=moment)
+                changes[column.name] = _earliest(column, moment, runs.c.deadline_at)
+        else:
+            for column in (runs.c.due_at, runs.c.sweep_at):
+                changes[column.name] = _earliest(column, runs.c.deadline_at)
         going = runs.c.status.not_in([Status.PARKED.value, Status.SUSPENDED.value])
         self._set_run(connection, fault, going, **changes)
 
@@ -270,6 +273,14 @@ class Intake:
         )
         if isinstance(chosen, Park):
             self._telemetry.emit(RunParked(run=fault.run_id, reason=_reason(fault, chosen)))
+
+
+def _earliest(first: ColumnElement[Any], *others: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The earliest of these moments, of those that there are."""
+    found: ColumnElement[Any] = first
+    for other in others:
+        found = case((found.is_(None) | (other < found), other), else_=found)
+    return found
 
 
 def _why_ignored(row: Row[Any], message: Message) -> str:

@@ -78,6 +78,12 @@ class Activity(Generic[P, R]):
         """Whether its frame is pushed before it is called, because its undo is owed even if nobody saw it end."""
         return self.compensator is not None and (self.compensator.when == "started" or self.policy.probe is not None)
 
+    def owes(self, args: str, value: str) -> bool:
+        """Tell whether its compensator is owed for a call that completed, with these stored arguments and result."""
+        if self.compensator is None or self.compensator.only_if is None:
+            return self.compensator is not None
+        return self.compensator.is_owed({**self.arguments.decode(args), "result": self.result.decode(value)})
+
     @property
     def parameters(self) -> list[str]:
         """The names of its arguments."""
@@ -187,13 +193,16 @@ def activity(
 
 
 def compensate_with(
-    compensator: Callable[..., Any], *, when: When = "completed"
+    compensator: Callable[..., Any], *, when: When = "completed", only_if: Callable[..., bool] | None = None
 ) -> Callable[[Callable[P, R]], Activity[P, R]]:
     """Say how an activity is undone; enough on its own to make a function an activity.
 
     The compensator takes by name what it needs: any argument of the activity, ``result``, ``fault``, ``key``. With
     ``when="started"`` it is owed even if nobody knows whether the activity had its effect; its ``result`` may then be
     ``aft.UNKNOWN``. It may itself be an activity, with levels of its own; otherwise its activity's apply.
+
+    ``only_if`` is asked when the activity has completed, by name for its arguments and ``result``: False means that
+    there is nothing to undo. It must depend on these only.
     """
 
     def declare(target: Callable[P, R]) -> Activity[P, R]:
@@ -206,7 +215,7 @@ def compensate_with(
                 f"{_name_of(made.name, compensator)!r}; call the second one from the first"
             )
         undo = make_compensator(
-            made.name, made.parameters, _name_of(made.name, compensator), _function_of(compensator), when
+            made.name, made.parameters, _name_of(made.name, compensator), _function_of(compensator), when, only_if
         )
         made = Activity[P, R](made.fn, name=made.name, policy=made.policy, compensator=undo)
         if isinstance(compensator, Activity):

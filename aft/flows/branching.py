@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from aft.errors import DefinitionError
 from aft.flows import context, options
@@ -11,6 +11,7 @@ from aft.flows.activity import Activity
 from aft.flows.calls import Call
 from aft.flows.context import FlowContext
 from aft.flows.flow import Flow
+from aft.flows.marks import Pivot
 from aft.flows.options import Duration
 from aft.flows.waiting import RAISE, Signal, Sleep
 
@@ -75,6 +76,31 @@ def sleep(duration: Duration) -> Any:
     timeout = _duration("duration", duration)
     assert timeout is not None
     return flow.call(Call(Sleep(timeout)))
+
+
+def pivot() -> None:
+    """Say that from here on the run only goes forward: what it did so far stands, whatever comes.
+
+    A failure after it can still be caught, and savepoints after it are still undone; but one that nobody catches parks
+    the run instead of undoing it, and a retry tries the failed step again.
+    """
+    _flow("aft.pivot").call(Call(Pivot()))
+
+
+def patched(change: str) -> bool:
+    """Tell whether this run runs with a change of its flow's code: True for new runs, and for those that reach it new.
+
+    ``if aft.patched("ask-twice"): …new… else: …old…`` lets running runs take the old way, and all others the new one.
+    """
+    return _flow("aft.patched").patched(check_signal_name(change))
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
+    """Begin this run anew with other arguments: an empty journal, the same id, and the stack as it is.
+
+    For flows that would go on for ever: a journal is replayed as a whole each time the run is taken up.
+    """
+    _flow("aft.continue_as_new").continue_as_new(args, kwargs)
 
 
 def check_signal_name(name: str) -> str:

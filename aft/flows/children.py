@@ -17,14 +17,13 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.errors import FlowCancelled
-from aft.flows import failures
 from aft.flows.asks import Ask, Landed, Raises, Returns
 from aft.flows.calls import Call
 from aft.flows.flow import Flow
 from aft.flows.leaving import Awaits, Block, Leave
 from aft.flows.steps import Stepper
 from aft.ids import RunId, StepPath
-from aft.runs import families, faults, submit
+from aft.runs import families, submit
 from aft.runs.inbox import Verb
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.rows import RunRow
@@ -45,7 +44,7 @@ class Children:
 
     def ask(self, flow: Flow[Any, Any], call: Call[Any], path: StepPath, scope: str) -> Ask:
         """Make the step that starts a child and waits for its end."""
-        stepper, owner = self._stepper, self._stepper.owner
+        stepper = self._stepper
         args = flow.arguments.encode(flow.arguments.bind(call.args, call.kwargs))
         child_id = RunId(str(uuid.uuid5(uuid.NAMESPACE_OID, stepper.key(path))))
 
@@ -61,11 +60,7 @@ class Children:
         def read(entry: Entry) -> Returns | Raises:
             if entry.outcome is Outcome.OK:
                 return Returns(flow.result.decode(entry.value or "null"))
-            tools = stepper.tools
-            fault = owner.read(lambda connection: faults.get(connection, tools.namespace, entry.fault_id or ""))
-            if fault is None:
-                return Raises(FlowCancelled(f"child {child_id} of flow {flow.name!r} was cancelled", None))
-            return Raises(failures.rebuild(fault))
+            return Raises(FlowCancelled(f"child {child_id} of flow {flow.name!r} was cancelled", None))
 
         return Ask(path, EntryKind.CHILD, flow.name, perform, read, quick=True)
 
@@ -86,6 +81,7 @@ class Children:
             owner=options.owner or run.owner,
             expected=options.expected,
             resources=options.resources,
+            deadline=options.deadline,
             parent=(run.id, path, RunId(run.root_id)),
         )
         made: list[RunRow] = []

@@ -11,26 +11,28 @@ import asyncio
 import contextvars
 import random
 import uuid
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from aft.codec import ValueCodec, value_codec
 from aft.errors import CodecError, DefinitionError, ReplayDiverged
 from aft.fault import FaultKind, FaultState
-from aft.flows import context, failures
+from aft.flows import context, failures, marks
 from aft.flows.activity import Activity
 from aft.flows.asks import Ask, Landed, Raises, Returns
 from aft.flows.calls import Call
 from aft.flows.context import Current
 from aft.flows.declaring import MOST_NAME
+from aft.flows.driving import Driver
 from aft.flows.failures import Place
 from aft.flows.flow import Flow, declared_signal
-from aft.flows.leaving import HasMail, Leave, Lost, NewMail, Parks
+from aft.flows.leaving import Anew, HasMail, Leave, Lost, NewMail, Parks
 from aft.flows.loop import FlowLoop, foreign_awaitable, running_on
+from aft.flows.marks import Pivot
 from aft.flows.policy import Policy
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
@@ -38,8 +40,10 @@ from aft.flows.unwind import unwind
 from aft.flows.waiting import Waiting
 from aft.ids import StepPath
 from aft.runs import faults
-from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.journal import Entry, EntryKind
 from aft.runs.states import Status
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -70,6 +74,9 @@ class Execution:
         self._leaving: Leave | None = None
         self._unawaited: set[Call[Any]] = set()
         self._now = self._run.started_at or self._run.created_at
+        self._patches: dict[str, bool] = {}
+        #: Whether the run has gone past a pivot: then nothing is undone any more.
+        self.pivoted = False
         self._uuids = 0
         self._random: random.Random | None = None
 
@@ -132,65 +139,16 @@ class Execution:
     # An async flow ------------------------------------------------------------------------------------------------
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run an async flow: its tasks go on until all await something, then the next outcome is handed out."""
         loop = FlowLoop(self._branch_context)  # type: ignore[abstract]  # abstract for type checkers only
         with running_on(loop):
-            main = loop.run_main(coroutine)
+            driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
             try:
-                self._run_until(loop, main)
-                self._end_tasks(loop)
-                return _result(main)
+                return driver.drive(self.check_leaving)
             except Leave as leave:
                 self._leaving = leave
                 raise
             finally:
-                self._close(loop, main)
-
-    def _run_until(self, loop: FlowLoop, main: asyncio.Task[Any]) -> None:
-        loop.run_ready()
-        while not main.done():
-            self.check_leaving()
-            if (ask := self._settler.next()) is None:
-                raise foreign_awaitable("what aft knows nothing of")
-            self._hand_out(ask)
-            loop.run_ready()
-        self.check_leaving()
-
-    def _hand_out(self, ask: Ask) -> None:
-        outcome = self._outcome(ask)
-        if ask.future is None or ask.future.done():
-            return  # nobody waits for it any more
-        if isinstance(outcome, Raises):
-            ask.future.set_exception(outcome.error)
-        else:
-            ask.future.set_result(outcome.value)
-
-    def _end_tasks(self, loop: FlowLoop) -> None:
-        """The flow has come to its end: what it began beside is cancelled, but steps with effects come to theirs."""
-        while True:
-            for task in loop.tasks:
-                task.cancel()
-            loop.run_ready()
-            for path in [path for path, ask in self._settler.pending.items() if not ask.needed]:
-                del self._settler.pending[path]
-            if not self._settler.pending:
-                return
-            if (ask := self._settler.next()) is not None:
-                self._hand_out(ask)
-
-    def _close(self, loop: FlowLoop, main: asyncio.Task[Any]) -> None:
-        """Let every task see that the run leaves, here, where its code still counts as the flow's."""
-        if self._leaving is not None:
-            for ask in self._settler.pending.values():
-                if ask.future is not None and not ask.future.done():
-                    ask.future.set_exception(self._leaving)
-        for task in (main, *loop.tasks):
-            if not task.done():
-                task.cancel()
-        loop.run_ready()
-        for task in (main, *loop.tasks):
-            if task.done() and not task.cancelled():
-                task.exception()  # looked at: asyncio would complain otherwise
+                driver.close(self._leaving)
 
     def _branch_context(self) -> contextvars.Context:
         """The context of a new task: it takes its numbers under a number of its own."""
@@ -243,6 +201,27 @@ class Execution:
             return call
         return self._settle([self._ask(call)])[0]
 
+    def patched(self, change: str) -> bool:
+        """Tell whether this run has a change: one that has gone past this place without it never will."""
+        self.check_leaving()
+        if change not in self._patches:
+            self._patches[change] = self._has_change(change)
+        return self._patches[change]
+
+    def _has_change(self, change: str) -> bool:
+        replay, standing = self._settler.replay, self._stepper.standing
+        if marks.patch_path(change) in replay.patches:
+            return True
+        begun = standing.unseen or standing.any_live or self._stepper.any_open_wait
+        if not replay.is_spent or self._settler.pending or begun:
+            return False
+        self._guarded(lambda: marks.record_patch(self._stepper, change))
+        return True
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        self.check_leaving()
+        raise Anew(self._flow.arguments.encode(self._flow.arguments.bind(args, kwargs)))
+
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
         self.check_leaving()
         inner = Scope(_scope.get().next())
@@ -276,6 +255,9 @@ class Execution:
         if isinstance(target, Activity):
             encoded = target.arguments.encode(target.arguments.bind(call.args, call.kwargs))
             return self._activity(target, scope.next(), scope.path, encoded)
+        if isinstance(target, Pivot):
+            self.pivoted = True
+            return marks.pivot(self._stepper, scope.next(), scope.path)
         return self._waiting.ask(call, scope.next(), scope.path)
 
     def _activity(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Ask:
@@ -290,12 +272,8 @@ class Execution:
                 return self._stepper.record_failure(activity, path, scope, args, fault, landed)
             return self._stepper.execute(activity, path, scope, args, landed)
 
-        def read(entry: Entry) -> Returns | Raises:
-            if entry.outcome is Outcome.OK:
-                return Returns(activity.result.decode(entry.value or "null"))
-            failure = self._failure(entry)
-            self._undo_armed(path, failure)
-            return Raises(failure)
+        def read(entry: Entry) -> Returns:
+            return Returns(activity.result.decode(entry.value or "null"))
 
         return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read)
 
@@ -314,10 +292,22 @@ class Execution:
 
     def _outcome(self, ask: Ask) -> Returns | Raises:
         """What an outcome is for the flow's code."""
-        assert ask.entry is not None
-        self._now = ask.entry.recorded_at
+        entry = ask.entry
+        assert entry is not None
+        self._now = entry.recorded_at
+        return self._guarded(lambda: self._read(ask, entry))
+
+    def _read(self, ask: Ask, entry: Entry) -> Returns | Raises:
+        if entry.fault_id is None:
+            return ask.read(entry)
+        failure = self._failure(entry)
+        self._undo_armed(ask.path, failure)
+        return Raises(failure)
+
+    def _guarded(self, engine: Callable[[], T]) -> T:
+        """Do something of the engine's own: whatever keeps it from being done makes the run leave."""
         try:
-            return ask.read(ask.entry)
+            return engine()
         except Leave as leave:
             self._leave(leave)
         except NewMail:
@@ -325,6 +315,7 @@ class Execution:
         except (CodecError, ReplayDiverged) as error:
             self.park(error)
         except BaseException as error:
+            # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were its own failure.
             self._leave(Leave(Lost(error)))
 
     def _undo_armed(self, path: StepPath, failure: Exception) -> None:
@@ -347,31 +338,15 @@ class Execution:
         replay = self._settler.replay
         if replay.peek(path, EntryKind.SAVEPOINT) is not None:
             return
-        try:
+        what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
+
+        def undo() -> None:
             self._settler.settle_under(path)
-            what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
             replay.check_spent(what, self._settler.pending)
             unwind(self._stepper, failures.fault_of(error), Status.RECOVERING, scope=path)
             self._stepper.record_undone(path, scope, name)
-        except Leave as leave:
-            self._leave(leave)
-        except NewMail:
-            self._leave(Leave(HasMail()))
-        except ReplayDiverged as diverged:
-            self.park(diverged)
-        except BaseException as lost:
-            self._leave(Leave(Lost(lost)))
 
-
-def _result(main: asyncio.Task[Any]) -> Any:
-    """What an async flow returned or raised; asyncio's own refusals are told in aft's words."""
-    try:
-        return main.result()
-    except RuntimeError as error:
-        text = str(error)
-        if failures.fault_of(error) is None and ("got bad yield" in text or "attached to a different loop" in text):
-            raise foreign_awaitable(text) from error
-        raise
+        self._guarded(undo)
 
 
 def _is_refusal(error: BaseException) -> bool:

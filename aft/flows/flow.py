@@ -38,6 +38,8 @@ class Options:
     expected: timedelta | None = None
     #: Names of what it needs.
     resources: tuple[str, ...] = ()
+    #: How long it may take: then ``DeadlineExceeded`` is raised in it.
+    deadline: timedelta | None = None
 
 
 class Flow(Generic[P, R]):
@@ -87,11 +89,14 @@ class Flow(Generic[P, R]):
         owner: str | None = None,
         expected: Duration | None = None,
         resources: Iterable[str] = (),
+        deadline: Duration | None = None,
     ) -> Flow[P, R]:
         """Say something about the run to come; the same key means the same run.
 
         ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
-        how long it should take until its end: an event tells when it takes longer.
+        how long it should take until its end: an event tells when it takes longer. ``deadline`` is how long it may
+        take: ``aft.DeadlineExceeded`` is raised, once, at the step that it is at then; nobody catching it, everything
+        is undone.
         """
         of = f"flow {self.name!r}"
         said = Options(
@@ -100,6 +105,7 @@ class Flow(Generic[P, R]):
             owner=checks.check_text(of, "owner", owner),
             expected=checks.check_duration(of, "expected", expected),
             resources=checks.check_resources(of, resources),
+            deadline=checks.check_duration(of, "deadline", deadline),
         )
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 

@@ -51,11 +51,12 @@ class Awaits:
 
 @dataclass(frozen=True, slots=True)
 class Parks:
-    """A person has to look at it."""
+    """A person has to look at it; ``reopens``: its step was recorded as failed, and shall be tried again after all."""
 
     reason: str
     fault: Fault
     replaces: tuple[str, ...] = ()
+    reopens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,14 @@ Block = Failed | InLadder | Awaits | Parks | GivesBack | Suspends | HasMail | Lo
 
 class NewMail(Exception):
     """Raised when something has come into the run's inbox since it was read: it has to be read before letting go."""
+
+
+class Anew(BaseException):
+    """Raised through flow code when the run begins anew, with other arguments and an empty journal."""
+
+    def __init__(self, args: str) -> None:
+        super().__init__(args)
+        self.encoded = args
 
 
 class Leave(BaseException):

@@ -18,7 +18,9 @@ class Replay:
     """The journal of one run, being replayed. One thread at a time."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self._left = {entry.path: entry for entry in entries}
+        self._left = {entry.path: entry for entry in entries if entry.kind is not EntryKind.PATCH}
+        #: Changes that the run has; code that no longer asks for one has not diverged.
+        self.patches = {entry.path for entry in entries if entry.kind is EntryKind.PATCH}
 
     def take(self, path: StepPath, kind: EntryKind, name: str, beside: Container[str] = ()) -> Entry | None:
         """Hand out the outcome of a step; None if it has none yet, which only the newest steps may have.
@@ -40,6 +42,11 @@ class Replay:
         """Hand out the outcome of a step that may have been recorded, or not, at this point of the code."""
         entry = self._left.get(path)
         return self._left.pop(path) if entry is not None and entry.kind is kind else None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether every recorded outcome was handed out: what comes next is new."""
+        return not self._left
 
     def next_of(self, asked: Container[str]) -> StepPath | None:
         """The step among these whose outcome was recorded first, of those that are left."""

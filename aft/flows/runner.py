@@ -9,6 +9,7 @@ the next owner replays and goes on.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -19,7 +20,7 @@ from aft.flows import failures, writing
 from aft.flows.attempt import Performer
 from aft.flows.execution import Execution, must_park
 from aft.flows.failures import Place
-from aft.flows.leaving import Leave, NewMail, Parks
+from aft.flows.leaving import Anew, Leave, NewMail, Parks
 from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
@@ -60,6 +61,9 @@ class Runner:
                 self._carry_out(stepper, [] if fresh else self._load(stepper))
             except Leave as leave:
                 writing.let_go(self._tools, owner, leave.blocks)
+            except Anew as anew:
+                writing.begin_anew(self._tools, owner, anew.encoded)
+                return False
         except NewMail:
             return False
         except Exception as error:
@@ -96,6 +100,7 @@ class Runner:
         )
         stepper.standing.remember(live, armed)
         stepper.mailbox.fill(letters)
+        stepper.recorded = {entry.path for entry in entries}
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
         orders = [letter for letter in letters if letter.verb not in MAIL]
         if orders:
@@ -142,11 +147,25 @@ class Runner:
         else:
             writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.standing.live_faults())
 
+    def _stop_after_pivot(self, stepper: Stepper, error: Exception) -> Parks:
+        """Park instead of undoing; the step that failed last is tried again by a retry."""
+        fault = failures.fault_of(error)
+        owner = stepper.owner
+        last = owner.read(lambda connection: journal.last(connection, owner.run_id))
+        what = str(fault) if fault is not None else repr(error)
+        reason = f"failed after its pivot, so nothing is undone: {what}; after the fix, retry tries again"
+        if fault is not None and fault.path is not None and last is not None and last.fault_id == fault.id:
+            return Parks(reason, fault, stepper.standing.replaced(), reopens=True)
+        made = self._flow_fault(stepper, error)
+        return Parks(reason, replace(made, state=FaultState.PARKED), stepper.standing.replaced())
+
     def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
         """An exception left the flow's code: park for its mistakes, undo everything for the rest."""
         if must_park(error):
             execution.park(error)
         execution.check_spent(f"the flow now raises {type(error).__name__}")
+        if execution.pivoted:
+            raise Leave(self._stop_after_pivot(stepper, error))
         self._begin_unwinding(stepper, error)
         self._unwind(stepper)
 

@@ -79,6 +79,11 @@ class Standing:
         """Whether an earlier owner may have begun the next step, and only this owner knows of it."""
         return self.unseen and not self._aborts
 
+    @property
+    def any_live(self) -> bool:
+        """Whether a step has failed that is not recorded yet: it was begun before."""
+        return any(fault.state in (FaultState.OPEN, FaultState.WAITING) for fault in self._faults.values())
+
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
         return self.unseen or path in self.armed or path in self._faults

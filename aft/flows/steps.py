@@ -66,6 +66,7 @@ class Step:
     probe: Question | None = None
     doubtful: bool = False
     result_probe: Question | None = None
+    generation: int | None = None
 
 
 class Stepper:
@@ -79,6 +80,13 @@ class Stepper:
         self.standing = Standing(owner, self.mailbox, wake)
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
+        #: Steps that have their outcome.
+        self.recorded: set[str] = set()
+
+    @property
+    def any_open_wait(self) -> bool:
+        """Whether the run was left waiting for something that has not come yet."""
+        return any(wait.path not in self.recorded for wait in self.owner.run.waits)
 
     def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
@@ -100,12 +108,7 @@ class Stepper:
     # Forward ----------------------------------------------------------------------------------------------------
 
     def execute(
-        self,
-        activity: Activity[Any, Any],
-        path: StepPath,
-        scope: str,
-        args: str,
-        landed: Landed | None = None,
+        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None = None
     ) -> Entry:
         """Execute an activity and return its recorded outcome, or leave with a fault.
 
@@ -179,7 +182,11 @@ class Stepper:
         return self.record(entry, landed=landed)
 
     def record(
-        self, entry: Entry, then: Callable[[Connection, int], None] | None = None, landed: Landed | None = None
+        self,
+        entry: Entry,
+        then: Callable[[Connection, int], None] | None = None,
+        landed: Landed | None = None,
+        **changes: Any,
     ) -> Entry:
         """Journal an outcome, and do ``then`` in the same transaction; returns it with its place in the order."""
         recorded: list[Entry] = []
@@ -190,7 +197,8 @@ class Stepper:
             if then is not None:
                 then(connection, seq)
 
-        self.owner.write(write, None if landed is None else lambda: landed(recorded[0]))
+        self.owner.write(write, None if landed is None else lambda: landed(recorded[0]), **changes)
+        self.recorded.add(entry.path)
         return recorded[0]
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:
@@ -236,7 +244,7 @@ class Stepper:
     def _record(self, connection: Connection, seq: int, activity: Activity[Any, Any], entry: Entry) -> None:
         self._append(connection, seq, entry)
         undo = activity.compensator
-        if undo is None:
+        if undo is None or not activity.owes(entry.args or "{}", entry.value or "null"):
             return
         if entry.path in self.standing.armed:
             stack.complete(connection, self.owner.run_id, entry.path, seq)
@@ -275,7 +283,7 @@ class Stepper:
         offered = activity.arguments.decode(frame.args or "{}")
         offered["result"] = UNKNOWN if frame.value is None else activity.result.decode(frame.value)
         offered["fault"] = cause
-        offered["key"] = self.key(path)
+        offered["key"] = self.key(path, frame.key_generation)
 
         def settle(connection: Connection, seq: int) -> None:
             stack.settle(connection, self.owner.run_id, frame.seq, FrameState.UNDONE)
@@ -293,7 +301,8 @@ class Stepper:
             (),
             wanted,
             status,
-            probe=compensator_question(compensator, policy, wanted, self.key(path)),
+            probe=compensator_question(compensator, policy, wanted, self.key(path, frame.key_generation)),
+            generation=frame.key_generation,
             doubtful=self.standing.is_doubtful(path),
             result_probe=self._question_about(frame, activity) if "result" in wanted else None,
         )
@@ -320,7 +329,7 @@ class Stepper:
         failed, immediate = self.standing.failures(step.path), self.tools.immediate_of(step.policy)
         current = Current(
             run_id=self.owner.run_id,
-            key=self.key(step.path),
+            key=self.key(step.path, step.generation),
             attempt=failed * (immediate + 1) + 1,
             epoch=self.owner.epoch,
             activity=step.name,

@@ -25,12 +25,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from aft import names
+from aft.compensation import stack
 from aft.envelope import Kind, Message
 from aft.fault import Fault, FaultState
 from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, InLadder, Lost, NewMail, Parks, Suspends
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
-from aft.runs import families, faults, inbox, waits
+from aft.runs import families, faults, inbox, journal, waits
 from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.rescue import make_abort
 from aft.runs.states import Status
@@ -70,10 +71,10 @@ class Departure:
         """Whether only a person makes it go on."""
         return self.parks is not None or self.suspends is not None
 
-    def due(self, grace: timedelta) -> tuple[datetime | None, datetime | None]:
+    def due(self, grace: timedelta, deadline: datetime | None) -> tuple[datetime | None, datetime | None]:
         """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
         tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
-        limits = [block.wait.until for block in self.awaits if block.wait.until is not None]
+        limits = [limit for limit in (*(block.wait.until for block in self.awaits), deadline) if limit is not None]
         due = [*(fault.due_at for fault in tries if fault.due_at), *limits]
         sweep = [*(fault.due_at + (grace if fault.queue else timedelta(0)) for fault in tries if fault.due_at), *limits]
         return min(due, default=None), min(sweep, default=None)
@@ -135,7 +136,10 @@ def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> di
         grace = 0.0 if owner.solitary else tools.grace.total_seconds()
         changes |= {"wake_id": order, "due_at": now(), "sweep_at": later(grace)}
     elif found.awaits or found.in_ladder:
-        due, sweep = found.due(tools.grace)
+        # One that has passed was told, or will be when there is a step to tell it at.
+        deadline = owner.run.deadline_at
+        ahead = deadline if deadline is not None and deadline > tools.clock.now() else None
+        due, sweep = found.due(tools.grace, ahead)
         changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
     if found.gives_back is not None and not found.failed:
         changes |= NO_PROGRESS
@@ -162,7 +166,11 @@ def write_fault(tools: Tools, owner: Owner, connection: Connection, block: Faile
 def _park(tools: Tools, connection: Connection, block: Parks) -> None:
     if block.replaces:
         faults.settle(connection, block.replaces, FaultState.TRIED)
-    faults.add(connection, tools.namespace, block.fault)
+    if block.reopens and block.fault.path is not None:
+        journal.reopen(connection, block.fault.run_id, block.fault.path)
+        faults.settle(connection, [block.fault.id], FaultState.PARKED)
+    else:
+        faults.add(connection, tools.namespace, block.fault)
 
 
 def _doubt(tools: Tools, owner: Owner, connection: Connection, block: GivesBack) -> None:
@@ -212,6 +220,19 @@ def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, s
 
     owner.write(then, status=status, ended_as=status.value, ended_at=now(), waits=None, **_NO_OWNER, **changes)
     tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
+
+
+def begin_anew(tools: Tools, owner: Owner, args: str) -> None:
+    """Let the run begin anew with other arguments: an empty journal, keys of their own, and the stack as it is."""
+
+    def then(connection: Connection, seq: int) -> None:
+        stack.carry_over(connection, owner.run_id)
+        journal.forget(connection, owner.run_id)
+        faults.settle_all(connection, owner.run_id)
+
+    generation = owner.run.key_generation + 1
+    owner.write(then, args=args, key_generation=generation, waits=None, started_at=now())
+    owner.change(args=args, key_generation=generation, waits=(), started_at=tools.clock.now())
 
 
 def release(tools: Tools, owner: Owner, settles: Sequence[str]) -> None:

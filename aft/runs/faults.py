@@ -135,6 +135,14 @@ def renew(connection: Connection, fault_id: str, epoch: int) -> None:
     connection.execute(update(faults).where(faults.c.id == fault_id).values(epoch=epoch))
 
 
+def settle_all(connection: Connection, run_id: RunId) -> None:
+    """Settle everything that still says something about what a run's steps do next."""
+    live = faults.c.state.in_([state.value for state in LIVE])
+    connection.execute(
+        update(faults).where(faults.c.run_id == run_id, live).values(state=FaultState.RESOLVED.value, settled_at=now())
+    )
+
+
 def settle(connection: Connection, ids: Iterable[str], state: FaultState) -> None:
     """Move faults to a state that ends them."""
     connection.execute(update(faults).where(faults.c.id.in_(list(ids))).values(state=state.value, settled_at=now()))

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from aft.ids import FaultId, RunId, StepPath
 from aft.store.tables import journal
@@ -80,10 +80,37 @@ def append(connection: Connection, run_id: RunId, epoch: int, seq: int, entry: E
     )
 
 
+def forget(connection: Connection, run_id: RunId) -> None:
+    """Begin a run's journal anew."""
+    connection.execute(delete(journal).where(journal.c.run_id == run_id))
+
+
+def reopen(connection: Connection, run_id: RunId, path: StepPath) -> None:
+    """Take back the outcome of a step that failed: it shall be tried again."""
+    connection.execute(
+        delete(journal).where(
+            journal.c.run_id == run_id, journal.c.path == path, journal.c.outcome == Outcome.FAILED.value
+        )
+    )
+
+
 def load(connection: Connection, run_id: RunId) -> list[Entry]:
     """Read the run's outcomes, in the order in which they were completed."""
     statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq)
     return [_entry(dict(row._mapping)) for row in connection.execute(statement)]
+
+
+def last(connection: Connection, run_id: RunId) -> Entry | None:
+    """Read the outcome that was recorded last."""
+    statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq.desc()).limit(1)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else _entry(dict(row._mapping))
+
+
+def is_past_pivot(connection: Connection, run_id: RunId) -> bool:
+    """Tell whether a run only goes forward by now."""
+    pivots = select(journal.c.path).where(journal.c.run_id == run_id, journal.c.kind == EntryKind.PIVOT.value)
+    return connection.execute(pivots.limit(1)).first() is not None
 
 
 def _entry(values: dict[str, Any]) -> Entry:

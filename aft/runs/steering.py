@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, update
 
 from aft.errors import OrderRefused
-from aft.runs import audit, waking
+from aft.runs import audit, journal, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
@@ -80,6 +80,10 @@ def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace
         raise OrderRefused(f"run {run.id} has ended, it is {run.status.value}; `compensate` undoes a completed one")
     if run.cause is not None:
         raise OrderRefused(f"run {run.id} is being undone already, it is {run.status.value}")
+    if undo and journal.is_past_pivot(connection, run.id):
+        raise OrderRefused(
+            f"run {run.id} has gone past its pivot and only goes forward; cancel it without compensating, as it is"
+        )
     _send(connection, run, Verb.CANCEL, {"compensate": undo, "note": by.note}, by, at, grace)
     audit.write(connection, run.id, by.name, Verb.CANCEL.value, by.note)
 

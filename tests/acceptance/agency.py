@@ -211,3 +211,45 @@ def pay(journey: str) -> str:
 def pays(journey: str) -> str:
     """Pay, when there is a balance."""
     return pay(journey)
+
+
+# Pivots, versions, conditions -----------------------------------------------------------------------------------
+
+
+@aft.flow(name="agency_pivoted")
+def pivoted(journey: str) -> str:
+    """Book, pass the point of no return, send the tickets."""
+    book(journey, "flight")
+    aft.pivot()
+    book(journey, "tickets")
+    try:
+        with aft.savepoint("extras"):
+            book(journey, "lounge")
+            book(journey, "upgrade")
+    except Refused:
+        book(journey, "voucher")
+    return book(journey, "mail")
+
+
+@aft.compensate_with(unbook, only_if=lambda result: result is not None)
+@aft.activity(name="agency_insure")
+def insure(journey: str, what: str) -> str | None:
+    """Insure, if that is needed; what was not insured needs no undo."""
+    _do(journey, what)
+    return None if what == "nothing" else what
+
+
+@aft.flow(name="agency_insured")
+def insured(journey: str, what: str) -> None:
+    """Insure, then fail."""
+    insure(journey, what)
+    book(journey, "flight")
+
+
+@aft.flow(name="agency_months")
+def months(journey: str, month: int) -> str:
+    """A flow that begins anew for each month."""
+    book(journey, f"month {month}")
+    if month < 3:
+        aft.continue_as_new(journey, month + 1)
+    return book(journey, "year")

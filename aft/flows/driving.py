@@ -1,0 +1,93 @@
+"""Driving an async flow: its tasks go on until all await something, then the next outcome is handed out.
+
+One thread, the flow's own. What the tasks do between two outcomes follows from the outcomes alone, so a replay that
+hands them out in the same order sees the tasks take the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aft.flows import failures
+from aft.flows.asks import Ask, Raises, Returns
+from aft.flows.leaving import Leave
+from aft.flows.loop import FlowLoop, foreign_awaitable
+from aft.flows.settling import Settler
+
+
+class Driver:
+    """Drives one pass over an async flow."""
+
+    def __init__(
+        self,
+        loop: FlowLoop,
+        main: asyncio.Task[Any],
+        settler: Settler,
+        outcome: Callable[[Ask], Returns | Raises],
+    ) -> None:
+        self._loop = loop
+        self._main = main
+        self._settler = settler
+        self._outcome = outcome
+
+    def drive(self, check_leaving: Callable[[], None]) -> Any:
+        """Run the flow to its end and return its result; raises Leave, or what it raised."""
+        self._loop.run_ready()
+        while not self._main.done():
+            check_leaving()
+            if (ask := self._settler.next()) is None:
+                raise foreign_awaitable("what aft knows nothing of")
+            self._hand_out(ask)
+            self._loop.run_ready()
+        check_leaving()
+        self._end_tasks()
+        return self._result()
+
+    def _hand_out(self, ask: Ask) -> None:
+        outcome = self._outcome(ask)
+        if ask.future is None or ask.future.done():
+            return  # nobody waits for it any more
+        if isinstance(outcome, Raises):
+            ask.future.set_exception(outcome.error)
+        else:
+            ask.future.set_result(outcome.value)
+
+    def _end_tasks(self) -> None:
+        """The flow has come to its end: what it began beside is cancelled, but steps with effects come to theirs."""
+        while True:
+            for task in self._loop.tasks:
+                task.cancel()
+            self._loop.run_ready()
+            for path in [path for path, ask in self._settler.pending.items() if not ask.needed]:
+                del self._settler.pending[path]
+            if not self._settler.pending:
+                return
+            if (ask := self._settler.next()) is not None:
+                self._hand_out(ask)
+
+    def _result(self) -> Any:
+        """What the flow returned or raised; asyncio's own refusals are told in aft's words."""
+        try:
+            return self._main.result()
+        except RuntimeError as error:
+            text = str(error)
+            if failures.fault_of(error) is None and ("got bad yield" in text or "attached to a different loop" in text):
+                raise foreign_awaitable(text) from error
+            raise
+
+    def close(self, leaving: Leave | None) -> None:
+        """Let every task see that the run leaves, here, where its code still counts as the flow's."""
+        if leaving is not None:
+            for ask in self._settler.pending.values():
+                if ask.future is not None and not ask.future.done():
+                    ask.future.set_exception(leaving)
+        tasks = (self._main, *self._loop.tasks)
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+        self._loop.run_ready()
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # looked at: asyncio would complain otherwise

@@ -1,0 +1,274 @@
+"""Flows that outlast their code and their plans: pivots, conditions, changes, beginning anew, deadlines."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import aft
+from aft.flows.registry import Registry
+from aft.runs.states import Status
+from tests.acceptance import agency
+from tests.acceptance.agency import Refused, ledger, trouble
+from tests.setups import Setup, eventually
+
+
+@pytest.fixture
+def journey() -> str:
+    return secrets.token_hex(4)
+
+
+# Pivots ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_pivot_a_failure_parks_and_a_retry_goes_forward(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "mail"] = [Refused("no address")]
+    with app.dispatcher():
+        run = app.submit(agency.pivoted, journey)
+        eventually(lambda: run.status is Status.PARKED)
+        assert "failed after its pivot, so nothing is undone: Refused: no address" in (run.row.reason or "")
+        run.retry()
+        assert run.result(20) == f"mail of {journey}"
+    assert ledger[journey] == ["flight", "tickets", "lounge", "upgrade", "mail!", "mail"]
+
+
+def test_after_a_pivot_a_savepoint_is_undone_and_another_way_taken(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "upgrade"] = [Refused("full")]
+    with app.dispatcher():
+        assert app.submit(agency.pivoted, journey).result(20)
+    assert ledger[journey] == ["flight", "tickets", "lounge", "upgrade!", "unlounge", "voucher", "mail"]
+
+
+def test_before_its_pivot_a_run_is_undone_like_any_other(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "flight"] = [Refused("full")]
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        app.submit(agency.pivoted, journey).result(20)
+    assert ledger[journey] == ["flight!"]
+
+
+def test_a_run_past_its_pivot_is_not_cancelled_by_undoing(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "mail"] = [Refused("no address")]
+    with app.dispatcher():
+        run = app.submit(agency.pivoted, journey)
+        eventually(lambda: run.status is Status.PARKED)
+        with pytest.raises(aft.OrderRefused, match="has gone past its pivot and only goes forward"):
+            run.cancel()
+        run.cancel(compensate=False)
+        with pytest.raises(aft.FlowCancelled):
+            run.result(20)
+    assert "unflight" not in ledger[journey]
+
+
+# Conditions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("what", "undone"), [("luggage", ["unluggage"]), ("nothing", [])])
+def test_a_compensator_may_depend_on_the_result(setup: Setup, journey: str, what: str, undone: list[str]) -> None:
+    app = setup.app()
+    trouble[journey, "flight"] = [Refused("full")]
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        app.submit(agency.insured, journey, what).result(20)
+    assert ledger[journey] == [what, "flight!", *undone]
+
+
+def test_a_condition_cannot_be_asked_before_there_is_a_result() -> None:
+    def refund(amount: int) -> None: ...
+
+    def pay(amount: int) -> int:
+        return amount
+
+    with pytest.raises(aft.DefinitionError, match="only_if needs to know what came of it"):
+        aft.compensate_with(refund, when="started", only_if=lambda result: bool(result))(pay)
+
+
+def test_a_condition_asks_for_names_that_there_are() -> None:
+    def refund(amount: int) -> None: ...
+
+    def pay(amount: int) -> int:
+        return amount
+
+    with pytest.raises(aft.DefinitionError, match="takes 'amuont', but pay has no argument of that name"):
+        aft.compensate_with(refund, only_if=lambda amuont: True)(pay)
+
+
+# Beginning anew -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_anew_and_carries_its_stack(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "year"] = [Refused("never")]
+    with app.dispatcher():
+        run = app.submit(agency.months, journey, 1)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[journey] == [
+        *("month 1", "month 2", "month 3", "year!"),
+        *("unmonth 3", "unmonth 2", "unmonth 1"),
+    ]
+
+
+def test_a_run_that_begins_anew_completes_under_its_id(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    assert app.start(agency.months, journey, 1).result(0) == f"year of {journey}"
+
+
+# Changes of the code ---------------------------------------------------------------------------------------------
+
+
+Code = Callable[[str], Any]
+
+
+def make_app(setup: Setup, *flows: tuple[Code, int]) -> aft.Aft:
+    """An app whose process has these flows only."""
+    known = Registry()
+    for fn, version in flows:
+        known.add_flow(aft.Flow(fn, name="changing", version=version))
+    known.add_activity(agency.book)
+    made = setup.app()
+    made.registry = known
+    return made
+
+
+def old(journey: str) -> str:
+    agency.book(journey, "one")
+    aft.wait_for("go")
+    agency.book(journey, "two")
+    return "old"
+
+
+def new(journey: str) -> str:
+    agency.book(journey, "one")
+    if aft.patched("check first"):
+        agency.book(journey, "check")
+    aft.wait_for("go")
+    agency.book(journey, "two")
+    return "new"
+
+
+def test_a_patch_lets_running_runs_take_the_old_way_and_new_ones_the_new(setup: Setup, journey: str) -> None:
+    before, after = make_app(setup, (old, 1)), make_app(setup, (new, 1))
+    with before.dispatcher():
+        running = before.submit(before.registry.flow("changing"), journey)
+        eventually(lambda: running.status is Status.WAITING)
+    with after.dispatcher():
+        running.signal("go")
+        assert after.run(running.id).result(20) == "new"
+        assert ledger[journey] == ["one", "two"]
+        ledger[journey].clear()
+        fresh = after.submit(after.registry.flow("changing"), journey)
+        eventually(lambda: fresh.status is Status.WAITING)
+        fresh.signal("go")
+        fresh.result(20)
+    assert ledger[journey] == ["one", "check", "two"]
+
+
+def test_versions_stand_side_by_side(setup: Setup, journey: str) -> None:
+    both = make_app(setup, (old, 1), (new, 2))
+    with both.dispatcher():
+        first = both.submit(both.registry.flow("changing", 1), journey)
+        second = both.submit(both.registry.flow("changing", 2), journey)
+        first.signal("go")
+        second.signal("go")
+        assert (first.result(20), second.result(20)) == ("old", "new")
+
+
+def test_a_run_whose_version_nobody_has_waits_untouched(setup: Setup, journey: str) -> None:
+    with_old, without = make_app(setup, (old, 1)), make_app(setup, (new, 2))
+    run = with_old.submit(with_old.registry.flow("changing"), journey)
+    with without.dispatcher():
+        other = without.submit(without.registry.flow("changing"), journey)
+        other.signal("go")
+        other.result(20)
+    assert (run.status, run.row.epoch) == (Status.RUNNING, 0)
+
+
+# Deadlines ------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_interrupts_a_wait_and_everything_is_undone(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.approval.options(deadline="300ms"), journey)
+        with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
+            run.result(20)
+    assert ledger[journey] == ["draft", "undraft"]
+
+
+def test_a_deadline_interrupts_a_ladder(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("later", after="1h")]
+    with app.dispatcher():
+        run = app.submit(agency.pays.options(deadline="300ms"), journey)
+        with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
+            run.result(20)
+    assert ledger[journey] == ["pay!"]
+
+
+def test_a_run_that_ends_in_time_never_hears_of_its_deadline(setup: Setup, journey: str) -> None:
+    assert setup.app().start(agency.pays.options(deadline="1h"), journey).result(0) == "paid"
+
+
+def test_a_deadline_can_be_caught_once(setup: Setup, journey: str) -> None:
+    app = setup.app()
+
+    @aft.flow(name=f"patient_{journey}")
+    def patient(journey: str) -> str:
+        try:
+            aft.wait_for("never")
+        except aft.DeadlineExceeded:
+            return agency.book(journey, "instead")
+        return "never"
+
+    with app.dispatcher():
+        assert app.submit(patient.options(deadline="200ms"), journey).result(20) == f"instead of {journey}"
+
+
+# Undoing by hand ------------------------------------------------------------------------------------------------
+
+
+def test_what_would_be_undone_is_told_in_order_and_nothing_happens(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.family, journey)
+        run.result(20)
+    told = [(undo.activity, undo.arguments["what"]) for undo in run.compensate(dry_run=True)]
+    assert told == [
+        ("agency_book", what) for what in ("dinner", "boat back", "boat there", "lunch", "train back", "train there")
+    ]
+    assert run.status is Status.COMPLETED
+
+
+def test_a_completed_run_is_undone_as_it_was_told(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.family, journey)
+        run.result(20)
+        done = len(ledger[journey])
+        told = [undo.arguments["what"] for undo in run.compensate(note="the customer withdrew")]
+        eventually(lambda: run.status is Status.COMPENSATED)
+    assert ledger[journey][done:] == [f"un{what}" for what in told]
+
+
+def test_what_cannot_be_undone_is_told_with_its_reason(setup: Setup, journey: str) -> None:
+    run = setup.app().start(agency.pivoted, journey)
+    told = {undo.arguments["what"]: undo.obstacle for undo in run.compensate(dry_run=True)}
+    assert told["flight"] == "done before the pivot: it stands"
+    assert told["mail"] is None
+
+
+def test_a_run_that_was_undone_cannot_be_undone_again(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "flight"] = [Refused("full")]
+    with app.dispatcher():
+        run = app.submit(agency.pivoted, journey)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    with pytest.raises(aft.OrderRefused, match="has ended compensated; only a completed one can be undone"):
+        run.compensate()
