@@ -17,6 +17,7 @@ event                   happened                                                
 ``AttemptStarted``      an activity or compensator is being called                      runner
 ``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
 ``FrameCompensated``    a frame was undone                                              runner
+``FrameUnresolved``     an undo is owed that the code of this process does not have     dispatcher
 ``FaultRaised``         a fault was recorded                                            runner
 ``FaultRouted``         the dispatcher decided about a fault                            dispatcher
 ``WakeIgnored``         a message was stale, repeated, or for a flow unknown here       worker, dispatcher
@@ -181,6 +182,15 @@ class FrameCompensated(Event):
     path: str
     activity: str
     compensator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameUnresolved(Event):
+    text = "an undo is owed that this code does not have; bring its compensator back, or runs will park there"
+    level = logging.WARNING
+    activity: str
+    compensator: str
+    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from aft.app.parts import Parts
+from aft.compensation import stack
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import Sweeper
 from aft.flows.orphanage import Orphanage
@@ -29,7 +30,7 @@ from aft.flows.worker import Worker
 from aft.recovery.relay import Relay
 from aft.recovery.service import Service
 from aft.recovery.takeover import Takeover
-from aft.telemetry import Event, encode_event
+from aft.telemetry import Event, FrameUnresolved, encode_event
 
 #: Seconds between two looks of the relay at an empty outbox.
 RELAY_PAUSE = 0.05
@@ -89,6 +90,7 @@ class DispatcherProcess:
         self._forget_events = telemetry.subscribe(self._broadcast)
         tools = app.make_tools(self._lease, send=relay.try_send)
         self._join_workers(tools)
+        self._check_frames()
         if Role.WORK in self._roles:
             self._worker = Worker(tools, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
@@ -128,6 +130,17 @@ class DispatcherProcess:
     def _join_workers(self, tools: Tools) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []
         self._lease.begin(roles=sorted(self._roles), flows=flows, on_beat=Orphanage(tools).collect)
+
+    def _check_frames(self) -> None:
+        """Tell of undos that are owed and that this code does not have, before one of them is needed at night."""
+        app = self._app
+        if Role.WORK not in self._roles:
+            return
+        with app.store.read() as connection:
+            owed = stack.owed_kinds(connection, app.namespace, app.registry.known)
+        for activity, compensator, count in owed:
+            if app.registry.compensator(activity, compensator) is None:
+                app.telemetry.emit(FrameUnresolved(activity=activity, compensator=compensator, runs=count))
 
     def _broadcast(self, event: Event) -> None:
         self._app.broker.express(self._app.namespace, encode_event(event, self._app.clock.now()))

@@ -17,6 +17,7 @@ PLACES = {
     "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer parked ones."),
     "faults": Place("aft.cli.faults:faults", "Look at what went wrong."),
     "workers": Place("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
+    "flows": Place("aft.cli.flows:flows", "See which versions of flows are still needed."),
     "stack": Place("aft.cli.stack:stack", "Show what a run owes to be undone."),
     "db": Place("aft.cli.db:db", "Bring the database's schema up to date."),
     "broker": Place("aft.cli.broker:broker", "Declare the queues, look at them."),

@@ -7,16 +7,17 @@ or beside it (late) carries its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, distinct, func, insert, select, tuple_, update
 
 from aft.ids import RunId, StepPath
 from aft.store.moments import now
-from aft.store.tables import frames, journal
+from aft.store.tables import frames, journal, runs
 
 
 class FrameState(StrEnum):
@@ -204,6 +205,25 @@ def any_skipped(connection: Connection, run_id: RunId) -> bool:
     """Tell whether a person let a frame go: then the run was not fully undone."""
     statement = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.state == FrameState.SKIPPED.value)
     return connection.execute(statement.limit(1)).first() is not None
+
+
+def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    """Return which compensators of which activities runs of these flows may still need, and how many runs."""
+    root = runs.alias()  # a completed child is undone with its parent
+    statement = (
+        select(frames.c.activity, frames.c.compensator, func.count(distinct(frames.c.run_id)))
+        .join(runs, runs.c.id == frames.c.run_id)
+        .join(root, root.c.id == runs.c.root_id)
+        .where(
+            runs.c.namespace == namespace,
+            root.c.ended_as.is_(None),
+            tuple_(runs.c.flow, runs.c.version).in_(known),
+            frames.c.child_id.is_(None),
+            _PENDING,
+        )
+        .group_by(frames.c.activity, frames.c.compensator)
+    )
+    return [(row[0], row[1], row[2]) for row in connection.execute(statement)]
 
 
 def of_run(connection: Connection, run_id: RunId) -> list[Frame]:

@@ -235,7 +235,8 @@ class Intake:
         """Let the run go on when this fault is due, unless a branch of it does before, or a person has stopped it."""
         changes: dict[str, Any] = {"wake_id": func.coalesce(runs.c.wake_id, fault.id)}
         if seconds is not None:
-            for column, moment in ((runs.c.due_at, later(seconds)), (runs.c.sweep_at, later(seconds + slack))):
+            sweep = case((runs.c.priority > 0, later(seconds)), else_=later(seconds + slack))
+            for column, moment in ((runs.c.due_at, later(seconds)), (runs.c.sweep_at, sweep)):
                 changes[column.name] = _earliest(column, moment, runs.c.deadline_at)
         else:
             for column in (runs.c.due_at, runs.c.sweep_at):

@@ -13,6 +13,7 @@ class Slots:
         self._free = size
         self._closing = False
         self._abandoned = 0
+        self._urgent = 0
         self._changed = threading.Condition()
 
     def free(self, timeout: float) -> int:
@@ -21,12 +22,19 @@ class Slots:
             self._changed.wait_for(lambda: self._open() > 0, timeout)
             return self._open()
 
-    def take(self, limit: int, timeout: float) -> int:
-        """Take as many free slots as there are, up to ``limit``; wait for the first one; 0 after ``timeout``."""
+    def take(self, limit: int, timeout: float, *, urgent: bool = False) -> int:
+        """Take as many free slots as there are, up to ``limit``; wait for the first one; 0 after ``timeout``.
+
+        While somebody waits who is urgent, nobody else gets one.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._open() > 0, timeout)
-            taken = min(limit, self._open())
+            self._urgent += urgent
+            self._changed.wait_for(lambda: self._open(urgent) > 0, timeout)
+            taken = min(limit, self._open(urgent))
             self._free -= taken
+            self._urgent -= urgent
+            if urgent:
+                self._changed.notify_all()
             return taken
 
     def take_all(self, timeout: float) -> int:
@@ -53,8 +61,8 @@ class Slots:
                 self._free += count
                 self._changed.notify_all()
 
-    def _open(self) -> int:
-        return 0 if self._closing else self._free
+    def _open(self, urgent: bool = False) -> int:
+        return 0 if self._closing or (self._urgent and not urgent) else self._free
 
     def wait_idle(self, timeout: float | None) -> bool:
         """Wait until every slot is free; False if that takes longer."""

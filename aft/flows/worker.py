@@ -190,14 +190,18 @@ class Worker:
     def _take_due(self) -> float:
         if not self._leased():
             return UNLEASED
-        pause = self._until_next_due()
+        urgent = self._is_urgent_due()
+        pause = 0.0 if urgent else self._until_next_due()
         if pause > 0:
             return pause
-        free = self._slots.take(limit=100, timeout=PATIENCE)
+        # Messages come in the order in which they were sent: what is urgent gets ahead of them here.
+        free = self._slots.take(limit=100, timeout=PATIENCE, urgent=urgent)
         claimed: list[RunRow] = []
         try:
             if free:
-                claimed = self._tools.holdings.claim(lambda expect: self._claim_due(free, expect, alone=False))
+                claimed = self._tools.holdings.claim(
+                    lambda expect: self._claim_due(free, expect, alone=False, urgent=urgent)
+                )
         finally:
             self._slots.give(free - len(claimed))
             self._execute(claimed, {})
@@ -241,10 +245,14 @@ class Worker:
         with self._tools.store.read() as connection:
             return bool(owner.find_due(connection, self._tools.namespace, self._known, 1, alone=True))
 
-    def _claim_due(self, limit: int, expect: Expect, *, alone: bool) -> list[RunRow]:
+    def _is_urgent_due(self) -> bool:
+        with self._tools.store.read() as connection:
+            return owner.is_urgent_due(connection, self._tools.namespace, self._known)
+
+    def _claim_due(self, limit: int, expect: Expect, *, alone: bool, urgent: bool = False) -> list[RunRow]:
         tools = self._tools
         with tools.store.write() as connection:
-            due = owner.find_due(connection, tools.namespace, self._known, limit, alone=alone)
+            due = owner.find_due(connection, tools.namespace, self._known, limit, alone=alone, urgent=urgent)
             expect({run for run, _ in due})
             if not due:
                 return []

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, func, select, true, tuple_, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
@@ -126,21 +126,34 @@ def is_solitary() -> ColumnElement[bool]:
     return runs.c.deaths >= MOST_SHARED_DEATHS
 
 
-def find_due(connection: Connection, namespace: str, known: Known, limit: int, *, alone: bool = False) -> list[Wake]:
+def is_urgent_due(connection: Connection, namespace: str, known: Known) -> bool:
+    """Tell whether a run is due that somebody gave a priority."""
+    statement = select(runs.c.id).where(*_is_due(namespace, known, alone=False), runs.c.priority > 0)
+    return connection.execute(statement.limit(1)).first() is not None
+
+
+def _is_due(namespace: str, known: Known, *, alone: bool) -> list[ColumnElement[bool]]:
+    return [
+        runs.c.namespace == namespace,
+        runs.c.sweep_at <= now(),
+        runs.c.worker_id.is_(None),
+        runs.c.wake_id.is_not(None),
+        tuple_(runs.c.flow, runs.c.version).in_(list(known)),
+        is_solitary() if alone else ~is_solitary(),
+    ]
+
+
+def find_due(
+    connection: Connection, namespace: str, known: Known, limit: int, *, alone: bool = False, urgent: bool = False
+) -> list[Wake]:
     """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction.
 
     The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
+    With ``urgent`` only those that somebody gave a priority.
     """
     waiting = (
         select(runs.c.id, runs.c.priority, runs.c.sweep_at)
-        .where(
-            runs.c.namespace == namespace,
-            runs.c.sweep_at <= now(),
-            runs.c.worker_id.is_(None),
-            runs.c.wake_id.is_not(None),
-            tuple_(runs.c.flow, runs.c.version).in_(list(known)),
-            is_solitary() if alone else ~is_solitary(),
-        )
+        .where(*_is_due(namespace, known, alone=alone), runs.c.priority > 0 if urgent else true())
         .order_by(runs.c.sweep_at)
         .limit(max(limit, WINDOW))
         .subquery()

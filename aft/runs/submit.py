@@ -56,7 +56,9 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
         # Its time is the timer's: a message would be there too early.
         begins = later(new.after.total_seconds())
         return _insert(connection, new, wake_id=order, due_at=begins, sweep_at=begins)
-    row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(grace.total_seconds()))
+    # What is urgent may be taken by time at once: its message comes after those that were sent before.
+    patience = 0.0 if new.priority > 0 else grace.total_seconds()
+    row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(patience))
     if made:
         message = Message.about_order(row.id, order, at)
         outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import aft
+from aft.app import versions
 from aft.flows.registry import Registry
 from aft.runs.states import Status
+from aft.telemetry import Event, FrameUnresolved
 from tests.acceptance import agency
 from tests.acceptance.agency import Refused, ledger, trouble
 from tests.setups import Setup, eventually
@@ -272,3 +274,30 @@ def test_a_run_that_was_undone_cannot_be_undone_again(setup: Setup, journey: str
             run.result(20)
     with pytest.raises(aft.OrderRefused, match="has ended compensated; only a completed one can be undone"):
         run.compensate()
+
+
+# What is still needed -------------------------------------------------------------------------------------------
+
+
+def test_the_versions_that_runs_still_need_are_listed_with_who_has_them(setup: Setup, journey: str) -> None:
+    both, newer = make_app(setup, (old, 1), (new, 2)), make_app(setup, (new, 2))
+    with both.dispatcher():
+        run = both.submit(both.registry.flow("changing", 1), journey)
+        eventually(lambda: run.status is Status.WAITING)
+    with newer.dispatcher(), newer.store.read() as connection:
+        seen = {(one.version, one.runs, one.workers) for one in versions.read(connection, newer.namespace)}
+    assert seen == {(1, 1, 0), (2, 0, 1)}
+
+
+def test_a_process_that_lacks_an_owed_compensator_says_so_when_it_starts(setup: Setup, journey: str) -> None:
+    before, after = make_app(setup, (old, 1)), make_app(setup, (old, 1))
+    with before.dispatcher():
+        run = before.submit(before.registry.flow("changing"), journey)
+        eventually(lambda: run.status is Status.WAITING)
+    after.registry.add_activity(aft.Activity(agency.book.fn, name="agency_book"))
+    heard: list[Event] = []
+    after.telemetry.subscribe(heard.append)
+    with after.dispatcher():
+        pass
+    (told,) = [event for event in heard if isinstance(event, FrameUnresolved)]
+    assert (told.activity, told.compensator, told.runs) == ("agency_book", "unbook", 1)

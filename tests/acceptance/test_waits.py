@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import threading
+from typing import Any
 
 import pytest
 
 import aft
+from aft.runs import owner
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, gates, ledger, trouble
@@ -225,3 +227,30 @@ def test_busy_is_only_trouble_that_passes(setup: Setup, journey: str) -> None:
         run.signal("verdict", "yes")
         assert run.result(20) == "yes"
     assert ledger[journey] == ["draft", "verdict yes!", "verdict yes"]
+
+
+def test_a_run_with_a_priority_goes_before_those_that_were_there_first(
+    setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app(grace=30.0)
+    gates[journey, "draft"] = threading.Event()
+    noticed, look = threading.Event(), owner.is_urgent_due
+
+    def is_urgent_due(*given: Any) -> bool:
+        found = look(*given)
+        if found:
+            noticed.set()
+        return found
+
+    monkeypatch.setattr(owner, "is_urgent_due", is_urgent_due)
+    with app.dispatcher(concurrency=1):
+        blocked = app.submit(agency.approval, journey)
+        eventually(lambda: blocked.row.worker_id is not None)
+        others = [app.submit(agency.pays, f"{journey}-{number}") for number in range(5)]
+        urgent = app.submit(agency.pays.options(priority=5), f"{journey}-urgent")
+        assert noticed.wait(20)
+        gates[journey, "draft"].set()
+        for run in (urgent, *others):
+            run.result(20)
+    ends = [run.row.ended_at for run in (urgent, *others)]
+    assert ends[0] == min(end for end in ends if end is not None)

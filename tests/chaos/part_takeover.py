@@ -24,7 +24,7 @@ from tests.setups import eventually
 
 COMBINATIONS = ("postgresql+rabbitmq", "sqlite+embedded")
 ROLES = (["relay", "intake", "sweep", "work"],) * 3
-KILLS = 150
+KILLS = 100
 #: Quick runs before each kill, with a fault each.
 ORDINARY = 6
 #: Seconds that a step takes which a message is not held for any more; a lock tells of such a worker's death.

@@ -25,11 +25,16 @@ def upgrade() -> None:
         postgresql_where=sa.text("parent_id IS NOT NULL"),
         sqlite_where=sa.text("parent_id IS NOT NULL"),
     )
+    urgent = sa.text("sweep_at IS NOT NULL AND priority > 0")
+    op.create_index(
+        "ix_aft_runs_urgent", "aft_runs", ["namespace", "sweep_at"], postgresql_where=urgent, sqlite_where=urgent
+    )
     op.create_index("uq_aft_inbox_key", "aft_inbox", ["run_id", "key"], unique=True)
 
 
 def downgrade() -> None:
     op.drop_index("uq_aft_inbox_key", table_name="aft_inbox")
+    op.drop_index("ix_aft_runs_urgent", table_name="aft_runs")
     op.drop_index("ix_aft_runs_parent", table_name="aft_runs")
     for table, column in _added():
         op.drop_column(table, column.name)

@@ -1,0 +1,83 @@
+"""``aft flows``: which versions of which flows are still needed, and who has their code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from aft.app import versions
+from aft.app.versions import VersionSeen
+from aft.cli.given import Given
+from aft.cli.groups import Noun
+from aft.cli.opening import NoDatabase, looking
+from aft.cli.output import Column, json_option, moment, print_json, print_table, say
+
+
+@click.group(cls=Noun)
+def flows() -> None:
+    """See which versions of flows are still needed."""
+
+
+@flows.command("list")
+@json_option
+@click.pass_obj
+def list_flows(given: Given, as_json: bool) -> None:
+    """List flows by version: runs that have not ended, and workers that have the code.
+
+    A version with no runs is not needed any more: its code may go.
+    """
+    found: list[VersionSeen] = []
+    which = ""
+    try:
+        with looking(given) as app:
+            app.check()
+            with app.store.read() as connection:
+                found = versions.read(connection, app.namespace)
+            which = f" in namespace {app.namespace!r}"
+    except NoDatabase as error:
+        which = f": {error}"
+    if as_json:
+        print_json([_shape(one) for one in found])
+    elif not found:
+        say(f"No flow has runs that go on, and no live worker has code{which}.")
+    else:
+        _print(found)
+
+
+def _shape(one: VersionSeen) -> dict[str, object]:
+    return {**asdict(one), "oldest": None if one.oldest is None else one.oldest.isoformat()}
+
+
+def _print(found: list[VersionSeen]) -> None:
+    columns = [
+        Column("FLOW", flexible=True),
+        Column("VERSION", right=True),
+        Column("RUNS", right=True),
+        Column("OLDEST UTC"),
+        Column("WORKERS", right=True),
+        Column("DETAIL", flexible=True),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                one.flow,
+                str(one.version),
+                str(one.runs),
+                moment(one.oldest) if one.oldest else "",
+                str(one.workers),
+                _about(one, found),
+            ]
+            for one in found
+        ],
+    )
+
+
+def _about(one: VersionSeen, found: list[VersionSeen]) -> str:
+    if one.runs and not one.workers:
+        return "its runs wait untouched: start a dispatcher that has this version"
+    newest = max(other.version for other in found if other.flow == one.flow)
+    if not one.runs and one.version < newest:
+        return "not needed any more: its code may go"
+    return ""
