@@ -186,11 +186,12 @@ class FrameCompensated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameUnresolved(Event):
-    text = "an undo is owed that this code does not have; bring its compensator back, or runs will park there"
+    text = "compensator missing"
     level = logging.WARNING
     activity: str
     compensator: str
     runs: int
+    why: str = "runs owe this undo, and this code does not have it: bring it back, or they park there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

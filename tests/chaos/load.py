@@ -282,6 +282,20 @@ def _write(load: str, step: str, what: str) -> None:
     )
 
 
+@aft.activity
+def answer(load: str, sent: float) -> None:
+    """Say when the signal has come."""
+    _note(load, "0", "begin")
+
+
+@aft.flow
+def patient(load: str) -> float:
+    """Wait for a signal."""
+    sent = aft.wait_for("verdict", float)
+    answer(load, sent)
+    return sent
+
+
 # Setting it going -----------------------------------------------------------------------------------------------
 
 
