@@ -119,8 +119,9 @@ class Standing:
             raise Leave(InLadder(fault, status))
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
-        # Called by its own message, or by the timer: then whatever the clock says. By others: a branch of many.
-        if fault.id == self._wake or self._is_only_wait(fault):
+        # Called by its own message: then whatever the clock says. By the timer: then something is due, and if there is
+        # only this, the clock need not be asked.
+        if fault.id == self._wake or (self._wake is None and self._is_only_wait(fault)):
             return True
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
             self._spent[path] = letter

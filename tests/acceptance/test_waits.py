@@ -152,6 +152,19 @@ def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup:
         assert run.result(20)
 
 
+def test_what_is_resumed_before_its_next_try_is_due_waits_for_it(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("later", after="1h")]
+    with app.dispatcher():
+        run = app.submit(agency.pays, journey)
+        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+        run.suspend()
+        run.resume()
+        eventually(lambda: run.status is Status.RECOVERING and run.row.worker_id is None)
+        assert run.row.due_at is not None
+    assert ledger[journey] == ["pay!"]
+
+
 def test_a_cancelled_run_undoes_everything(setup: Setup, journey: str) -> None:
     app = setup.app()
     with app.dispatcher():
