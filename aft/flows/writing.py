@@ -81,8 +81,31 @@ class Departure:
 
 
 def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block]) -> None:
-    """Let the run go for all that keeps it from going on; raises NewMail if something came that was not read."""
-    found = _sort(list(blocks))
+    """Let the run go for all that keeps it from going on; raises NewMail if something came that was not read.
+
+    Then it goes on here, and what has failed has failed: that is recorded, so that nothing is tried again uncounted.
+    """
+    blocks = list(blocks)
+    try:
+        _let_go(tools, owner, blocks)
+    except NewMail:
+        _keep_failures(tools, owner, [block for block in blocks if isinstance(block, Failed) and not block.written])
+        raise
+
+
+def _keep_failures(tools: Tools, owner: Owner, failed: Sequence[Failed]) -> None:
+    def then(connection: Connection, seq: int) -> None:
+        for block in failed:
+            write_fault(tools, owner, connection, block)
+
+    if failed:
+        owner.write(then)
+    for block in failed:
+        tell_raised(tools, block.fault)
+
+
+def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
+    found = _sort(blocks)
     order = OrderId(new_id())
     written: list[OutboxRow] = []
 

@@ -229,3 +229,36 @@ def test_a_late_undo_that_a_person_lets_go_makes_the_run_failed(setup: Setup, or
         eventually(lambda: run.status == "parked")
         run.skip_frame(note="written off")
         eventually(lambda: run.status == "failed")
+
+
+apps: dict[str, aft.Aft] = {}
+
+
+@aft.activity(levels=["20ms"], recoverable=(ConnectionError,), unrecoverable=(Final,))
+def nag(order: str, error: str) -> str:
+    """Fail while something comes for the run."""
+    apps[order].run(str(aft.current().run_id)).signal("noise")
+    did[order].append("nag")
+    if first_time(order):
+        raise {"busy": ConnectionError, "final": Final}[error]("nagged")
+    return "done"
+
+
+@aft.flow
+def nagging(order: str, error: str) -> str:
+    return nag(order, error)
+
+
+def test_a_failure_counts_though_something_came_meanwhile(setup: Setup, order: str) -> None:
+    app = apps[order] = setup.app()
+    with app.dispatcher():
+        assert app.submit(nagging, order, "busy").result(20) == "done"
+    assert [fault.attempt for fault in app.faults()] == [1]
+    assert did[order] == ["nag", "nag"]
+
+
+def test_a_final_failure_is_not_tried_again_because_something_came_meanwhile(setup: Setup, order: str) -> None:
+    app = apps[order] = setup.app()
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated, match="nagged"):
+        app.submit(nagging, order, "final").result(20)
+    assert did[order] == ["nag"]
