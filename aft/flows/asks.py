@@ -49,3 +49,8 @@ class Ask:
     flying: bool = False
     #: Who awaits it, in an async flow.
     future: asyncio.Future[Any] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has neither effects, nor an outcome, nor anybody who waits for it: its task was cancelled."""
+        return not self.needed and self.entry is None and self.future is not None and self.future.done()

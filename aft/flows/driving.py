@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from aft.flows import failures
 from aft.flows.asks import Ask, Raises, Returns
@@ -32,18 +32,30 @@ class Driver:
         self._settler = settler
         self._outcome = outcome
 
-    def drive(self, check_leaving: Callable[[], None]) -> Any:
+    def drive(self, check_leaving: Callable[[], None], park: Callable[[BaseException], NoReturn]) -> Any:
         """Run the flow to its end and return its result; raises Leave, or what it raised."""
         self._loop.run_ready()
         while not self._main.done():
             check_leaving()
             if (ask := self._settler.next()) is None:
-                raise foreign_awaitable("what aft knows nothing of")
+                park(foreign_awaitable("what aft knows nothing of"))
             self._hand_out(ask)
             self._loop.run_ready()
         check_leaving()
+        if (mistake := self._find_mistake()) is not None:
+            park(mistake)
         self._end_tasks()
         return self._result()
+
+    def _find_mistake(self) -> Exception | None:
+        """What the flow's code did wrong: then its branches are left as they are, and go on after the fix."""
+        try:
+            self._result()
+        except Exception as error:
+            return error if failures.must_park(error) else None
+        except BaseException:
+            return None  # it was cancelled, or begins anew
+        return None
 
     def _hand_out(self, ask: Ask) -> None:
         outcome = self._outcome(ask)
@@ -56,12 +68,11 @@ class Driver:
 
     def _end_tasks(self) -> None:
         """The flow has come to its end: what it began beside is cancelled, but steps with effects come to theirs."""
+        for task in self._loop.tasks:
+            task.cancel()
         while True:
-            for task in self._loop.tasks:
-                task.cancel()
             self._loop.run_ready()
-            for path in [path for path, ask in self._settler.pending.items() if not ask.needed]:
-                del self._settler.pending[path]
+            self._settler.drop(ask for ask in self._settler.pending.values() if not ask.needed)
             if not self._settler.pending:
                 return
             if (ask := self._settler.next()) is not None:

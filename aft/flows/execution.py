@@ -72,6 +72,7 @@ class Execution:
         self._settler = Settler(stepper, entries, self._parking)
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
+        self._loop: FlowLoop | None = None
         self._unawaited: set[Call[Any]] = set()
         self._now = self._run.started_at or self._run.created_at
         self._patches: dict[str, bool] = {}
@@ -139,22 +140,28 @@ class Execution:
     # An async flow ------------------------------------------------------------------------------------------------
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        loop = FlowLoop(self._branch_context)  # type: ignore[abstract]  # abstract for type checkers only
+        loop = self._loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         with running_on(loop):
             driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
             try:
-                return driver.drive(self.check_leaving)
+                return driver.drive(self.check_leaving, self.park)
             except Leave as leave:
                 self._leaving = leave
                 raise
             finally:
                 driver.close(self._leaving)
 
-    def _branch_context(self) -> contextvars.Context:
-        """The context of a new task: it takes its numbers under a number of its own."""
-        here = contextvars.copy_context()
-        here.run(_scope.set, Scope(_scope.get().next()))
-        return here
+    def _branch(self) -> tuple[str, contextvars.Context]:
+        """The number of a new task, and its context: it takes its numbers under that one."""
+        here, path = contextvars.copy_context(), _scope.get().next()
+        here.run(_scope.set, Scope(path))
+        return path, here
+
+    def _cancel_under(self, path: StepPath) -> None:
+        """Cancel tasks that were begun under a savepoint: what they had done is undone, now or in an earlier pass."""
+        for task in self._loop.tasks if self._loop is not None else ():
+            if task.branch.startswith(f"{path}."):
+                task.cancel()
 
     def awaited(self, call: Call[Any]) -> Generator[Any, Any, Any]:
         self.check_leaving()
@@ -333,29 +340,19 @@ class Execution:
     def _undo_scope(self, path: StepPath, scope: str, name: str, error: BaseException) -> None:
         """Unwind what was pushed under a savepoint, once; a mistake of the flow's code undoes nothing, and parks."""
         self.check_leaving()
-        if must_park(error):
+        if failures.must_park(error):
             self.park(error)
         replay = self._settler.replay
-        if replay.peek(path, EntryKind.SAVEPOINT) is not None:
-            return
         what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
 
         def undo() -> None:
+            undone = replay.peek(path, EntryKind.SAVEPOINT) is not None
+            self._cancel_under(path)
             self._settler.settle_under(path)
+            if undone:
+                return
             replay.check_spent(what, self._settler.pending)
             unwind(self._stepper, failures.fault_of(error), Status.RECOVERING, scope=path)
             self._stepper.record_undone(path, scope, name)
 
         self._guarded(undo)
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Tell whether aft itself refused what the flow's code did."""
-    return isinstance(error, CodecError | DefinitionError) and failures.fault_of(error) is None
-
-
-def must_park(error: BaseException) -> bool:
-    """Tell whether what left a flow's code is a mistake in that code: after the fix, retry replays."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(must_park(one) for one in error.exceptions)
-    return failures.is_bug(error) or _is_refusal(error)

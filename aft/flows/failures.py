@@ -18,7 +18,7 @@ from typing import TypeGuard
 
 from aft import durations
 from aft.codec import decode_untyped, encode_loosely
-from aft.errors import ActivityFailed, CodecError, Recoverable, Unrecoverable
+from aft.errors import ActivityFailed, CodecError, DefinitionError, Recoverable, Unrecoverable
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows.policy import Policy
 from aft.ids import FaultId, RunId, StepPath, new_id
@@ -132,6 +132,14 @@ def fault_of(error: BaseException) -> Fault | None:
 def is_bug(error: BaseException) -> bool:
     """Tell whether an exception that left a flow is a bug in the flow's own code, to be parked and fixed."""
     return isinstance(error, BUGS) and fault_of(error) is None
+
+
+def must_park(error: BaseException) -> bool:
+    """Tell whether what left a flow's code is a mistake in that code: after the fix, retry replays."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(must_park(one) for one in error.exceptions)
+    refused = isinstance(error, CodecError | DefinitionError) and fault_of(error) is None
+    return is_bug(error) or refused
 
 
 def _find_class(name: str) -> type[Exception] | None:

@@ -69,6 +69,21 @@ async def _contain(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None
         return None, error
 
 
+class FlowTask(asyncio.Task[Any]):
+    """A branch of an async flow: the steps in it are numbered under ``branch``.
+
+    Sets of tasks are gone through in the same order each time, as when a task group cancels what it has begun.
+    """
+
+    def __init__(self, coroutine: Any, number: int, branch: str, **kwargs: Any) -> None:
+        self._number = number  # asyncio puts it into a set of its own in the next line
+        super().__init__(coroutine, **kwargs)
+        self.branch = branch
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class FlowLoop(asyncio.AbstractEventLoop):
     """The loop that an async flow runs on: tasks and futures, and no way to the world outside.
 
@@ -76,10 +91,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
     the order in which they were recorded. So they take the same way each time. Whatever else is awaited is refused.
     """
 
-    def __init__(self, context_of: Callable[[], contextvars.Context]) -> None:
-        self._context_of = context_of
+    def __init__(self, branch: Callable[[], tuple[str, contextvars.Context]]) -> None:
+        self._branch = branch
         self._ready: deque[asyncio.Handle] = deque()
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: list[FlowTask] = []
 
     def run_ready(self) -> None:
         """Run what can run, until everything awaits something."""
@@ -100,8 +115,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""
-        kwargs.pop("context", None)
-        task = asyncio.Task(coro, loop=self, context=self._context_of(), name=kwargs.get("name"))
+        branch, context = self._branch()
+        task = FlowTask(coro, len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
         self.tasks.append(task)
         return task
 

@@ -27,16 +27,28 @@ class Replay:
 
         ``beside`` are steps that were asked for, too, and whose outcomes may be handed out later.
         """
-        entry = self._left.pop(path, None)
+        entry = self.find(path, kind, name)
         if entry is None:
             self.check_spent(f"the code now calls {kind.value} {name!r} as step {path}", beside)
-            return None
-        if (entry.kind, entry.name) != (kind, name):
+        return entry
+
+    def find(self, path: StepPath, kind: EntryKind, name: str) -> Entry | None:
+        """Hand out the outcome of a step; None if it has none, which says nothing about where the journal ends."""
+        entry = self._left.pop(path, None)
+        if entry is not None and (entry.kind, entry.name) != (kind, name):
             raise ReplayDiverged(
                 f"step {path} is {entry.kind.value} {entry.name!r} in the journal, but the code now calls "
                 f"{kind.value} {name!r} there; bring back code that matches, then retry"
             )
         return entry
+
+    def pass_over(self, path: StepPath) -> None:
+        """Leave out what was recorded of a step that nobody waits for any more, if anything was."""
+        self._left.pop(path, None)
+
+    def goes_on(self, beside: Container[str] = ()) -> bool:
+        """Tell whether the journal has outcomes of other steps than these."""
+        return any(path not in beside for path in self._left)
 
     def peek(self, path: StepPath, kind: EntryKind) -> Entry | None:
         """Hand out the outcome of a step that may have been recorded, or not, at this point of the code."""

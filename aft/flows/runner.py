@@ -8,6 +8,7 @@ the next owner replays and goes on.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from aft.errors import StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.attempt import Performer
-from aft.flows.execution import Execution, must_park
+from aft.flows.execution import Execution
 from aft.flows.failures import Place
 from aft.flows.leaving import Anew, Leave, NewMail, Parks
 from aft.flows.obedience import Obedience
@@ -133,10 +134,10 @@ class Runner:
         row = stepper.owner.run
         flow = self._tools.registry.flow(row.flow, row.version)
         execution = Execution(stepper, flow, entries)
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             result = flow.result.encode(execution.play(), "result")
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             failure = error
         except SystemExit as error:
             failure = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
@@ -147,7 +148,7 @@ class Runner:
         else:
             writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.standing.live_faults())
 
-    def _stop_after_pivot(self, stepper: Stepper, error: Exception) -> Parks:
+    def _stop_after_pivot(self, stepper: Stepper, error: BaseException) -> Parks:
         """Park instead of undoing; the step that failed last is tried again by a retry."""
         fault = failures.fault_of(error)
         owner = stepper.owner
@@ -159,9 +160,9 @@ class Runner:
         made = self._flow_fault(stepper, error)
         return Parks(reason, replace(made, state=FaultState.PARKED), stepper.standing.replaced())
 
-    def _failed(self, stepper: Stepper, execution: Execution, error: Exception) -> None:
+    def _failed(self, stepper: Stepper, execution: Execution, error: BaseException) -> None:
         """An exception left the flow's code: park for its mistakes, undo everything for the rest."""
-        if must_park(error):
+        if failures.must_park(error):
             execution.park(error)
         execution.check_spent(f"the flow now raises {type(error).__name__}")
         if execution.pivoted:
@@ -169,7 +170,7 @@ class Runner:
         self._begin_unwinding(stepper, error)
         self._unwind(stepper)
 
-    def _begin_unwinding(self, stepper: Stepper, error: Exception) -> None:
+    def _begin_unwinding(self, stepper: Stepper, error: BaseException) -> None:
         known = failures.fault_of(error)
         fault = known or self._flow_fault(stepper, error)
 
@@ -181,7 +182,7 @@ class Runner:
         stepper.owner.change(status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
         stepper.cause = fault
 
-    def _flow_fault(self, stepper: Stepper, error: Exception) -> Fault:
+    def _flow_fault(self, stepper: Stepper, error: BaseException) -> Fault:
         owner = stepper.owner
         return failures.describe(
             error,

@@ -29,8 +29,8 @@ from aft.ids import StepPath
 from aft.runs.journal import Entry, Outcome
 from aft.runs.owner import Fenced
 
-#: What keeps more branches from being begun: the run stops as a whole, or will if the failure is found to be final.
-_STOPS = (Failed, GivesBack, HasMail, Lost, Parks)
+#: What stops the run as a whole: nothing is begun any more.
+_STOPS = (GivesBack, HasMail, Lost, Parks)
 
 
 class Settler:
@@ -52,11 +52,11 @@ class Settler:
     def settle(self, asks: Sequence[Ask], most: int | None = None) -> None:
         """Let each come to its outcome, so many at a time; leaves if one cannot.
 
-        Once one has failed for good no more are begun, except those that an earlier owner may have begun.
+        Once one has failed for good no more are begun, except those that an earlier owner has begun, or may have. Where
+        the journal goes on after such a failure, the flow has got on without those that have no outcome.
         """
-        for ask in asks:
-            if ask.entry is None and not ask.flying:
-                ask.entry = self._take(ask, asks)
+        if not self._recall(asks):
+            return
         if len(asks) == 1 and not self._flying:
             if asks[0].entry is None:
                 with self._stepper.standing.branch():
@@ -67,36 +67,63 @@ class Settler:
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
-        inside = [self.pending.pop(other) for other in list(self.pending) if other.startswith(f"{path}.")]
-        self._landed = deque(ask for ask in self._landed if ask not in inside)
+        inside = [ask for other, ask in self.pending.items() if other.startswith(f"{path}.")]
+        self.drop(ask for ask in inside if not ask.needed)
         if needed := [ask for ask in inside if ask.needed]:
+            for ask in needed:
+                del self.pending[ask.path]
             self.settle(needed)
 
-    def _take(self, ask: Ask, asks: Sequence[Ask]) -> Entry | None:
+    def drop(self, asks: Iterable[Ask]) -> None:
+        """Forget steps that have no effects and that nobody waits for any more; so does a replay, at this place."""
+        for ask in list(asks):
+            del self.pending[ask.path]
+            self.replay.pass_over(ask.path)
+
+    def _recall(self, asks: Sequence[Ask]) -> bool:
+        """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""
         beside = {other.path for other in asks} | self.pending.keys()
         try:
-            return self.replay.take(ask.path, ask.kind, ask.name, beside)
+            for ask in asks:
+                if ask.entry is None and not ask.flying:
+                    ask.entry = self.replay.find(ask.path, ask.kind, ask.name)
+            new = next((ask for ask in asks if ask.entry is None and not ask.flying), None)
+            if new is None or not self.replay.goes_on(beside):
+                return True
+            if _any_failed(asks):
+                return False
+            self.replay.check_spent(f"the code now calls {new.kind.value} {new.name!r} as step {new.path}", beside)
         except ReplayDiverged as error:
             raise Leave(self._parking(error)) from error
+        return True
 
     def _settle_beside(self, asks: Sequence[Ask], most: int) -> None:
-        new = deque(ask for ask in asks if ask.entry is None and not ask.flying and not ask.blocks)
+        new = [ask for ask in asks if ask.entry is None and not ask.flying and not ask.blocks]
         mine = set(asks)
-        while new or mine & self._flying:
-            while new and len(mine & self._flying) < most and self._may_begin(asks, new[0], most):
-                self._launch(new.popleft())
+        while True:
+            while len(mine & self._flying) < most and (ask := self._next_to_begin(asks, new, most)) is not None:
+                new.remove(ask)
+                self._launch(ask)
             if not mine & self._flying:
                 return
             if (ask := self._await_landing()) not in mine:
                 self._landed.append(ask)
 
-    def _may_begin(self, asks: Sequence[Ask], ask: Ask, most: int) -> bool:
-        if any(isinstance(block, _STOPS) for other in asks for block in other.blocks):
-            return False
-        if not any(other.entry is not None and other.entry.outcome is Outcome.FAILED for other in asks):
-            return True
-        ended = sum(other.entry is not None for other in asks)
-        return self._stepper.standing.unseen and asks.index(ask) < ended + most
+    def _next_to_begin(self, asks: Sequence[Ask], new: Sequence[Ask], most: int) -> Ask | None:
+        standing = self._stepper.standing
+        blocks = [block for ask in asks for block in ask.blocks]
+        if any(isinstance(block, _STOPS) for block in blocks):
+            return None
+        # What was begun is looked at in any case: it is tried again, or says when that is due.
+        if begun := next((ask for ask in new if standing.was_begun(ask.path)), None):
+            return begun
+        if any(isinstance(block, Failed) for block in blocks):
+            return None
+        if not _any_failed(asks):
+            return next(iter(new), None)
+        ended = sum(ask.entry is not None for ask in asks)
+        doubtful = asks[: ended + most] if standing.unseen else []
+        return next((ask for ask in new if ask in doubtful), None)
 
     def check_blocks(self, asks: Iterable[Ask]) -> None:
         """Leave if any of these is blocked."""
@@ -109,14 +136,13 @@ class Settler:
         """The next of the pending steps that has its outcome; None: there are none. Leaves if all are blocked."""
         while True:
             if (path := self.replay.next_of(self.pending)) is not None:
-                ask = self.pending[path]
-                ask.entry = self._take(ask, [])
+                self._recall([self.pending[path]])
                 return self.pending.pop(path)
             if self._landed:
                 ask = self._landed.popleft()
-                if ask.entry is not None:
-                    return self.pending.pop(ask.path)
-                continue  # blocked
+                if ask.entry is not None and self.pending.pop(ask.path, None) is not None:
+                    return ask
+                continue  # blocked, or dropped
             self._begin_pending()
             if self._flying:
                 self._landed.append(self._await_landing())
@@ -125,6 +151,9 @@ class Settler:
                 return None
 
     def _begin_pending(self) -> None:
+        self.drop(ask for ask in self.pending.values() if ask.is_idle)
+        if any(isinstance(block, Lost) for ask in self.pending.values() for block in ask.blocks):
+            return
         new = [ask for ask in self.pending.values() if not ask.flying and not ask.blocks and ask.entry is None]
         if new:
             try:
@@ -189,3 +218,7 @@ class Settler:
         except BaseException as error:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were the activity's failure.
             ask.blocks = [Lost(error)]
+
+
+def _any_failed(asks: Iterable[Ask]) -> bool:
+    return any(ask.entry is not None and ask.entry.outcome is Outcome.FAILED for ask in asks)

@@ -86,7 +86,11 @@ class Standing:
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
-        return self.unseen or path in self.armed or path in self._faults
+        return self.unseen or self.was_begun(path)
+
+    def was_begun(self, path: StepPath) -> bool:
+        """Tell whether an earlier owner has begun a step, and left it without an outcome."""
+        return path in self.armed or path in self._faults
 
     def final_fault(self, path: StepPath) -> Fault | None:
         """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
@@ -119,19 +123,12 @@ class Standing:
             raise Leave(InLadder(fault, status))
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
-        # Called by its own message: then whatever the clock says. By the timer: then something is due, and if there is
-        # only this, the clock need not be asked.
-        if fault.id == self._wake or (self._wake is None and self._is_only_wait(fault)):
-            return True
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
             self._spent[path] = letter
             return True
-        return fault.due_at is not None and fault.due_at <= self._mailbox.now
-
-    def _is_only_wait(self, fault: Fault) -> bool:
-        waiting = sum(other.state is FaultState.WAITING for other in self._faults.values())
-        run = self._owner.run
-        return waiting == 1 and fault.signal is None and not run.waits and run.deadline_at is None
+        # Called by its own message: then whatever the clock says.
+        called = fault.id == self._wake and fault.signal is None
+        return called or (fault.due_at is not None and fault.due_at <= self._mailbox.now)
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 

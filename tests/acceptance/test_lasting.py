@@ -197,7 +197,7 @@ def test_a_run_whose_version_nobody_has_waits_untouched(setup: Setup, journey: s
 def test_a_deadline_interrupts_a_wait_and_everything_is_undone(setup: Setup, journey: str) -> None:
     app = setup.app()
     with app.dispatcher():
-        run = app.submit(agency.approval.options(deadline="300ms"), journey)
+        run = app.submit(agency.approval.options(deadline="2s"), journey)
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
             run.result(20)
     assert ledger[journey] == ["draft", "undraft"]
@@ -207,7 +207,7 @@ def test_a_deadline_interrupts_a_ladder(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "pay"] = [aft.Recoverable("later", after="1h")]
     with app.dispatcher():
-        run = app.submit(agency.pays.options(deadline="300ms"), journey)
+        run = app.submit(agency.pays.options(deadline="2s"), journey)
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
             run.result(20)
     assert ledger[journey] == ["pay!"]
@@ -229,7 +229,7 @@ def test_a_deadline_can_be_caught_once(setup: Setup, journey: str) -> None:
         return "never"
 
     with app.dispatcher():
-        assert app.submit(patient.options(deadline="200ms"), journey).result(20) == f"instead of {journey}"
+        assert app.submit(patient.options(deadline="1s"), journey).result(20) == f"instead of {journey}"
 
 
 # Undoing by hand ------------------------------------------------------------------------------------------------

@@ -1,0 +1,233 @@
+"""Branches of a run that leaves and comes back: it takes the same way again, and nothing is forgotten or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import pytest
+
+import aft
+from aft.runs.states import Status
+from tests.acceptance import agency
+from tests.acceptance.agency import Busy, Refused, book, book_async, ledger, trouble, visit
+from tests.setups import Setup, eventually
+
+
+@pytest.fixture
+def journey() -> str:
+    return secrets.token_hex(4)
+
+
+async def later(call: Any) -> Any:
+    return await call
+
+
+@aft.flow(name="again_map_then_train")
+def map_then_train(journey: str, stops: list[str]) -> str:
+    """Not all stops are begun; the flow goes another way."""
+    try:
+        aft.map(visit, stops, concurrency=1)
+    except Refused:
+        book(journey, "ticket")
+        return book(journey, "train")
+    return "all"
+
+
+def test_stops_that_were_never_begun_do_not_part_code_and_journal(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "a"] = [Refused("closed")]
+    trouble[journey, "train"] = [Busy()]
+    with app.dispatcher():
+        run = app.submit(map_then_train, journey, [f"{journey}:{what}" for what in "abc"])
+        assert run.result(20) == f"train of {journey}"
+    assert ledger[journey] == ["a!", "ticket", "train!", "train"]
+
+
+@aft.flow(name="again_sea")
+def sea(journey: str) -> str:
+    """A child fails for good while an activity beside it is in its ladder."""
+    try:
+        with aft.savepoint():
+            aft.parallel(book.call(journey, "ferry"), agency.leg.call(journey, "boat"))
+    except Refused:
+        return book(journey, "train")
+    return "sea"
+
+
+def test_a_branch_in_its_ladder_comes_to_its_end_though_another_has_failed_for_good(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "ferry"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "boat there"] = [Refused("storm")]
+    with app.dispatcher():
+        run = app.submit(sea, journey)
+        assert run.result(20) == f"train of {journey}"
+        assert {fault.state.value for fault in app.faults()} <= {"resolved", "final", "tried"}
+    assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
+    assert ledger[journey][2:] == ["ferry", "unferry", "train"]
+
+
+@aft.flow(name="again_asks_twice")
+async def asks_twice(journey: str) -> int:
+    """A task that waits for a number is cancelled; then the flow itself waits for one."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(later(aft.wait_for("number", int)))
+            group.create_task(later(book_async(journey, "hotel")))
+    except* Refused:
+        ledger[journey].append("caught")
+    number: int = await aft.wait_for("number", int)
+    return number
+
+
+def test_a_cancelled_wait_takes_no_signal_from_those_that_still_wait(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "hotel"] = [Refused("full")]
+    with app.dispatcher():
+        run = app.submit(asks_twice, journey)
+        eventually(lambda: "caught" in ledger[journey] and run.status is Status.WAITING)
+        assert [wait.path for wait in run.row.waits] == ["3"]
+        run.signal("number", 7)
+        assert run.result(10) == 7
+
+
+@aft.flow(name="again_abandoned")
+async def abandoned(journey: str) -> str:
+    """One of two branches fails, and the other is in the middle."""
+
+    async def leg(*stops: str) -> None:
+        for what in stops:
+            await book_async(journey, what)
+
+    try:
+        with aft.savepoint():
+            await asyncio.gather(leg("flight", "seat", "meal"), leg("hotel"))
+    except Refused:
+        return await book_async(journey, "train")
+    return "all"
+
+
+def test_a_branch_under_an_undone_savepoint_does_not_go_on_in_a_later_pass(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "hotel"] = [Refused("full")]
+    trouble[journey, "seat"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "train"] = [Busy()]
+    with app.dispatcher():
+        assert app.submit(abandoned, journey).result(20) == f"train of {journey}"
+    done = [what for what in ledger[journey] if what != "hotel!"]
+    assert done == ["flight", "seat!", "seat", "unseat", "unflight", "train!", "train"]
+
+
+@aft.flow(name="again_hung")
+async def hung(journey: str) -> str:
+    """A task of a savepoint that failed is awaited after all."""
+
+    async def leg() -> str:
+        return await book_async(journey, "flight")
+
+    tasks: list[asyncio.Task[str]] = []
+    try:
+        with aft.savepoint():
+            tasks.append(asyncio.create_task(leg()))
+            await book_async(journey, "hotel")
+    except Refused:
+        pass
+    try:
+        return await tasks[0]
+    except asyncio.CancelledError:
+        return "cancelled"
+
+
+def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "flight"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "hotel"] = [Refused("full")]
+    with app.dispatcher():
+        assert app.submit(hung, journey).result(20) == "cancelled"
+    assert ledger[journey][2:] == ["flight", "unflight"]
+
+
+@aft.flow(name="again_returns_early")
+async def returns_early(journey: str) -> int:
+    """The flow returns while a task of it has just got its signal, and another is at work."""
+    tasks = [asyncio.create_task(later(call)) for call in (aft.wait_for("other", int), book_async(journey, "hotel"))]
+    number: int = await aft.wait_for("number", int)
+    return number + 0 * len(tasks)
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_flow_may_return_beside_tasks_that_wait_and_work(setup: Setup, journey: str, busy: int) -> None:
+    app = setup.app()
+    trouble[journey, "hotel"] = [Busy()] * busy
+    run = app.submit(returns_early, journey)
+    run.signal("number", 7)
+    run.signal("other", 8)
+    with app.dispatcher():
+        assert run.result(10) == 7
+    assert ledger[journey] == ["hotel!"] * busy + ["hotel"]
+
+
+@aft.flow(name="again_tidies_up")
+async def tidies_up(journey: str) -> str:
+    """A task that is cancelled at the end of the flow tidies up in two steps."""
+
+    async def guest() -> None:
+        try:
+            await aft.wait_for("never")
+        finally:
+            await book_async(journey, "towels")
+            await book_async(journey, "keys")
+
+    task = asyncio.create_task(guest())
+    await book_async(journey, "hotel")
+    return task.get_name() and "done"
+
+
+def test_a_task_is_cancelled_once_at_the_end_of_its_flow(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "keys"] = [Busy()]
+    with app.dispatcher():
+        assert app.submit(tidies_up, journey).result(20) == "done"
+    assert ledger[journey] == ["hotel", "towels", "keys!", "keys"]
+
+
+@aft.flow(name="again_mistaken")
+async def mistaken(journey: str) -> None:
+    """A mistake in the flow's code, while a task is in a savepoint."""
+
+    async def guest() -> None:
+        with aft.savepoint():
+            await book_async(journey, "hotel")
+            await aft.wait_for("never")
+
+    task = asyncio.create_task(guest())
+    await book_async(journey, "flight")
+    await aft.sleep("1ms")
+    raise TypeError(f"a bug beside {task}")
+
+
+def test_a_mistake_in_an_async_flow_undoes_nothing_of_its_branches(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(mistaken, journey)
+        eventually(lambda: run.status is Status.PARKED)
+    assert sorted(ledger[journey]) == ["flight", "hotel"]
+
+
+@aft.flow(name="again_cancels_itself")
+async def cancels_itself(journey: str) -> str:
+    """A flow that awaits what it has cancelled."""
+    await book_async(journey, "flight")
+    task = asyncio.create_task(later(aft.wait_for("never")))
+    task.cancel()
+    return str(await task)
+
+
+def test_a_flow_that_is_left_by_a_cancellation_is_undone(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(cancels_itself, journey)
+        with pytest.raises(aft.FlowCompensated, match="CancelledError"):
+            run.result(10)
+    assert ledger[journey] == ["flight", "unflight"]
