@@ -130,11 +130,13 @@ def push_child(
     child: RunId,
     *,
     at: datetime,
+    state: FrameState = FrameState.OWED,
+    note: str | None = None,
 ) -> None:
     """Put a completed child on top: undoing this frame means undoing that run."""
     values = {"run_id": run_id, "seq": seq, "path": path, "scope": scope, "activity": flow, "compensator": CHILD}
     connection.execute(
-        insert(frames).values(**values, child_id=child, state=FrameState.OWED.value, key_generation=0, pushed_at=at)
+        insert(frames).values(**values, child_id=child, state=state.value, note=note, key_generation=0, pushed_at=at)
     )
 
 

@@ -142,7 +142,8 @@ class Intake:
                 runs.c.epoch == faults.c.epoch,
                 runs.c.worker_id.is_(None),
             )
-            .order_by(faults.c.id)
+            # The same order for all: a run may have several, and two dispatchers must not wait for each other.
+            .order_by(faults.c.run_id, faults.c.id)
         )
         if lock:
             statement = statement.with_for_update()

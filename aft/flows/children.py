@@ -10,6 +10,7 @@ Rows are locked child first, parent second: the parent's owner sends orders to c
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -94,7 +95,7 @@ class Children:
 
     def _wait(self, path: StepPath, child_id: RunId) -> Wait:
         known = next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
-        return known or Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.now)
+        return known or self._stepper.await_(Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.ask_now()))
 
     def _record(self, child: RunRow, path: StepPath, scope: str, args: str, landed: Landed | None) -> Entry:
         """Journal what a child has come to, and push its frame if there is anything to be undone in it."""
@@ -114,9 +115,8 @@ class Children:
         )
 
         def then(connection: Connection, seq: int) -> None:
-            families.mark_heard(connection, owner.run_id, owner.epoch, child.id)
-            if completed and families.owes(connection, child.id):
-                stack.push_child(connection, owner.run_id, seq, path, scope, child.flow, child.id, at=at)
+            if child.ended_as is Status.FAILED or (completed and families.owes(connection, child.id)):
+                self._push(child, path, connection, seq)
 
         return self._stepper.record(entry, then, landed)
 
@@ -130,6 +130,31 @@ class Children:
             self._order(child, Verb.CANCEL, {"compensate": undo})
         if running and undo:
             raise Leave(*(self._block(StepPath(child.parent_path or ""), child) for child in running))
+        if undo:
+            self._frame_unrecorded(under)
+
+    def _frame_unrecorded(self, under: str) -> None:
+        """Push frames of children that have ended without their parent having recorded it: they may owe something."""
+        owner = self._stepper.owner
+        for child in owner.read(lambda connection: families.unframed(connection, owner.run_id, under)):
+            self._stepper.forget_wait(child.parent_path or "")
+            owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
+
+    def _push(self, child: RunRow, path: StepPath, connection: Connection, seq: int) -> None:
+        """Push the frame of a child; one that could not be undone entirely leaves its parent so, too."""
+        failed = child.ended_as is Status.FAILED
+        stack.push_child(
+            connection,
+            self._stepper.owner.run_id,
+            seq,
+            path,
+            path.rpartition(".")[0],
+            child.flow,
+            child.id,
+            at=self._stepper.tools.clock.now(),
+            state=FrameState.SKIPPED if failed else FrameState.OWED,
+            note=f"child {child.id} could not be undone entirely" if failed else None,
+        )
 
     def undo(self, frame: Frame) -> None:
         """Have a completed child undone, and take its frame off; leaves until that has happened."""
@@ -146,6 +171,7 @@ class Children:
     def _take_off(self, frame: Frame, state: FrameState, note: str | None) -> None:
         owner = self._stepper.owner
         owner.write(lambda connection, seq: stack.settle(connection, owner.run_id, frame.seq, state, note))
+        self._stepper.forget_wait(f"{frame.path}/undo")
 
     def _order(self, child: RunRow, verb: Verb, payload: dict[str, Any]) -> None:
         """Ask something of a child, once, in a transaction of its own."""
@@ -156,5 +182,5 @@ class Children:
             families.order(connection, tools.namespace, child.id, post)
 
     def _block(self, path: StepPath, child: RunRow) -> Block:
-        wait = Wait(path, WaitKind.CHILD, child.id, self._stepper.mailbox.now)
+        wait = self._wait(path, child.id)
         return Awaits(wait, None if self._stepper.owner.run.status is Status.COMPENSATING else Status.WAITING)

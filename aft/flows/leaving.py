@@ -69,9 +69,10 @@ class GivesBack:
 
 @dataclass(frozen=True, slots=True)
 class Suspends:
-    """A person asked it to stop."""
+    """A person asked it to stop, in ``letters``."""
 
     why: str
+    letters: tuple[Letter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,10 @@ Block = Failed | InLadder | Awaits | Parks | GivesBack | Suspends | HasMail | Lo
 
 class NewMail(Exception):
     """Raised when something has come into the run's inbox since it was read: it has to be read before letting go."""
+
+
+class Over(Exception):
+    """Raised when the run has come to its end by what a person asked: there is nothing more to be done."""
 
 
 class Anew(BaseException):

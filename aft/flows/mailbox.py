@@ -28,17 +28,23 @@ class Mailbox:
         self._signals: list[Letter] = []
         self._lock = threading.Lock()
         self._now: datetime | None = None
+        self._news = False
 
     @property
     def now(self) -> datetime:
         """The database's time, asked for once: what is over then is over."""
-        if self._now is None:
-            self._now = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
+        return self.ask_now() if self._now is None else self._now
+
+    def ask_now(self) -> datetime:
+        """Ask for the database's time anew: a wait begins when the run has come to it."""
+        self._now = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
         return self._now
 
     def fill(self, letters: Iterable[Letter]) -> None:
         """Put in what is unread."""
+        letters = list(letters)
         self._signals = [letter for letter in letters if letter.verb is Verb.SIGNAL]
+        self._owner.heard = [letter.seq for letter in letters if letter.verb is Verb.CHILD]
 
     def look(self) -> None:
         """Read what has come since; raises NewMail if a person asks for something."""
@@ -51,7 +57,14 @@ class Mailbox:
             if any(letter.verb not in MAIL for letter in letters):
                 raise NewMail
             self._signals += [letter for letter in letters if letter.verb is Verb.SIGNAL]
+            self._news = self._news or bool(letters)
+            owner.heard += [letter.seq for letter in letters if letter.verb is Verb.CHILD]
             owner.read_to = max(seen, *(letter.seq for letter in letters), 0)
+
+    def take_news(self) -> bool:
+        """Tell whether something has come since this was asked last: steps that wait for it have to look again."""
+        news, self._news = self._news, False
+        return news
 
     def take(self, name: str) -> Letter | None:
         """Take the oldest signal of this name; None if there is none."""

@@ -13,8 +13,9 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.fault import Fault, FaultState
+from aft.flows import writing
 from aft.flows.children import Children
-from aft.flows.leaving import Leave, Suspends
+from aft.flows.leaving import Leave, Over, Suspends
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.runs import faults, inbox
@@ -31,35 +32,50 @@ class Obedience:
         self._stepper = stepper
 
     def obey(self, letters: list[Letter], live: list[Fault]) -> None:
-        """Do what was asked; leaves if the run shall stop."""
+        """Do what was asked; leaves if the run shall stop, raises Over if it has ended by that."""
         owner = self._stepper.owner
+        if self._is_abandoned(letters):
+            # Children first: they are told once, however often this is repeated.
+            Children(self._stepper).stop("", undo=False)
+            writing.end(self._tools, owner, Status.CANCELLED, letters=letters)
+            raise Over
         parked = [fault for fault in live if fault.state is FaultState.PARKED]
         changes = self._changes(letters)
+        suspends = self._suspends(letters) if not changes else None
+        # One that suspends is read when the run is let go for it: something may come in between.
+        heeded = [letter for letter in letters if suspends is None or letter not in suspends.letters]
 
         def then(connection: Connection, seq: int) -> None:
-            for letter in letters:
+            for letter in heeded:
                 _settle_frame(connection, owner, letter)
             faults.settle(connection, [fault.id for fault in parked], FaultState.RESOLVED)
-            inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
+            inbox.mark_read(connection, owner.run_id, owner.epoch, heeded)
 
-        written = {name: value for name, value in changes.items() if value != Status.CANCELLED}
-        owner.write(then, **NO_PROGRESS, **written)
+        owner.write(then, **NO_PROGRESS, **changes)
         owner.change(**changes)
         for fault in parked:
             self._stepper.standing.forget(fault)
-        if changes.get("status") is Status.CANCELLED:
-            Children(self._stepper).stop("", undo=False)
-        if letters[-1].verb is Verb.SUSPEND and owner.run.status is not Status.COMPENSATING:
-            raise Leave(Suspends(f"suspended by {letters[-1].actor}: {letters[-1].payload.get('note') or 'no note'}"))
+        if suspends is not None:
+            raise Leave(suspends)
+
+    def _is_abandoned(self, letters: list[Letter]) -> bool:
+        run, cancels = self._stepper.owner.run, [letter for letter in letters if letter.verb is Verb.CANCEL]
+        going = run.ended_as is None and run.cause is None
+        return bool(cancels) and going and not cancels[-1].payload.get("compensate", True)
+
+    def _suspends(self, letters: list[Letter]) -> Suspends | None:
+        last, run = letters[-1], self._stepper.owner.run
+        if last.verb is not Verb.SUSPEND or run.ended_as is not None or run.status is Status.COMPENSATING:
+            return None
+        asked = tuple(letter for letter in letters if letter.verb is Verb.SUSPEND)
+        return Suspends(f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}", asked)
 
     def _changes(self, letters: list[Letter]) -> dict[str, Any]:
-        """What becomes of the run's row: it is undone from now on, or ends as it is."""
+        """What becomes of the run's row: it is undone from now on."""
         run = self._stepper.owner.run
-        cancels = [letter for letter in letters if letter.verb is Verb.CANCEL]
-        if cancels and run.ended_as is None and run.cause is None:
-            if not cancels[-1].payload.get("compensate", True):
-                return {"status": Status.CANCELLED}
-            return {"status": Status.COMPENSATING, "cause": "cancel"}
+        cancelled = any(letter.verb is Verb.CANCEL for letter in letters)
+        if cancelled and run.ended_as is None and run.cause is None:
+            return {"status": Status.COMPENSATING, "cause": "cancel", "deadline_at": None}
         if any(letter.verb is Verb.COMPENSATE for letter in letters) and run.ended_as is Status.COMPLETED:
             return {"status": Status.COMPENSATING, "cause": "order", "ended_as": None, "ended_at": None}
         return {}

@@ -21,7 +21,7 @@ from aft.flows import failures, writing
 from aft.flows.attempt import Performer
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
-from aft.flows.leaving import Anew, Leave, NewMail, Parks
+from aft.flows.leaving import Anew, Leave, NewMail, Over, Parks
 from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
@@ -65,6 +65,8 @@ class Runner:
             except Anew as anew:
                 writing.begin_anew(self._tools, owner, anew.encoded)
                 return False
+        except Over:
+            return True
         except NewMail:
             return False
         except Exception as error:
@@ -110,9 +112,7 @@ class Runner:
 
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
         row = stepper.owner.run
-        if row.status is Status.CANCELLED and row.ended_as is None:
-            writing.end(self._tools, stepper.owner, Status.CANCELLED, settles=stepper.standing.live_faults())
-        elif row.ended_as is not None:
+        if row.ended_as is not None:
             self._settle_late(stepper)
         elif row.status is Status.COMPENSATING:
             self._unwind(stepper)
@@ -124,9 +124,9 @@ class Runner:
         owner = stepper.owner
         unwind(stepper, None, None, late=True)
         if owner.run.ended_as is Status.COMPENSATED and self._any_skipped(owner):
-            writing.end(self._tools, owner, Status.FAILED, settles=stepper.standing.live_faults())
+            writing.end(self._tools, owner, Status.FAILED)
         else:
-            writing.release(self._tools, owner, settles=stepper.standing.live_faults())
+            writing.release(self._tools, owner)
 
     # Forward ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Runner:
             execution.check_leaving()
             self._failed(stepper, execution, failure)
         else:
-            writing.end(self._tools, stepper.owner, Status.COMPLETED, result, settles=stepper.standing.live_faults())
+            writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
 
     def _stop_after_pivot(self, stepper: Stepper, error: BaseException) -> Parks:
         """Park instead of undoing; the step that failed last is tried again by a retry."""
@@ -178,8 +178,9 @@ class Runner:
             if known is None:
                 faults.add(connection, self._tools.namespace, fault)
 
-        stepper.owner.write(then, status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
-        stepper.owner.change(status=Status.COMPENSATING, cause="fault", fault_id=fault.id)
+        changes = {"status": Status.COMPENSATING, "cause": "fault", "fault_id": fault.id, "deadline_at": None}
+        stepper.owner.write(then, None, **changes)
+        stepper.owner.change(**changes)
         stepper.cause = fault
 
     def _flow_fault(self, stepper: Stepper, error: BaseException) -> Fault:
@@ -200,7 +201,7 @@ class Runner:
         owner = stepper.owner
         unwind(stepper, stepper.cause or self._cause(owner), None)
         status = Status.FAILED if self._any_skipped(owner) else Status.COMPENSATED
-        writing.end(self._tools, owner, status, settles=stepper.standing.live_faults())
+        writing.end(self._tools, owner, status)
 
     def _any_skipped(self, owner: Owner) -> bool:
         return owner.read(lambda connection: stack.any_skipped(connection, owner.run_id))

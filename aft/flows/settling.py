@@ -21,16 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aft.errors import CodecError, ReplayDiverged, StoreError
 from aft.flows.asks import Ask
+from aft.flows.batch import MOST_BRANCHES, Batch
 from aft.flows.deadlines import check_deadline
-from aft.flows.leaving import Block, Failed, GivesBack, HasMail, Leave, Lost, NewMail, Parks
+from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, InLadder, Leave, Lost, NewMail, Parks
 from aft.flows.replay import Replay
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
 from aft.runs.journal import Entry, Outcome
 from aft.runs.owner import Fenced
-
-#: What stops the run as a whole: nothing is begun any more.
-_STOPS = (GivesBack, HasMail, Lost, Parks)
 
 
 class Settler:
@@ -58,12 +56,23 @@ class Settler:
         if not self._recall(asks):
             return
         if len(asks) == 1 and not self._flying:
-            if asks[0].entry is None:
+            if asks[0].entry is None and not asks[0].blocks:
                 with self._stepper.standing.branch():
                     self._perform(asks[0], None)
         else:
-            self._settle_beside(asks, most or len(asks))
+            self._settle_beside(asks, most)
+        if self._has_news(asks):
+            self.settle(asks, most)
         self.check_blocks(asks)
+
+    def _has_news(self, asks: Iterable[Ask]) -> bool:
+        """Let steps look again that wait for what may have come while others were at work; tells whether any does."""
+        waiting = [ask for ask in asks if ask.blocks and all(map(_waits_for_mail, ask.blocks))]
+        if not waiting or not self._stepper.mailbox.take_news():
+            return False
+        for ask in waiting:
+            ask.blocks, ask.flying = (), False
+        return True
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
@@ -79,6 +88,7 @@ class Settler:
         for ask in list(asks):
             del self.pending[ask.path]
             self.replay.pass_over(ask.path)
+            self._stepper.forget_wait(ask.path)
 
     def _recall(self, asks: Sequence[Ask]) -> bool:
         """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""
@@ -97,33 +107,15 @@ class Settler:
             raise Leave(self._parking(error)) from error
         return True
 
-    def _settle_beside(self, asks: Sequence[Ask], most: int) -> None:
-        new = [ask for ask in asks if ask.entry is None and not ask.flying and not ask.blocks]
-        mine = set(asks)
+    def _settle_beside(self, asks: Sequence[Ask], most: int | None) -> None:
+        batch = Batch(asks, most, self._stepper.standing)
         while True:
-            while len(mine & self._flying) < most and (ask := self._next_to_begin(asks, new, most)) is not None:
-                new.remove(ask)
+            while (ask := batch.next()) is not None:
                 self._launch(ask)
-            if not mine & self._flying:
+            if not batch.is_at_work:
                 return
-            if (ask := self._await_landing()) not in mine:
-                self._landed.append(ask)
-
-    def _next_to_begin(self, asks: Sequence[Ask], new: Sequence[Ask], most: int) -> Ask | None:
-        standing = self._stepper.standing
-        blocks = [block for ask in asks for block in ask.blocks]
-        if any(isinstance(block, _STOPS) for block in blocks):
-            return None
-        # What was begun is looked at in any case: it is tried again, or says when that is due.
-        if begun := next((ask for ask in new if standing.was_begun(ask.path)), None):
-            return begun
-        if any(isinstance(block, Failed) for block in blocks):
-            return None
-        if not _any_failed(asks):
-            return next(iter(new), None)
-        ended = sum(ask.entry is not None for ask in asks)
-        doubtful = asks[: ended + most] if standing.unseen else []
-        return next((ask for ask in new if ask in doubtful), None)
+            if not batch.land(landed := self._await_landing()):
+                self._landed.append(landed)
 
     def check_blocks(self, asks: Iterable[Ask]) -> None:
         """Leave if any of these is blocked."""
@@ -146,7 +138,7 @@ class Settler:
             self._begin_pending()
             if self._flying:
                 self._landed.append(self._await_landing())
-            elif not self._landed:
+            elif not self._landed and not self._has_news(self.pending.values()):
                 self.check_blocks(self.pending.values())
                 return None
 
@@ -161,7 +153,7 @@ class Settler:
                 self.replay.check_spent(what, self.pending)
             except ReplayDiverged as error:
                 raise Leave(self._parking(error)) from error
-        for ask in new:
+        for ask in new[: MOST_BRANCHES - len(self._flying)]:
             self._launch(ask)
 
     # Branches -----------------------------------------------------------------------------------------------------
@@ -175,7 +167,12 @@ class Settler:
             return
         here = contextvars.copy_context()
         thread = threading.Thread(target=here.run, args=(self._fly, ask), name=f"aft-branch-{ask.path}", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            ask.blocks = [GivesBack(f"no thread can be started for step {ask.path}: {error}")]
+            self._stepper.standing.end_branch()
+            self._landings.put(ask)
 
     def _fly(self, ask: Ask) -> None:
         landed: list[Entry] = []
@@ -222,3 +219,8 @@ class Settler:
 
 def _any_failed(asks: Iterable[Ask]) -> bool:
     return any(ask.entry is not None and ask.entry.outcome is Outcome.FAILED for ask in asks)
+
+
+def _waits_for_mail(block: Block) -> bool:
+    """Whether something that comes into the inbox may end it."""
+    return isinstance(block, Awaits) or (isinstance(block, InLadder) and block.fault.signal is not None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -40,6 +41,8 @@ class Standing:
         self.armed: set[str] = set()
         #: Signals that a failed step has waited for: read with what comes of its next try.
         self._spent: dict[StepPath, Letter] = {}
+        #: What was raised in this pass: whether it has its row already.
+        self._raised: dict[StepPath, Failed] = {}
         #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
         self.unseen = False
 
@@ -102,11 +105,6 @@ class Standing:
         fault = self._faults.get(path)
         return 0 if fault is None else fault.attempt
 
-    def live_faults(self) -> list[str]:
-        """The faults that are neither settled nor final: the run has gone past them, or will be asked about anew."""
-        waiting = [fault.id for fault in self._faults.values() if fault.state is FaultState.WAITING]
-        return [*self._aborts, *waiting]
-
     def replaced(self, path: StepPath | None = None) -> tuple[str, ...]:
         """The faults whose place a new one takes: the aborts, and that of the step itself."""
         before = None if path is None else self._faults.get(path)
@@ -118,17 +116,24 @@ class Standing:
         if fault is None:
             return
         if fault.state is FaultState.OPEN:
-            raise Leave(Failed(fault, status, written=True))
+            raise Leave(self._raised.get(path) or Failed(fault, status, written=True))
         if fault.state is FaultState.WAITING and not self._is_due(fault, path):
             raise Leave(InLadder(fault, status))
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
             self._spent[path] = letter
+            self._no_longer_waits(path)
             return True
         # Called by its own message: then whatever the clock says.
         called = fault.id == self._wake and fault.signal is None
-        return called or (fault.due_at is not None and fault.due_at <= self._mailbox.now)
+        due = called or (fault.due_at is not None and fault.due_at <= self._mailbox.now)
+        if due and fault.signal is not None:
+            self._no_longer_waits(path)
+        return due
+
+    def _no_longer_waits(self, path: StepPath) -> None:
+        self._owner.change(waits=tuple(wait for wait in self._owner.run.waits if wait.path != path))
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 
@@ -151,7 +156,15 @@ class Standing:
             replaces, letter = self.replaced(path), self._spent.pop(path, None)
             self._faults[path] = fault
             self._aborts = []
-            return Failed(fault, status, replaces, letters=() if letter is None else (letter,)), self._at_work <= 1
+            block = Failed(fault, status, replaces, letters=() if letter is None else (letter,))
+            self._raised[path] = block
+            return block, self._at_work <= 1
+
+    def wrote(self, block: Failed) -> Failed:
+        """Say that a fault has its row, before the run is let go."""
+        written = replace(block, written=True)
+        self._raised[block.fault.path or StepPath("")] = written
+        return written
 
     def settle(self, connection: Connection, path: StepPath, state: FaultState) -> None:
         """Settle what stood against a step; in the transaction that records its outcome."""

@@ -65,8 +65,6 @@ class Waiting:
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
         self._children = Children(stepper)
-        #: Since when the run has waited for what, as its last owner left it.
-        self._known = {wait.path: wait for wait in stepper.owner.run.waits}
 
     def ask(self, call: Call[Any], path: StepPath, scope: str) -> Ask:
         """Make the step of a call that is not one of an activity."""
@@ -125,11 +123,11 @@ class Waiting:
 
     def _wait(self, path: StepPath, kind: WaitKind, name: str, timeout: timedelta | None) -> Wait:
         """The wait of a step: as an earlier owner began it, or from now on."""
-        known = self._known.get(path)
+        known = next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
         if known is not None and (known.kind, known.name) == (kind, name):
             return known
-        since = self._stepper.mailbox.now
-        return Wait(path, kind, name, since, None if timeout is None else since + timeout)
+        since = self._stepper.mailbox.ask_now()
+        return self._stepper.await_(Wait(path, kind, name, since, None if timeout is None else since + timeout))
 
     def _is_over(self, wait: Wait) -> bool:
         return wait.until is not None and wait.until <= self._stepper.mailbox.now

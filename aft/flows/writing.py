@@ -17,12 +17,12 @@ Nothing is let go while the inbox holds what was not read: whoever sent it saw a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from aft import names
 from aft.compensation import stack
@@ -31,14 +31,15 @@ from aft.fault import Fault, FaultState
 from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, InLadder, Lost, NewMail, Parks, Suspends
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
-from aft.runs import families, faults, inbox, journal, waits
+from aft.runs import families, faults, inbox, journal, waits, waking
+from aft.runs.inbox import Letter
 from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.rescue import make_abort
 from aft.runs.states import Status
-from aft.runs.waits import WaitKind
 from aft.store import outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
+from aft.store.tables import runs
 from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWaits
 
 _NO_OWNER = {"worker_id": None, "wake_id": None, "due_at": None, "sweep_at": None}
@@ -51,14 +52,14 @@ class Departure:
     failed: list[Failed]
     in_ladder: list[InLadder]
     awaits: list[Awaits]
-    parks: Parks | None
+    parked: list[Parks]
     suspends: Suspends | None
     gives_back: GivesBack | None
 
     @property
     def status(self) -> Status | None:
         """The state that the run is left in; None: as it is."""
-        if self.parks is not None:
+        if self.parked:
             return Status.PARKED
         if self.suspends is not None:
             return Status.SUSPENDED
@@ -69,7 +70,12 @@ class Departure:
     @property
     def is_stop(self) -> bool:
         """Whether only a person makes it go on."""
-        return self.parks is not None or self.suspends is not None
+        return bool(self.parked) or self.suspends is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it stops."""
+        return self.parked[0].reason if self.parked else self.suspends.why if self.suspends else None
 
     def due(self, grace: timedelta, deadline: datetime | None) -> tuple[datetime | None, datetime | None]:
         """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
@@ -110,20 +116,35 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
     written: list[OutboxRow] = []
 
     def then(connection: Connection, seq: int) -> None:
-        if owner.inbox_seq > owner.read_to:
+        # One that parks must do so: the step that it parks for would be executed again.
+        if owner.inbox_seq > owner.read_to and not found.parked:
             raise NewMail
         messages = [_raise(tools, owner, connection, block) for block in found.failed]
-        if found.parks is not None:
-            _park(tools, connection, found.parks)
+        for block in found.parked:
+            _park(tools, connection, block)
+        if found.suspends is not None:
+            inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.letters)
+        if owner.heard:
+            inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
         if found.gives_back is not None and not found.is_stop:
             _doubt(tools, owner, connection, found.gives_back)
+        if wakes or (found.parked and _wake_for_orders(tools, owner, connection, order)):
             message = Message.about_order(owner.run_id, order, tools.clock.now())
             messages.append((names.resume(tools.namespace), message))
         written[:] = _announce(tools, connection, messages)
 
+    wakes = found.gives_back is not None and not found.is_stop
     owner.write(then, **_changes(tools, owner, found, order))
     _tell(tools, owner, found)
     _send(tools, written)
+
+
+def _wake_for_orders(tools: Tools, owner: Owner, connection: Connection, order: OrderId) -> bool:
+    """Wake a run that parks if a person has asked something of it meanwhile, who saw it being executed."""
+    if not inbox.any_order(connection, owner.run_id, owner.read_to):
+        return False
+    connection.execute(update(runs).where(runs.c.id == owner.run_id).values(**waking.wake_up(order, tools.grace)))
+    return True
 
 
 def _sort(blocks: list[Block]) -> Departure:
@@ -138,7 +159,7 @@ def _sort(blocks: list[Block]) -> Departure:
     if one_of(HasMail):
         raise NewMail
     return Departure(
-        all_of(Failed), all_of(InLadder), all_of(Awaits), one_of(Parks), one_of(Suspends), one_of(GivesBack)
+        all_of(Failed), all_of(InLadder), all_of(Awaits), all_of(Parks), one_of(Suspends), one_of(GivesBack)
     )
 
 
@@ -147,13 +168,10 @@ def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> di
     if found.status is not None:
         changes["status"] = found.status
     if found.is_stop:
-        changes["reason"] = found.parks.reason if found.parks else found.suspends.why if found.suspends else None
+        changes |= {"reason": found.reason, "waits": waits.encode(owner.run.waits)}
         return changes
-    if found.awaits or owner.run.waits:
-        # A failed step that waits for a signal still does.
-        kept = {block.fault.path: block.fault.signal for block in found.in_ladder if block.fault.signal}
-        faulted = [wait for wait in owner.run.waits if wait.kind is WaitKind.FAULT and wait.path in kept]
-        changes["waits"] = waits.encode([*(block.wait for block in found.awaits), *faulted])
+    # All that it waits for, also in branches that nobody has looked at in this pass.
+    changes["waits"] = waits.encode(owner.run.waits)
     if found.gives_back is not None:
         # Solitary ones are taken by time, not by message.
         grace = 0.0 if owner.solitary else tools.grace.total_seconds()
@@ -208,8 +226,8 @@ def _tell(tools: Tools, owner: Owner, found: Departure) -> None:
     for block in found.failed:
         if not block.written:
             tell_raised(tools, block.fault)
-    if found.parks is not None:
-        tools.telemetry.emit(RunParked(run=run.id, reason=found.parks.reason))
+    if found.parked:
+        tools.telemetry.emit(RunParked(run=run.id, reason=found.parked[0].reason))
     elif found.suspends is not None or found.gives_back is not None:
         why = found.suspends.why if found.suspends else found.gives_back.why if found.gives_back else ""
         tools.telemetry.emit(RunReleased(run=run.id, flow=run.flow, why=why))
@@ -233,12 +251,18 @@ def tell_raised(tools: Tools, fault: Fault) -> None:
     )
 
 
-def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, settles: Sequence[str] = ()) -> None:
-    """Bring the run to its end; faults that still stand are settled by it."""
+def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, letters: Sequence[Letter] = ()) -> None:
+    """Bring the run to its end; faults that still stand are settled by it, and so is what was asked in ``letters``.
+
+    Raises NewMail if something was asked of the run that its end would leave undone.
+    """
     changes: dict[str, Any] = {} if result is None else {"result": result}
 
     def then(connection: Connection, seq: int) -> None:
-        _settling(settles)(connection, seq)
+        if status is Status.COMPLETED:
+            _check_orders(owner, connection)
+        inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
+        faults.settle_rest(connection, owner.run_id)
         families.tell_parent(connection, owner.run, tools.clock.now(), tools.grace)
 
     owner.write(then, status=status, ended_as=status.value, ended_at=now(), waits=None, **_NO_OWNER, **changes)
@@ -258,18 +282,20 @@ def begin_anew(tools: Tools, owner: Owner, args: str) -> None:
     owner.change(args=args, key_generation=generation, waits=(), started_at=tools.clock.now())
 
 
-def release(tools: Tools, owner: Owner, settles: Sequence[str]) -> None:
+def release(tools: Tools, owner: Owner) -> None:
     """Let go of an ended run whose late effects are settled."""
-    owner.write(_settling(settles), **_NO_OWNER)
+
+    def then(connection: Connection, seq: int) -> None:
+        _check_orders(owner, connection)
+        faults.settle_rest(connection, owner.run_id)
+
+    owner.write(then, **_NO_OWNER)
     tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
 
 
-def _settling(settles: Sequence[str]) -> Callable[[Connection, int], None]:
-    def then(connection: Connection, seq: int) -> None:
-        if settles:
-            faults.settle(connection, settles, FaultState.RESOLVED)
-
-    return then
+def _check_orders(owner: Owner, connection: Connection) -> None:
+    if owner.inbox_seq > owner.read_to and inbox.any_order(connection, owner.run_id, owner.read_to):
+        raise NewMail
 
 
 def _announce(tools: Tools, connection: Connection, messages: Sequence[tuple[str, Message]]) -> list[OutboxRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, exists, select, update
+from sqlalchemy import Connection, exists, select
 
 from aft.ids import RunId
 from aft.runs import waking
@@ -13,7 +13,7 @@ from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
 from aft.runs.waking import Post
-from aft.store.tables import frames, inbox, runs
+from aft.store.tables import frames, runs
 
 
 def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
@@ -41,6 +41,17 @@ def running(connection: Connection, namespace: str, run_id: RunId, under: str = 
     if under:
         statement = statement.where(runs.c.parent_path.startswith(f"{under}.", autoescape=True))
     return [from_row(row) for row in connection.execute(statement)]
+
+
+def unframed(connection: Connection, run_id: RunId, under: str = "") -> list[RunRow]:
+    """Return children that have ended, may owe something, and are no frame of their parent's, in order of their end."""
+    framed = select(frames.c.child_id).where(frames.c.run_id == run_id, frames.c.child_id.is_not(None))
+    ends = [Status.COMPLETED.value, Status.FAILED.value]
+    statement = select(*COLUMNS).where(runs.c.parent_id == run_id, runs.c.ended_as.in_(ends), runs.c.id.not_in(framed))
+    if under:
+        statement = statement.where(runs.c.parent_path.startswith(f"{under}.", autoescape=True))
+    found = [from_row(row) for row in connection.execute(statement.order_by(runs.c.ended_at))]
+    return [child for child in found if child.ended_as is Status.FAILED or owes(connection, child.id)]
 
 
 def owes(connection: Connection, run_id: RunId) -> bool:
@@ -77,11 +88,3 @@ def _awaits_child(row: RunRow, child_id: RunId) -> bool:
     return row.status in callable_in and any(
         wait.kind is WaitKind.CHILD and wait.name == child_id for wait in row.waits
     )
-
-
-def mark_heard(connection: Connection, run_id: RunId, epoch: int, child_id: RunId) -> None:
-    """Say that a parent has acted on what it was told of a child."""
-    statement = update(inbox).where(
-        inbox.c.run_id == run_id, inbox.c.kind == Verb.CHILD.value, inbox.c.actor == child_id
-    )
-    connection.execute(statement.values(read_epoch=epoch))

@@ -135,6 +135,14 @@ def renew(connection: Connection, fault_id: str, epoch: int) -> None:
     connection.execute(update(faults).where(faults.c.id == fault_id).values(epoch=epoch))
 
 
+def settle_rest(connection: Connection, run_id: RunId) -> None:
+    """Settle what nobody will decide about or try any more, because its run has come to its end."""
+    left = faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value])
+    connection.execute(
+        update(faults).where(faults.c.run_id == run_id, left).values(state=FaultState.RESOLVED.value, settled_at=now())
+    )
+
+
 def settle_all(connection: Connection, run_id: RunId) -> None:
     """Settle everything that still says something about what a run's steps do next."""
     live = faults.c.state.in_([state.value for state in LIVE])

@@ -93,9 +93,26 @@ def unread(connection: Connection, run_id: RunId, after: int = 0) -> list[Letter
     ]
 
 
+def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
+    """Tell whether a person has asked something that no owner has read."""
+    mail = [verb.value for verb in MAIL]
+    statement = select(inbox.c.seq).where(
+        inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(mail)
+    )
+    return connection.execute(statement.limit(1)).first() is not None
+
+
+def mark_heard(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:
+    """Say that an owner has looked at what these entries told it to look at."""
+    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(list(numbers)))
+    connection.execute(statement.values(read_epoch=epoch))
+
+
 def mark_read(
     connection: Connection, run_id: RunId, epoch: int, letters: Iterable[Letter], note: str | None = None
 ) -> None:
     """Say that the owner of this epoch has acted, or why not; only in the transaction in which it does."""
-    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_([letter.seq for letter in letters]))
-    connection.execute(statement.values(read_epoch=epoch, note=note))
+    numbers = [letter.seq for letter in letters]
+    if numbers:
+        statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(numbers))
+        connection.execute(statement.values(read_epoch=epoch, note=note))

@@ -90,8 +90,10 @@ def claim(
     statement = (
         update(runs)
         .where(
+            runs.c.id.in_([run for run, _ in wakes]),
             tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)) | _is_called(wakes),
-            runs.c.namespace == namespace,
+            # Not the column alone: SQLite would go through the namespace instead of looking the ids up.
+            runs.c.namespace.concat("") == namespace,
             runs.c.worker_id.is_(None),
             tuple_(runs.c.flow, runs.c.version).in_(list(known)),
             is_solitary() if alone else ~is_solitary(),
@@ -114,10 +116,7 @@ def _is_called(wakes: Sequence[Wake]) -> ColumnElement[bool]:
         faults.c.state.in_([FaultState.WAITING.value, FaultState.FINAL.value]),
     )
     return (
-        runs.c.id.in_([run for run, _ in wakes])
-        & runs.c.id.in_(decided)
-        & runs.c.wake_id.is_not(None)
-        & runs.c.status.in_([status.value for status in _CALLABLE])
+        runs.c.id.in_(decided) & runs.c.wake_id.is_not(None) & runs.c.status.in_([status.value for status in _CALLABLE])
     )
 
 
@@ -185,8 +184,9 @@ class Owner:
         #: Whether it must be executed alone: until it has written anything that is progress.
         self.solitary = run.deaths >= MOST_SHARED_DEATHS
         self.inbox_seq = run.inbox_seq
-        #: Up to which number the inbox was read.
+        #: Up to which number the inbox was read, and what was only to be heard: that a child has ended.
         self.read_to = 0
+        self.heard: list[int] = []
         self.lock = threading.RLock()
 
     @property
@@ -242,8 +242,9 @@ class Owner:
         return happened
 
     def change(self, **changes: Any) -> None:
-        """Remember what a write has made of the row."""
-        self.run = replace(self.run, **changes)
+        """Remember what a write has made of the row, or will when the run is let go."""
+        with self.lock:
+            self.run = replace(self.run, **changes)
 
     def _committed(self) -> bool:
         with self.store.read() as connection:

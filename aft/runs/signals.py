@@ -11,12 +11,13 @@ from aft.runs.states import Status
 from aft.runs.waits import awaits_signal
 from aft.runs.waking import Post
 
-#: States in which a signal may make a run go on; in the others it is kept.
-_WAKEABLE = (Status.WAITING, Status.RECOVERING)
+#: States in which a signal does not make a run go on: it is kept.
+_STOPPED = (Status.PARKED, Status.SUSPENDED)
 
 
 def send(connection: Connection, run: RunRow, name: str, post: Post) -> bool:
     """Send a signal to a run that is locked; False: one with that key was sent before. Raises OrderRefused."""
-    if run.ended_as is not None:
+    awaited = awaits_signal(run.waits, name)
+    if run.ended_as is not None and not awaited:
         raise OrderRefused(f"run {run.id} has ended, it is {run.status.value}; nobody would take signal {name!r}")
-    return waking.send(connection, run, post, lambda row: row.status in _WAKEABLE and awaits_signal(row.waits, name))
+    return waking.send(connection, run, post, lambda row: awaited and row.status not in _STOPPED)

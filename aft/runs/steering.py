@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, update
 
 from aft.errors import OrderRefused
-from aft.runs import audit, journal, waking
+from aft.runs import audit, inbox, journal, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
@@ -33,6 +33,8 @@ def suspend(connection: Connection, run: RunRow, by: Person, at: datetime, grace
     """Stop a run at its next step, until it is resumed; signals are kept, times that pass are caught up with."""
     if run.status not in _GOING:
         raise OrderRefused(f"run {run.id} is {run.status.value}; only one that is going on can be suspended")
+    if inbox.any_order(connection, run.id, 0):
+        raise OrderRefused(f"run {run.id} has an order already that no worker has carried out yet; wait for that")
     if run.worker_id is not None:
         _send(connection, run, Verb.SUSPEND, {"note": by.note}, by, at, grace)
     else:

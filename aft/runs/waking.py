@@ -1,7 +1,7 @@
 """Sending something to a run, and waking it if it awaits just that.
 
-See ``runs.inbox`` for who may run at the same time. A run that nobody owns has at most one wake at a time: a second
-sender finds it there and names the same one in its message, so none of the two is stale.
+See ``runs.inbox`` for who may run at the same time. A run that nobody owns has one wake at a time: the last sender's.
+An earlier one's message is stale then, which costs nothing: whoever takes the run reads everything that was sent.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ def send(connection: Connection, run: RunRow, post: Post, wakes: Callable[[RunRo
     seq, order = run.inbox_seq + 1, OrderId(new_id())
     changes: dict[str, Any] = {"inbox_seq": seq}
     if run.worker_id is None and wakes(run):
-        order_named = OrderId(run.wake_id or order)
-        changes |= wake_up(order_named, post.grace)
-        message = Message.about_order(run.id, order_named, post.at)
+        changes |= wake_up(order, post.grace)
+        message = Message.about_order(run.id, order, post.at)
         outbox.put(connection, run.namespace, [(names.resume(run.namespace), message.encode())])
     connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **changes))
     inbox.append(connection, run.id, seq, order, post.verb, post.payload, post.actor, post.key)
