@@ -63,7 +63,10 @@ class Children:
                 return Returns(flow.result.decode(entry.value or "null"))
             return Raises(FlowCancelled(f"child {child_id} of flow {flow.name!r} was cancelled", None))
 
-        return Ask(path, EntryKind.CHILD, flow.name, perform, read, quick=True)
+        def was_begun() -> bool:
+            return self._find(child_id) is not None
+
+        return Ask(path, EntryKind.CHILD, flow.name, perform, read, quick=True, was_begun=was_begun)
 
     def _find(self, child_id: RunId) -> RunRow | None:
         namespace = self._stepper.tools.namespace

@@ -282,7 +282,10 @@ class Execution:
         def read(entry: Entry) -> Returns:
             return Returns(activity.result.decode(entry.value or "null"))
 
-        return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read)
+        def was_begun() -> bool:
+            return self._stepper.standing.was_begun(path)
+
+        return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read, was_begun=was_begun)
 
     def _settle(self, asks: Sequence[Ask], most: int | None = None) -> list[Any]:
         """Return what each step has come to; the first failure is raised, as its own class, when all have ended."""

@@ -50,8 +50,12 @@ class Runner:
         """
         owner = Owner(self._tools.store, self._tools.lease, row)
         performer = Performer(self._tools.loop, self._tools.clock)
-        while not self._pass(Stepper(self._tools, owner, performer, wake), fresh):
-            fresh = False  # something has come for the run that changes its way
+        stepper = Stepper(self._tools, owner, performer, wake)
+        while not self._pass(stepper, fresh):
+            # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
+            fresh, unseen = False, stepper.standing.unseen
+            stepper = Stepper(self._tools, owner, performer, wake)
+            stepper.standing.unseen = unseen
         return performer.abandoned
 
     def _pass(self, stepper: Stepper, fresh: bool) -> bool:
