@@ -87,6 +87,8 @@ class Children:
             expected=options.expected,
             resources=options.resources,
             parent=(run.id, path, RunId(run.root_id)),
+            after=options.after,
+            at=options.at,
         )
         made: list[RunRow] = []
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
@@ -38,6 +38,9 @@ class Options:
     expected: timedelta | None = None
     #: Names of what it needs.
     resources: tuple[str, ...] = ()
+    #: When it begins: after so long, or at that time; None: at once.
+    after: timedelta | None = None
+    at: datetime | None = None
 
 
 class Flow(Generic[P, R]):
@@ -87,11 +90,14 @@ class Flow(Generic[P, R]):
         owner: str | None = None,
         expected: Duration | None = None,
         resources: Iterable[str] = (),
+        after: Duration | None = None,
+        at: datetime | None = None,
     ) -> Flow[P, R]:
         """Say something about the run to come; the same key means the same run.
 
         ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
-        how long it should take until its end: an event tells when it takes longer.
+        how long it should take until its end: an event tells when it takes longer. ``after`` is how long a run that is
+        submitted waits before it begins, ``at`` is when; a time that is past means at once.
         """
         of = f"flow {self.name!r}"
         said = Options(
@@ -100,7 +106,10 @@ class Flow(Generic[P, R]):
             owner=checks.check_text(of, "owner", owner),
             expected=checks.check_duration(of, "expected", expected),
             resources=checks.check_resources(of, resources),
+            after=checks.check_duration(of, "after", after),
+            at=checks.check_at(of, at),
         )
+        checks.refuse_two_beginnings(of, said.after, said.at)
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

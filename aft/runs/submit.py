@@ -42,6 +42,8 @@ class NewRun:
     deadline: timedelta | None = None
     #: How long it waits before it begins.
     after: timedelta | None = None
+    #: When it begins, instead; a time that is past means at once.
+    at: datetime | None = None
 
 
 def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
@@ -52,15 +54,22 @@ def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow
 def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
     """Make a run that some worker will take: woken by a message, or swept if that is lost."""
     order = OrderId(new_id())
-    if new.after is not None:
+    begins = _begins(new, at)
+    if begins is not None:
         # Its time is the timer's: a message would be there too early.
-        begins = later(new.after.total_seconds())
         return _insert(connection, new, wake_id=order, due_at=begins, sweep_at=begins)
     row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(grace.total_seconds()))
     if made:
         message = Message.about_order(row.id, order, at)
         outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])
     return row, made
+
+
+def _begins(new: NewRun, at: datetime) -> Any:
+    """When a run begins that does not begin at once; None: it does."""
+    if new.after is not None:
+        return later(new.after.total_seconds())
+    return None if new.at is None or new.at <= at else new.at
 
 
 def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:
