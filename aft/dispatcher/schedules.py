@@ -17,8 +17,8 @@ from aft.telemetry import ScheduleBroken, Telemetry
 
 #: Schedules that one round fires at the most.
 BATCH = 1000
-#: Seconds between two looks: at the most, for schedules may be declared meanwhile; and while one waits for its turn.
-PATIENCE, SHORTEST_PAUSE = 1.0, 0.1
+#: Seconds between two looks at the most: schedules may be declared meanwhile.
+PATIENCE = 1.0
 
 
 class Schedules:
@@ -35,33 +35,35 @@ class Schedules:
         with self._store.read() as connection:
             at = schedules.tell_time(connection)
             following = firing.find_next(connection, self._namespace)
-        if following is not None and following <= at:
-            self.fire_due(at)
-            return SHORTEST_PAUSE
         if following is None:
             return PATIENCE
-        return min(PATIENCE, (following - at).total_seconds())
+        if following > at:
+            return min(PATIENCE, (following - at).total_seconds())
+        # Due, and nothing came of it: another dispatcher is at it, or it waits for a run's end.
+        return 0.0 if self.fire_due(at) else PATIENCE
 
-    def fire_due(self, at: datetime) -> None:
-        """Fire everything that is due at that time. What fails with one schedule does not stop the others."""
+    def fire_due(self, at: datetime) -> int:
+        """Fire everything that is due at that time, and tell how much that was. One that fails stops no other."""
         with self._store.read() as connection:
             names = firing.find_due(connection, self._namespace, at, BATCH)
-        errors: list[StoreError] = []
+        fired, errors = 0, list[StoreError]()
         for name in names:
             try:
-                self._fire(name, at)
+                fired += self._fire(name, at)
             except StoreError as error:
                 errors.append(error)  # the database's trouble, not the schedule's: it stays due
             except Exception as error:
                 self._mark_broken(name, error)
         if errors:
             raise errors[0]
+        return fired
 
-    def _fire(self, name: str, at: datetime) -> None:
+    def _fire(self, name: str, at: datetime) -> int:
         with self._store.write() as connection:
             events = firing.fire(connection, self._namespace, name, at, self._grace)
         for event in events:
             self._telemetry.emit(event)
+        return len(events)
 
     def _mark_broken(self, name: str, error: Exception) -> None:
         why = f"it cannot be fired: {str(error) or repr(error)}"

@@ -149,6 +149,8 @@ def check_timing(timing: Timing) -> Timing:
     """Return a timing that has moments; raises DefinitionError that says what is wrong with it."""
     if (timing.cron is None) == (timing.every is None):
         raise DefinitionError("a schedule has either cron='0 3 * * *' or every='15m'; give one of the two")
+    if not isinstance(timing.zone, str):
+        raise DefinitionError(f"zone={timing.zone!r} must be a name, like 'Europe/Vienna' or 'UTC'")
     _find_zone(timing.zone)
     if timing.every is not None:
         if not SHORTEST <= timing.every <= durations.LONGEST:
@@ -179,7 +181,7 @@ def _check_cron(cron: str) -> None:
 @functools.cache
 def _find_zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC
+        return UTC  # known without a time zone database, too
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):

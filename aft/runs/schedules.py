@@ -150,8 +150,7 @@ def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool 
     A change of anything but the timing keeps the next moment, and a paused one stays paused. Without ``replace``, one
     that is there and differs is left as it is: raises OrderRefused.
     """
-    at = tell_time(connection)
-    if _insert(connection, new, by, at):
+    if _insert(connection, new, by, tell_time(connection)):
         return True
     row = lock(connection, new.namespace, new.name)
     others = {name: value for name, value in new.columns().items() if getattr(row, name) != value}
@@ -163,7 +162,8 @@ def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool 
         raise OrderRefused(
             f"schedule {new.name!r} is there already; what differs: {differs}. Choose another name, or replace it"
         )
-    moved = _begin(new.timing, at) if times or row.broken is not None else {}
+    # Asked after the row is locked: a moment that was fired while we waited for it is past.
+    moved = _begin(new.timing, tell_time(connection)) if times or row.broken is not None else {}
     _change(connection, row, by, **others, **times, **moved)
     return True
 

@@ -47,8 +47,10 @@ def test_a_run_that_begins_far_in_the_future_is_left_alone(setup: Setup, journey
 
 def test_a_time_that_is_past_means_at_once(setup: Setup, journey: str) -> None:
     app = setup.app()
+    run = app.submit(agency.pays.options(at=datetime(2001, 1, 1, tzinfo=UTC), expected="1h"), journey)
+    assert run.row.due_at == run.row.created_at
+    assert run.row.expected == timedelta(hours=1)
     with app.dispatcher():
-        run = app.submit(agency.pays.options(at=datetime(2001, 1, 1, tzinfo=UTC)), journey)
         assert run.result(20) == "paid"
 
 
@@ -59,6 +61,15 @@ def test_a_run_that_has_not_begun_can_be_cancelled(setup: Setup, journey: str) -
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
         run.result(20)
     assert ledger[journey] == []
+
+
+def test_what_it_is_expected_to_take_counts_from_its_beginning(setup: Setup, journey: str) -> None:
+    run = setup.app().submit(agency.pays.options(after="1h", expected="10m"), journey)
+    assert run.row.expected == timedelta(hours=1, minutes=10)
+    at = run.row.created_at + timedelta(days=3)
+    late = setup.app().submit(agency.pays.options(at=at, expected="10m"), journey)
+    assert late.row.expected is not None
+    assert abs(late.row.created_at + late.row.expected - at - timedelta(minutes=10)) < timedelta(seconds=5)
 
 
 def test_the_same_key_is_the_same_run_whenever_it_begins(setup: Setup, journey: str) -> None:

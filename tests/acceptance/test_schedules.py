@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -68,6 +69,19 @@ def heard(app: aft.Aft) -> list[Event]:
     return events
 
 
+def race(work: Callable[[], object]) -> None:
+    """Do the same on several threads, begun at once."""
+    gate = threading.Barrier(6)
+
+    def one() -> None:
+        gate.wait(10)
+        work()
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(one) for _ in range(6)]:
+            done.result(30)
+
+
 def some_hours_ago(days: int) -> tuple[str, datetime]:
     """A cron line in UTC whose last moment was twelve hours ago, and its moment so many days before that."""
     at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=12)
@@ -95,18 +109,21 @@ def test_rounds_that_race_fire_a_moment_once(setup: Setup, journey: str) -> None
     app = setup.app()
     schedule = app.schedule("raced", agency.pays.call(journey), cron="0 3 * * *", overlap=True)
     set_row(schedule, next_at=THREE)
-    events, gate = heard(app), threading.Barrier(6)
-
-    def race() -> None:
-        gate.wait(10)
-        fire(app, THREE)
-
-    with ThreadPoolExecutor(6) as pool:
-        for done in [pool.submit(race) for _ in range(6)]:
-            done.result(30)
+    events = heard(app)
+    race(lambda: fire(app, THREE))
     assert moments_of(app, schedule) == [THREE]
     assert [type(event) for event in events].count(ScheduleFired) == 1
     assert schedule.row.next_at == THREE + DAY
+
+
+def test_rounds_that_race_tell_once_of_a_moment_that_is_let_go(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    schedule = app.schedule("raced", agency.pays.call(journey), cron="0 3 * * *")
+    schedule.run_now()
+    set_row(schedule, next_at=THREE)
+    events = heard(app)
+    race(lambda: fire(app, THREE))
+    assert [type(event) for event in events] == [ScheduleSkipped]
 
 
 def test_a_crash_before_the_commit_leaves_the_moment_due(
@@ -336,16 +353,9 @@ def test_declared_with_other_times_it_has_another_next_moment_and_stays_paused(s
 
 
 def test_several_that_declare_at_once_make_one(setup: Setup, journey: str) -> None:
-    app, gate = setup.app(), threading.Barrier(5)
+    app = setup.app()
     app.check()
-
-    def declare() -> None:
-        gate.wait(10)
-        app.schedule("shared", agency.pays.call(journey), every="15m")
-
-    with ThreadPoolExecutor(5) as pool:
-        for done in [pool.submit(declare) for _ in range(5)]:
-            done.result(30)
+    race(lambda: app.schedule("shared", agency.pays.call(journey), every="15m"))
     assert [schedule.name for schedule in app.schedules()] == ["shared"]
 
 

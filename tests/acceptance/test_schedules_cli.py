@@ -258,6 +258,19 @@ def test_a_broken_schedule_is_shown_and_declared_anew(terminal: Terminal) -> Non
     assert terminal.data("list")[0]["broken"] is None
 
 
+def test_the_doctor_tells_of_schedules_that_nobody_fires_and_of_broken_ones(terminal: Terminal) -> None:
+    terminal.good(*NIGHTLY)
+    sick = terminal.call(noun="doctor")
+    assert sick.exit_code == 1
+    assert "nobody fires 1 schedule" in sick.stdout
+    assert "start a dispatcher with the role sweep" in sick.stdout
+    with terminal.app.dispatcher():
+        assert "1 schedule fired when due" in terminal.call(noun="doctor").stdout
+    terminal.set_row("nightly", next_at=MOMENT, zone="Middle/Earth")
+    terminal.fire(MOMENT)
+    assert "'nightly' is broken: it cannot be fired: zone='Middle/Earth'" in terminal.call(noun="doctor").stdout
+
+
 def test_without_schedules_the_way_to_one_is_told(terminal: Terminal) -> None:
     shown = terminal.good("list")
     assert shown.stdout == ""
