@@ -34,13 +34,11 @@ class Schedules:
         """One round; returns how long it is until the next schedule is due, or a while, whichever is less."""
         with self._store.read() as connection:
             at = schedules.tell_time(connection)
-            following = firing.find_next(connection, self._namespace)
-        if following is None:
-            return PATIENCE
-        if following > at:
-            return min(PATIENCE, (following - at).total_seconds())
-        # Due, and nothing came of it: another dispatcher is at it, or it waits for a run's end.
-        return 0.0 if self.fire_due(at) else PATIENCE
+        if self.fire_due(at):
+            return 0.0
+        with self._store.read() as connection:
+            following = firing.find_next(connection, self._namespace, at)
+        return PATIENCE if following is None else min(PATIENCE, (following - at).total_seconds())
 
     def fire_due(self, at: datetime) -> int:
         """Fire everything that is due at that time, and tell how much that was. One that fails stops no other."""

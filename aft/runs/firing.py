@@ -33,9 +33,9 @@ def find_due(connection: Connection, namespace: str, at: datetime, limit: int) -
     return list(connection.execute(statement).scalars())
 
 
-def find_next(connection: Connection, namespace: str) -> datetime | None:
-    """When the next schedule is due, be it in the past."""
-    statement = select(func.min(table.c.next_at)).where(_is_live(namespace))
+def find_next(connection: Connection, namespace: str, at: datetime) -> datetime | None:
+    """When the next schedule will be due that is not due yet."""
+    statement = select(func.min(table.c.next_at)).where(_is_live(namespace), table.c.next_at > at)
     return connection.execute(statement).scalar()
 
 

@@ -9,11 +9,12 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 import aft
 from aft.app.schedule import Schedule
@@ -485,6 +486,21 @@ def test_a_row_that_cannot_be_read_is_told_and_stops_nobody_else(
     assert (broken.schedule, broken.why) == ("a-bad-one", bad.row.broken)
     with app.store.read() as connection:
         assert firing.find_due(connection, app.namespace, THREE, 10) == []
+
+
+def test_a_moment_that_python_cannot_read_stops_nobody_else(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    app.schedule("a-bad-one", agency.pays.call(journey), cron="0 3 * * *")
+    fine = app.schedule("b-fine-one", agency.pays.call(journey), cron="0 3 * * *")
+    set_row(fine, next_at=THREE)
+    impossible = "-1e300" if setup.name == "sqlite" else "'-infinity'"
+    with app.store.write() as connection:
+        where = {"namespace": app.namespace, "name": "a-bad-one"}
+        statement = f"UPDATE aft_schedules SET next_at = {impossible} WHERE namespace = :namespace AND name = :name"
+        connection.execute(text(statement), where)
+    with suppress(aft.StoreError):  # on PostgreSQL it stays due, and is told again and again
+        fire(app, THREE)
+    assert moments_of(app, fine) == [THREE]
 
 
 def test_a_broken_schedule_goes_on_when_it_is_declared_anew(setup: Setup, journey: str) -> None:

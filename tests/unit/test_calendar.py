@@ -111,12 +111,14 @@ def test_an_interval_does_not_care_about_clocks() -> None:
 # --- for whatever calendar ---
 
 
+@settings(deadline=None, max_examples=60)
 @given(calendars, near)
 def test_moments_strictly_increase(calendar: Calendar, begin: datetime) -> None:
     found = [begin, *following(calendar, begin, 8)]
     assert all(earlier < later for earlier, later in pairwise(found))
 
 
+@settings(deadline=None, max_examples=60)
 @given(calendars, near, st.integers(0, 86_400))
 def test_the_moments_are_the_same_wherever_one_begins_to_count(calendar: Calendar, begin: datetime, more: int) -> None:
     first, second = following(calendar, begin, 2)
@@ -125,13 +127,14 @@ def test_the_moments_are_the_same_wherever_one_begins_to_count(calendar: Calenda
     assert calendar.after(first - timedelta(microseconds=1)) == first
 
 
+@settings(deadline=None, max_examples=60)
 @given(calendars, near, st.integers(0, 30))
 def test_the_latest_moments_are_those_of_counting_forward(calendar: Calendar, begin: datetime, most: int) -> None:
     forward = following(calendar, begin, 40)
     assert calendar.latest(begin, forward[-1], most) == tuple(forward[len(forward) - most :])
 
 
-@settings(max_examples=50)
+@settings(deadline=None, max_examples=60)
 @given(calendars, near, st.sampled_from(CatchUp), st.lists(st.integers(1, 40_000), min_size=1, max_size=6))
 def test_no_moment_is_fired_twice_and_none_too_early(
     calendar: Calendar, begin: datetime, policy: CatchUp, rounds: list[int]
@@ -223,6 +226,7 @@ def test_a_timing_that_cannot_work_is_refused_with_what_would(timing: Timing, sa
         check_timing(timing)
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.text("0123456789*/,-#LWlwMONJAN? \t", max_size=40))
 def test_whatever_is_written_as_a_cron_line_is_read_or_refused(line: str) -> None:
     try:
