@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from aft.cli.errors import Failure
@@ -45,6 +46,17 @@ def read_arguments(flow: Flow[Any, Any], words: Sequence[str]) -> tuple[tuple[An
     for name, given in _bind(flow, words).arguments.items():
         decoded[name] = _read(flow, name, given)
     return flow.arguments.call_arguments(decoded)
+
+
+def read_time(word: str) -> datetime:
+    """Read a time that knows its zone; raises Failure."""
+    try:
+        found = datetime.fromisoformat(word)
+    except ValueError:
+        raise Failure(f"{word!r} is not a time; write it as 2027-01-31T08:00+01:00, or …Z for UTC") from None
+    if found.utcoffset() is None:
+        raise Failure(f"{word!r} does not say in which zone; write {word}+01:00, or {word}Z for UTC")
+    return found
 
 
 def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:

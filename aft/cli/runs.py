@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 from aft import durations
 from aft.app import Aft, Run, health, timeline
 from aft.cli import shapes
-from aft.cli.arguments import find_flow, read_arguments
+from aft.cli.arguments import find_flow, read_arguments, read_time
 from aft.cli.drawing import draw_timeline, status_style
 from aft.cli.errors import Failure, tell
 from aft.cli.following import follow
@@ -22,6 +23,7 @@ from aft.cli.opening import NoDatabase, looking, opened
 from aft.cli.output import (
     Column,
     console,
+    exactly,
     json_option,
     moment,
     print_json,
@@ -30,6 +32,7 @@ from aft.cli.output import (
     short_id,
     shorten,
 )
+from aft.cli.words import Words
 from aft.runs import faults, rows
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -154,6 +157,8 @@ def _about(connection: Connection, row: RunRow) -> str:
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.worker_id is not None:
         return "executing"
+    if _begins_later(row):
+        return f"begins at {moment(row.due_at)}"
     return (
         f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
     )
@@ -183,6 +188,8 @@ def show(given: Given, run: str, following: bool, as_json: bool) -> None:
 
 
 def _advise(row: RunRow) -> None:
+    if _begins_later(row):
+        say(f"It begins at {exactly(row.due_at)}.")
     if row.status is Status.PARKED:
         short = short_id(row.id)
         say(f"It waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
@@ -213,25 +220,13 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     return seconds
 
 
-class _Start(click.Command):
-    """A command whose arguments may be negative numbers, which look like options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if not error.option_name.lstrip("-")[:1].isdigit():
-                raise
-            raise click.UsageError(
-                f"{error.option_name!r} looks like an option; put -- before arguments that begin with a dash", ctx
-            ) from None
-
-
-@runs.command(cls=_Start)
+@runs.command(cls=Words)
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")
 @click.option("--key", metavar="TEXT", help="The same key means the same run: nothing is started twice.")
+@click.option("--after", metavar="DURATION", help="Begin later: in 1h, 30m.")
+@click.option("--at", metavar="TIME", help="Begin then: 2027-01-31T08:00+01:00.")
 @click.option("--here/--submit", "here", default=False, help="Execute it here, or let a dispatcher do it.")
 @click.option(
     "--wait",
@@ -248,6 +243,8 @@ def start(
     words: tuple[str, ...],
     modules: tuple[str, ...],
     key: str | None,
+    after: str | None,
+    at: str | None,
     here: bool,
     wait: float | None,
 ) -> None:
@@ -261,11 +258,14 @@ def start(
     """
     if ":" not in target and not modules:
         raise click.UsageError(f"which module holds flow {target!r}? Write MODULE:{target}, or add -m MODULE")
+    if here and (after or at):
+        raise click.UsageError("--here executes it now; a run that begins later is a dispatcher's: leave out --here")
     flow, loaded = find_flow(target, modules)
     args, kwargs = read_arguments(flow, words)
+    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at))
     with opened(given, loaded) as app:
         begin = app.start if here else app.submit
-        run = begin(flow.options(key=key), *args, **kwargs)
+        run = begin(flow, *args, **kwargs)
         if wait is None:
             click.echo(run.id)
             _tell_stand(app, run)
@@ -282,7 +282,15 @@ def _tell_stand(app: Aft, run: Run) -> None:
         fault = run.fault
         say(f"{row.status.value}: {row.reason or fault or ''}")
     else:
+        if _begins_later(row):
+            say(f"It begins at {exactly(row.due_at)}.")
         _tell_if_nobody_works(app, row)
+
+
+def _begins_later(row: RunRow) -> bool:
+    """Tell whether a run waits for its beginning."""
+    waits = row.status is Status.RUNNING and row.started_at is None and row.worker_id is None
+    return waits and row.due_at is not None and row.due_at > datetime.now(UTC)
 
 
 def _await(app: Aft, run: Run, seconds: float) -> str:

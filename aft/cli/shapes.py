@@ -6,16 +6,20 @@ Arguments and results are the stored values; what JSON has no word for is ``{"$a
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from aft.app.health import WorkerSeen
 from aft.app.timeline import Happening
 from aft.cli.output import iso, stored
 from aft.compensation.stack import Frame
+from aft.errors import DefinitionError
 from aft.fault import Fault
 from aft.recovery.levels import Ladder
 from aft.runs.quarantine import Refusal
 from aft.runs.rows import RunRow
+from aft.runs.schedules import ScheduleRow
+from aft.runs.states import Status
 
 
 def run(row: RunRow) -> dict[str, Any]:
@@ -44,6 +48,43 @@ def run(row: RunRow) -> dict[str, Any]:
         "due_at": iso(row.due_at),
         "ended_at": iso(row.ended_at),
     }
+
+
+def schedule(row: ScheduleRow, status: Status | None) -> dict[str, Any]:
+    """A schedule, and the status of its last run."""
+    return {
+        "name": row.name,
+        "flow": row.flow,
+        "version": row.version,
+        "args": stored(row.args),
+        "cron": row.cron,
+        "every_seconds": row.every_seconds,
+        "zone": row.zone,
+        "catch_up": row.catch_up,
+        "overlap": row.overlap,
+        "options": stored(row.options),
+        "paused": row.paused,
+        "broken": row.broken,
+        "next_at": iso(row.next_at),
+        "next_local": _local(row, row.next_at),
+        "last_at": iso(row.last_at),
+        "last_local": _local(row, row.last_at),
+        "last_run": row.last_run_id,
+        "last_status": None if status is None else status.value,
+        "skipped_at": iso(row.skipped_at),
+        "skipped_why": row.skipped_why,
+        "made_by": row.made_by,
+        "changed_by": row.changed_by,
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+    }
+
+
+def _local(row: ScheduleRow, at: datetime | None) -> str | None:
+    try:
+        return None if at is None else iso(row.calendar().local(at))
+    except DefinitionError:
+        return None  # edited by hand; the rest is better seen than hidden behind an error
 
 
 def happening(one: Happening) -> dict[str, Any]:

@@ -87,6 +87,8 @@ class Children:
             resources=options.resources,
             deadline=options.deadline,
             parent=(run.id, path, RunId(run.root_id)),
+            after=options.after,
+            at=options.at,
         )
         made: list[RunRow] = []
 

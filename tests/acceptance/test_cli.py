@@ -28,6 +28,7 @@ from aft.cli.modules import load_module
 from aft.cli.root import PLACES, root
 from aft.flows.registry import declared
 from aft.runs import quarantine
+from aft.store.schema import HEAD
 
 REPOSITORY = Path(aft.__file__).parent.parent
 #: Seconds that anything awaited here may take on a busy machine.
@@ -731,13 +732,13 @@ def test_workers_are_listed_and_a_run_or_a_lease_is_taken_away_by_hand() -> None
 
 def test_the_schema_goes_up_and_down_and_says_from_where_to_where(here: Path) -> None:
     assert "has no aft tables" in refused("db", "check")
-    assert "base → 0002" in good("db", "upgrade").stdout
-    assert "is at 0002 already" in good("db", "upgrade").stdout
-    assert good("db", "current").stdout.startswith("0003")
+    assert f"base → {HEAD}" in good("db", "upgrade").stdout
+    assert f"is at {HEAD} already" in good("db", "upgrade").stdout
+    assert good("db", "current").stdout.startswith(HEAD)
     good("db", "check")
     assert "is lost" in refused("db", "downgrade", "--to", "base", status=2)
     good("db", "check")
-    assert "0002 → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
+    assert f"{HEAD} → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
     assert "aft db upgrade" in refused("db", "check")
 
 
@@ -770,7 +771,7 @@ def test_postgresql_is_upgraded_by_hand_and_then_well(unmigrated: str) -> None:
     sick = call("--database", unmigrated, "doctor")
     assert sick.exit_code == 1
     assert re.search(r"✗ schema +no aft tables", sick.stdout)
-    assert "base → 0002" in good("--database", unmigrated, "db", "upgrade").stdout
+    assert f"base → {HEAD}" in good("--database", unmigrated, "db", "upgrade").stdout
     assert re.search(r"✓ database .*PostgreSQL", good("--database", unmigrated, "doctor").stdout)
 
 
