@@ -326,7 +326,7 @@ def test_python_dash_m_aft_is_the_same_command_line() -> None:
         (("dispatcher", "clishop", "--only", ","), "names no role"),
         (("dispatcher", "clishop", "--concurrency", "0"), "--concurrency"),
         (("faults", "list", "--quarantined", "--state", "open"), "no --state"),
-        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002"),
+        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002, 0003"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error_with_a_hint(arguments: tuple[str, ...], says: str) -> None:
@@ -731,13 +731,13 @@ def test_workers_are_listed_and_a_run_or_a_lease_is_taken_away_by_hand() -> None
 
 def test_the_schema_goes_up_and_down_and_says_from_where_to_where(here: Path) -> None:
     assert "has no aft tables" in refused("db", "check")
-    assert "base → 0002" in good("db", "upgrade").stdout
-    assert "is at 0002 already" in good("db", "upgrade").stdout
+    assert "base → 0003" in good("db", "upgrade").stdout
+    assert "is at 0003 already" in good("db", "upgrade").stdout
     assert good("db", "current").stdout.startswith("0003")
     good("db", "check")
     assert "is lost" in refused("db", "downgrade", "--to", "base", status=2)
     good("db", "check")
-    assert "0002 → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
+    assert "0003 → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
     assert "aft db upgrade" in refused("db", "check")
 
 
@@ -770,7 +770,7 @@ def test_postgresql_is_upgraded_by_hand_and_then_well(unmigrated: str) -> None:
     sick = call("--database", unmigrated, "doctor")
     assert sick.exit_code == 1
     assert re.search(r"✗ schema +no aft tables", sick.stdout)
-    assert "base → 0002" in good("--database", unmigrated, "db", "upgrade").stdout
+    assert "base → 0003" in good("--database", unmigrated, "db", "upgrade").stdout
     assert re.search(r"✓ database .*PostgreSQL", good("--database", unmigrated, "doctor").stdout)
 
 
