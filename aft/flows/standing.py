@@ -114,11 +114,12 @@ class Standing:
             raise Leave(InLadder(fault, status))
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
-        # Called by its own message, or by the timer: then whatever the clock says. By others: a branch of many.
-        if fault.id == self._wake or self._is_only_wait(fault):
-            return True
+        # First: whoever sends a signal calls by the fault's own name, and one signal is good for one try.
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
             self._spent[path] = letter
+            return True
+        # Called by its own message, or by the timer: then whatever the clock says. By others: a branch of many.
+        if fault.id == self._wake or self._is_only_wait(fault):
             return True
         return fault.due_at is not None and fault.due_at <= self._mailbox.now
 
