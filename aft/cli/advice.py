@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aft.app import Aft, health
 from aft.cli.errors import tell
 from aft.cli.output import say, short_id
@@ -9,11 +11,13 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
 
-def advise(row: RunRow) -> None:
-    """Say what to do about a run that waits for a person."""
-    if row.status is Status.PARKED:
-        short = short_id(row.id)
-        say(f"It waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
+def advise(row: RunRow, family: Iterable[RunRow] = ()) -> None:
+    """Say what to do about a run that waits for a person; itself, or the first of its family that does."""
+    stuck = next((one for one in (row, *family) if one.status is Status.PARKED), None)
+    if stuck is not None:
+        short = short_id(stuck.id)
+        who = "It" if stuck.id == row.id else f"Its descendant {short}"
+        say(f"{who} waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
         say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed.")
 
 

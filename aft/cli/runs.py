@@ -7,13 +7,14 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from aft import durations
-from aft.app import timeline
+from aft.app import story
 from aft.cli import shapes
 from aft.cli.advice import advise
-from aft.cli.drawing import draw_timeline, status_style
+from aft.cli.drawing import draw_story
 from aft.cli.following import follow
 from aft.cli.given import Given
 from aft.cli.groups import Noun
+from aft.cli.marks import status_style
 from aft.cli.opening import NoDatabase, looking
 from aft.cli.output import (
     Column,
@@ -28,7 +29,8 @@ from aft.cli.output import (
 )
 from aft.cli.starting import start
 from aft.cli.steering import frame_done, release, retry, skip_frame
-from aft.runs import faults, rows
+from aft.cli.waits import spell_waits
+from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
@@ -152,6 +154,8 @@ def _about(connection: Connection, row: RunRow) -> str:
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.worker_id is not None:
         return "executing"
+    if row.waits and row.status in (Status.WAITING, Status.RECOVERING):
+        return shorten(f"waits for {spell_waits(connection, row)}", MOST_VALUE)
     return (
         f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
     )
@@ -160,24 +164,33 @@ def _about(connection: Connection, row: RunRow) -> str:
 @runs.command()
 @click.argument("run")
 @click.option("--follow", "following", is_flag=True, help="Go on until the run has ended or is parked.")
+@click.option(
+    "--depth",
+    type=click.IntRange(0, 100),
+    default=story.DEPTH,
+    show_default=True,
+    help="Generations of children whose stories are told, too.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show each of many calls side by side.")
 @json_option
 @click.pass_obj
-def show(given: Given, run: str, following: bool, as_json: bool) -> None:
-    """Tell a run's story: activities, faults, waits, undoing."""
+def show(given: Given, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
+    """Tell a run's story: activities, faults, waits, children, undoing."""
     if following and as_json:
         raise click.UsageError("--follow and --json do not go together; --json shows how it stands")
     with looking(given) as app:
         found = app.run(run)
         if following:
-            follow(app, found.id)
+            told = follow(app, found.id, depth)
         else:
             with app.store.read() as connection:
-                row, story = timeline.read(connection, app.namespace, found.id)
+                told = story.tell(connection, app.namespace, found.id, depth)
+                letters = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
             if as_json:
-                print_json({**shapes.run(row), "timeline": [shapes.happening(one) for one in story]})
+                print_json(shapes.story(told, letters))
                 return
-            draw_timeline(console(), row, story)
-        advise(found.row)
+            draw_story(console(), told, fold=not everything)
+        advise(told.row, told.runs)
 
 
 for _verb in (start, retry, skip_frame, frame_done, release):

@@ -118,6 +118,10 @@ RUN_KEYS = {
     "fault",
     "priority",
     "owner",
+    "root",
+    "parent",
+    "parent_path",
+    "waits",
     "resources",
     "expected",
     "worker",
@@ -127,6 +131,7 @@ RUN_KEYS = {
     "started_at",
     "updated_at",
     "due_at",
+    "deadline_at",
     "ended_at",
 }
 FAULT_KEYS = {
@@ -148,6 +153,7 @@ FAULT_KEYS = {
     "declared",
     "http_status",
     "resource",
+    "signal",
     "retry_after_seconds",
     "lineage",
     "traceback",
@@ -157,8 +163,14 @@ FAULT_KEYS = {
     "due_at",
     "settled_at",
 }
-FRAME_KEYS = {"path", "scope", "activity", "compensator", "state", "args", "result", "note", "pushed_at", "settled_at"}
-HAPPENING_KEYS = {"at", "what", "path", "name", "detail", "level", "wait_seconds"}
+FRAME_KEYS = {
+    *("path", "scope", "activity", "compensator", "child", "state"),
+    *("args", "result", "note", "pushed_at", "settled_at"),
+}
+HAPPENING_KEYS = {
+    *("at", "what", "path", "name", "detail", "level", "wait_seconds"),
+    *("by", "since", "until", "child", "beside"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -561,7 +573,7 @@ def test_a_run_is_shown_by_a_part_of_its_id() -> None:
         assert "completed" in shown
         assert "\x1b" not in shown
     story = data("runs", "show", run[-12:])
-    assert set(story) == RUN_KEYS | {"timeline"}
+    assert set(story) == RUN_KEYS | {"timeline", "inbox", "children"}
     assert all(set(one) == HAPPENING_KEYS for one in story["timeline"])
     assert [one["what"] for one in story["timeline"]] == ["started", "activity", "pushed", "activity", "ended"]
 
