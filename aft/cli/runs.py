@@ -27,8 +27,9 @@ from aft.cli.output import (
     short_id,
     shorten,
 )
+from aft.cli.signalling import signal
 from aft.cli.starting import start
-from aft.cli.steering import frame_done, release, retry, skip_frame
+from aft.cli.steering import cancel, frame_done, release, resume, retry, skip_frame, suspend
 from aft.cli.waits import spell_waits
 from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
@@ -41,7 +42,7 @@ MOST_VALUE = 200
 
 @click.group(cls=Noun)
 def runs() -> None:
-    """Start runs, look at them, steer parked ones.
+    """Start runs, look at them, steer them.
 
     RUN is an id, or as much of its beginning or end as is unmistakable.
     """
@@ -193,5 +194,5 @@ def show(given: Given, run: str, following: bool, depth: int, everything: bool, 
         advise(told.row, told.runs)
 
 
-for _verb in (start, retry, skip_frame, frame_done, release):
+for _verb in (start, signal, suspend, resume, cancel, retry, skip_frame, frame_done, release):
     runs.add_command(_verb)

@@ -9,6 +9,7 @@ from aft.cli.advice import tell_if_nobody_works
 from aft.cli.arguments import find_flow, read_arguments
 from aft.cli.errors import Failure
 from aft.cli.given import Given
+from aft.cli.groups import Words
 from aft.cli.opening import opened
 from aft.cli.output import say
 from aft.runs.states import Status
@@ -34,21 +35,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     return seconds
 
 
-class _Start(click.Command):
-    """A command whose arguments may be negative numbers, which look like options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if not error.option_name.lstrip("-")[:1].isdigit():
-                raise
-            raise click.UsageError(
-                f"{error.option_name!r} looks like an option; put -- before arguments that begin with a dash", ctx
-            ) from None
-
-
-@click.command(cls=_Start)
+@click.command(cls=Words)
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")

@@ -11,11 +11,53 @@ from aft.app import Run
 from aft.cli.advice import tell_if_nobody_works
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import say
+from aft.cli.output import say, short_id
+from aft.runs.states import Status
 
 
 def _note(required: bool) -> Callable[[Any], Any]:
     return click.option("--note", required=required, metavar="TEXT", help="Why; kept in the run's story.")
+
+
+@click.command()
+@click.argument("run")
+@_note(required=False)
+@click.pass_obj
+def suspend(given: Given, run: str, note: str | None) -> None:
+    """Stop a run at its next step, until it is resumed.
+
+    What it is doing now comes to its end; signals are kept.
+    """
+    with looking(given) as app:
+        found = app.run(run)
+        found.suspend(note)
+        short = short_id(found.id)
+        how = "is suspended" if found.status is Status.SUSPENDED else "stops at its next step"
+        say(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
+
+
+@click.command()
+@click.argument("run")
+@_note(required=False)
+@click.pass_obj
+def resume(given: Given, run: str, note: str | None) -> None:
+    """Let a suspended run go on."""
+    _order(given, run, lambda found: found.resume(note=note), "goes on")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--no-compensate", "keep", is_flag=True, help="Undo nothing: what it did stays as it is.")
+@_note(required=False)
+@click.pass_obj
+def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
+    """Stop a run for good, and undo what it did.
+
+    What it is doing now comes to its end. Its children are cancelled, too. It ends `compensated`, or, where nothing is
+    undone, `cancelled`.
+    """
+    what = "ends, and nothing is undone," if keep else "is undone"
+    _order(given, run, lambda found: found.cancel(compensate=not keep, note=note), what)
 
 
 @click.command()
