@@ -153,6 +153,8 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.fault_id is not None:
         fault = faults.get(connection, row.namespace, row.fault_id)
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
+    if row.status.ended:
+        return {"cancel": "it was cancelled", "order": "it was undone as asked"}.get(row.cause or "", "")
     if row.worker_id is not None:
         return "executing"
     if row.waits and row.status in (Status.WAITING, Status.RECOVERING):

@@ -77,6 +77,7 @@ def test_a_person_stops_a_run_lets_it_go_on_answers_it_and_takes_it_back(setup: 
         assert "is undone as soon as" in terminal.good("runs", "cancel", other.id, "--note", "a mistake").stderr
         eventually(lambda: other.status is Status.COMPENSATED)
     assert ledger[journey] == ["draft", "verdict no", "draft", "undraft"]
+    assert "it was cancelled" in terminal.good("runs", "list", "--status", "compensated").stdout
     story = terminal.good("runs", "show", other.id).stdout
     assert "by night-watch: a mistake" in story
 
