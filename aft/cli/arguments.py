@@ -15,6 +15,7 @@ from typing import Any
 
 from aft.cli.errors import Failure
 from aft.cli.modules import Loaded, load, load_module
+from aft.codec import ValueCodec
 from aft.errors import CodecError
 from aft.flows.flow import Flow
 from aft.flows.registry import Registry, declared
@@ -99,6 +100,17 @@ class _Bare(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def read_value(codec: ValueCodec, word: str) -> Any:
+    """Read one word as a codec's value: as JSON, else as plain text; raises CodecError."""
+    try:
+        return codec.decode(json.dumps(_as_json(word)))
+    except CodecError as error:
+        try:
+            return codec.decode(json.dumps(word))
+        except CodecError:
+            raise error from None
 
 
 def _read(flow: Flow[Any, Any], name: str, given: Any) -> Any:

@@ -219,7 +219,8 @@ def _flows(found: Health) -> Iterator[Check]:
     for flow, runs in found.homeless.items():
         yield problem(
             "flows",
-            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow",
+            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow; nobody touches "
+            f"{'it' if runs == 1 else 'them'}",
             "start a dispatcher with the module, and the version, that declares it",
         )
 

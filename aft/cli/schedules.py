@@ -15,13 +15,12 @@ from aft.app.run import me
 from aft.app.schedule import new_schedule
 from aft.cli import shapes
 from aft.cli.arguments import find_flow, read_arguments
-from aft.cli.drawing import status_style
 from aft.cli.errors import tell
 from aft.cli.given import Given
-from aft.cli.groups import Noun
+from aft.cli.groups import Noun, Words
+from aft.cli.marks import status_style
 from aft.cli.opening import NoDatabase, looking, opened
 from aft.cli.output import Column, exactly, json_option, moment, print_json, print_table, say, short_id
-from aft.cli.words import Words
 from aft.errors import DefinitionError, UnknownRun
 from aft.runs import rows
 from aft.runs import schedules as table

@@ -33,6 +33,8 @@ from aft.runs.submit import NewRun
 from aft.runs.waits import Wait, WaitKind
 from aft.runs.waking import Post
 
+#: Characters of an id that tell the time of its making.
+TIME = 13
 #: Who asks something of a child.
 PARENT = "parent"
 
@@ -47,7 +49,7 @@ class Children:
         """Make the step that starts a child and waits for its end."""
         stepper = self._stepper
         args = flow.arguments.encode(flow.arguments.bind(call.args, call.kwargs))
-        child_id = RunId(str(uuid.uuid5(uuid.NAMESPACE_OID, stepper.key(path))))
+        child_id = _child_id(stepper.owner.run_id, stepper.key(path))
 
         def perform(landed: Landed | None) -> Entry:
             stepper.check_may_go_on()
@@ -189,3 +191,8 @@ class Children:
     def _block(self, path: StepPath, child: RunRow) -> Block:
         wait = self._wait(path, child.id)
         return Awaits(wait, None if self._stepper.owner.run.status is Status.COMPENSATING else Status.WAITING)
+
+
+def _child_id(parent: RunId, key: str) -> RunId:
+    """Make the id of a step's child: the same each time. It begins with its parent's time, so both are listed there."""
+    return RunId(parent[:TIME] + str(uuid.uuid5(uuid.NAMESPACE_OID, key))[TIME:])

@@ -232,6 +232,7 @@ class Execution:
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
         self.check_leaving()
         inner = Scope(_scope.get().next())
+        self._stepper.widths[inner.path] = len(calls)
         return self._settle([self._ask(call, inner) for call in calls], most)
 
     @contextmanager

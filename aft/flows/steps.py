@@ -79,6 +79,8 @@ class Stepper:
         self.performer = performer
         self.mailbox = Mailbox(owner)
         self.standing = Standing(owner, self.mailbox, wake)
+        #: How many calls each parallel step has, by its path.
+        self.widths: dict[str, int] = {}
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
         #: Steps that have their outcome.
@@ -274,6 +276,7 @@ class Stepper:
         )
 
     def _append(self, connection: Connection, seq: int, entry: Entry) -> None:
+        entry = replace(entry, beside=self.widths.get(entry.scope))
         journal.append(connection, self.owner.run_id, self.owner.epoch, seq, entry)
         state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
         self.standing.settle(connection, entry.path, state)

@@ -155,6 +155,7 @@ journal = Table(
     Column("value", Text),
     Column("fault_id", _id()),
     Column("attempts", Integer, nullable=False),
+    Column("beside", Integer),  # how many calls its parallel step has; null for a step of its own
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("epoch", BigInteger, nullable=False),
     Column("recorded_at", Moment, nullable=False),

@@ -119,6 +119,10 @@ RUN_KEYS = {
     "fault",
     "priority",
     "owner",
+    "root",
+    "parent",
+    "parent_path",
+    "waits",
     "resources",
     "expected",
     "worker",
@@ -128,6 +132,7 @@ RUN_KEYS = {
     "started_at",
     "updated_at",
     "due_at",
+    "deadline_at",
     "ended_at",
 }
 FAULT_KEYS = {
@@ -149,6 +154,7 @@ FAULT_KEYS = {
     "declared",
     "http_status",
     "resource",
+    "signal",
     "retry_after_seconds",
     "lineage",
     "traceback",
@@ -158,8 +164,14 @@ FAULT_KEYS = {
     "due_at",
     "settled_at",
 }
-FRAME_KEYS = {"path", "scope", "activity", "compensator", "state", "args", "result", "note", "pushed_at", "settled_at"}
-HAPPENING_KEYS = {"at", "what", "path", "name", "detail", "level", "wait_seconds"}
+FRAME_KEYS = {
+    *("path", "scope", "activity", "compensator", "child", "state"),
+    *("args", "result", "note", "pushed_at", "settled_at"),
+}
+HAPPENING_KEYS = {
+    *("at", "what", "path", "name", "detail", "level", "wait_seconds"),
+    *("by", "since", "until", "child", "beside"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -327,7 +339,7 @@ def test_python_dash_m_aft_is_the_same_command_line() -> None:
         (("dispatcher", "clishop", "--only", ","), "names no role"),
         (("dispatcher", "clishop", "--concurrency", "0"), "--concurrency"),
         (("faults", "list", "--quarantined", "--state", "open"), "no --state"),
-        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002"),
+        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002, 0003"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error_with_a_hint(arguments: tuple[str, ...], says: str) -> None:
@@ -562,7 +574,7 @@ def test_a_run_is_shown_by_a_part_of_its_id() -> None:
         assert "completed" in shown
         assert "\x1b" not in shown
     story = data("runs", "show", run[-12:])
-    assert set(story) == RUN_KEYS | {"timeline"}
+    assert set(story) == RUN_KEYS | {"timeline", "inbox", "children"}
     assert all(set(one) == HAPPENING_KEYS for one in story["timeline"])
     assert [one["what"] for one in story["timeline"]] == ["started", "activity", "pushed", "activity", "ended"]
 

@@ -10,7 +10,7 @@ import pytest
 
 import aft
 from aft.flows import writing
-from aft.runs import owner
+from aft.runs import inbox, owner
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, gates, ledger, trouble
@@ -182,6 +182,22 @@ def test_an_undo_may_wait_for_a_signal_too(setup: Setup, journey: str) -> None:
         with pytest.raises(aft.FlowCompensated, match="no further"):
             run.result(10)
     assert ledger[journey] == ["lock", "unlock"]
+
+
+def test_a_signal_is_good_for_one_try_of_the_fault_that_waited_for_it(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled") for _ in range(2)]
+    with app.dispatcher():
+        run = app.submit(agency.pays, journey)
+        eventually(lambda: run.row.waits)
+        run.signal("refilled", 1)
+        eventually(lambda: ledger[journey] == ["pay!", "pay!"] and run.row.worker_id is None and run.row.waits)
+        assert run.status is Status.RECOVERING
+        run.signal("refilled", 2)
+        assert run.result(20) == "paid"
+    assert ledger[journey] == ["pay!", "pay!", "pay"]
+    with app.store.read() as connection:
+        assert inbox.unread(connection, run.id) == []
 
 
 def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(setup: Setup, journey: str) -> None:

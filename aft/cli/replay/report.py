@@ -14,7 +14,8 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.timeline import What
-from aft.cli.drawing import draw_timeline, status_style
+from aft.cli.drawing import draw_timeline
+from aft.cli.marks import status_style
 from aft.cli.output import Column, print_table
 from aft.cli.replay.check import judge, names, tell_fault
 from aft.cli.replay.play import Played
