@@ -87,9 +87,11 @@ def result_as_json(result: Result) -> dict[str, Any]:
         "run_id": played.row.id,
         "run": played.row.status.value,
         "tables": played.tables,
-        "done": names(played, What.ACTIVITY),
+        "done": played.done,
         "undone": names(played, What.POPPED),
         "faults": [tell_fault(fault) for fault in played.faults],
+        "sent": played.sent,
+        "dropped": played.dropped,
         "killed": None if played.killed is None else {"pid": played.killed.pid, "signal": played.killed.signal},
         "seconds": round(played.seconds, 3),
     }
