@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
-from aft.clock import SystemClock
+from aft.clock import Clock, SystemClock
 from aft.errors import ConfigError, NotMigrated, StoreError
 from aft.store.turns import turns
 
@@ -33,7 +33,6 @@ CONNECT_TIMEOUT = 10
 #: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
 MOST_OVERFLOW = 256
 
-_ticks = SystemClock().ticks
 _WRITES = "aft_writes"
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
@@ -56,8 +55,9 @@ IDLE_IN_TRANSACTION = 60
 class Store:
     """One database. Making a Store connects to nothing."""
 
-    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+    def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None) -> None:
         self._url = parse_url(url)
+        self._ticks = (clock or SystemClock()).ticks
         self.engine = _make_engine(self._url, pool_size)
         self._lost_at = float("-inf")
         event.listen(self.engine, "handle_error", self._notice_loss)
@@ -79,11 +79,11 @@ class Store:
 
     def has_been_well_for(self, seconds: float) -> bool:
         """Tell whether no connection was lost in that time; what a server says right after it was away may mislead."""
-        return _ticks() - self._lost_at >= seconds
+        return self._ticks() - self._lost_at >= seconds
 
     def _notice_loss(self, context: ExceptionContext) -> None:
         if context.is_disconnect:
-            self._lost_at = _ticks()
+            self._lost_at = self._ticks()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
