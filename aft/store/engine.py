@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.clock import Clock, SystemClock
@@ -60,7 +61,9 @@ class Store:
         self._ticks = (clock or SystemClock()).ticks
         self.engine = _make_engine(self._url, pool_size)
         self._lost_at = float("-inf")
+        self._closed = False
         event.listen(self.engine, "handle_error", self._notice_loss)
+        event.listen(self.engine, "checkin", self._close_returned)
 
     @property
     def url(self) -> str:
@@ -131,8 +134,17 @@ class Store:
         return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error))
 
     def close(self) -> None:
-        """Let go of every connection. Harmless twice."""
+        """Let go of every connection; one that is lent out, or asked for later, is closed when it comes back.
+
+        Harmless twice.
+        """
+        self._closed = True
         self.engine.dispose()
+
+    def _close_returned(self, connection: Any, record: ConnectionPoolEntry) -> None:
+        # Into a pool that nobody looks after any more it would go open, until it is collected.
+        if self._closed:
+            record.close()
 
 
 def is_transient(error: exc.SQLAlchemyError) -> bool:

@@ -96,7 +96,7 @@ def submit_lonely(app: aft.Aft, stage: Stage, place: str) -> aft.Run:
 
 
 def let_time_pass(worker: Worker, stage: Stage, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let so many seconds pass whenever the worker looks whether room is wanted; returns when it did while making it."""
+    """Let time pass whenever the worker looks whether room is wanted; returns when it did so while making it."""
     looks: list[float] = []
     real = worker._is_one_due_alone
 
