@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import select
 
 import aft
 from aft.config import Settings
@@ -16,14 +17,21 @@ from aft.flows import worker as rooms
 from aft.flows.tools import Tools
 from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, Worker
 from aft.recovery.takeover import Takeover
-from aft.runs.owner import MOST_SHARED_DEATHS
+from aft.runs.owner import MOST_SHARED_DEATHS, find_due
 from aft.runs.states import Status
 from aft.store.moments import later
+from aft.store.tables import runs
 from tests.setups import eventually
 from tests.storing import Stage
 
 did: dict[str, list[str]] = defaultdict(list)
 gates: dict[str, threading.Event] = defaultdict(threading.Event)
+#: What happens once, when the lonely run of a place is entered.
+on_entry: dict[str, Callable[[], None]] = {}
+
+
+def nothing() -> None:
+    """Nothing happens."""
 
 
 @aft.activity(name="alone_note")
@@ -41,6 +49,7 @@ def stay(place: str) -> None:
 
 @aft.flow(name="alone_lonely")
 def lonely(place: str) -> None:
+    on_entry.pop(place, nothing)()
     note(place, "alone")
 
 
@@ -222,3 +231,18 @@ def test_room_that_was_made_for_nothing_is_given_back(
     monkeypatch.setattr(worker._slots, "take_all", take_all)
     worker._take_alone()
     assert worker._slots.free(timeout=0) == worker._slots.size
+
+
+def test_a_graceful_stop_makes_it_neither_less_nor_more_suspicious(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str
+) -> None:
+    run = submit_lonely(app, stage, place)
+    stage.change(run.id, deaths_alone=1)
+    on_entry[place] = tools.draining.set
+    worker._take_alone()
+    eventually(lambda: place not in on_entry and stage.row(run.id).worker_id is None)
+    with stage.store.read() as connection:
+        found = connection.execute(select(runs.c.deaths, runs.c.deaths_alone).where(runs.c.id == run.id)).one()
+        assert tuple(found) == (MOST_SHARED_DEATHS, 1)
+        assert find_due(connection, stage.namespace, tools.registry.known, 5, alone=True), "due at once, and alone"
+    assert (did[place], stage.faults(run.id)) == ([], [])
