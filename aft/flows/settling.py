@@ -92,13 +92,15 @@ class Settler:
 
     def _recall(self, asks: Sequence[Ask]) -> bool:
         """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""
-        beside = {other.path for other in asks} | self.pending.keys()
         try:
             for ask in asks:
                 if ask.entry is None and not ask.flying:
                     ask.entry = self.replay.find(ask.path, ask.kind, ask.name)
             new = next((ask for ask in asks if ask.entry is None and not ask.flying), None)
-            if new is None or not self.replay.goes_on(beside):
+            if new is None:
+                return True  # before all that are pending are gone through: outcomes are handed out one by one
+            beside = {other.path for other in asks} | self.pending.keys()
+            if not self.replay.goes_on(beside):
                 return True
             if _any_failed(asks):
                 return False

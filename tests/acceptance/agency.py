@@ -27,7 +27,26 @@ class Refused(Exception):
     """Will not."""
 
 
-def _do(journey: str, what: str) -> None:
+class Gate(threading.Event):
+    """A gate that tells when somebody has come to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.reached.set()
+        return super().wait(timeout)
+
+
+def shut(journey: str, what: str) -> Gate:
+    """Hold something up, until its gate is opened."""
+    gates[journey, what] = gate = Gate()
+    return gate
+
+
+def do(journey: str, what: str) -> None:
+    """Do something, unless there is trouble, and write it down."""
     if (gate := gates.get((journey, what))) is not None:
         assert gate.wait(30)
     if waiting := trouble.get((journey, what)):
@@ -47,7 +66,7 @@ def unbook(journey: str, what: str) -> None:
 @aft.activity(name="agency_book", **_as_declared)
 def book(journey: str, what: str) -> str:
     """Book something."""
-    _do(journey, what)
+    do(journey, what)
     return f"{what} of {journey}"
 
 
@@ -55,8 +74,25 @@ def book(journey: str, what: str) -> str:
 @aft.activity(name="agency_book_async", **_as_declared)
 async def book_async(journey: str, what: str) -> str:
     """Book something, from an event loop."""
-    await asyncio.to_thread(_do, journey, what)
+    await asyncio.to_thread(do, journey, what)
     return f"{what} of {journey}"
+
+
+async def later(call: Any) -> Any:
+    """Make a task of a call."""
+    return await call
+
+
+def refund(journey: str) -> None:
+    do(journey, "refund")
+
+
+@aft.compensate_with(refund)
+@aft.activity(name="agency_charge", **_as_declared)
+def charge(journey: str) -> str:
+    """Take money; giving it back may fail, too."""
+    do(journey, "charge")
+    return "charged"
 
 
 @aft.flow(name="agency_approval", signals={"verdict": Literal["yes", "no"]})
@@ -128,7 +164,7 @@ def tour(journey: str, stops: list[str]) -> list[str]:
 def visit(stop: str) -> str:
     """Visit a stop; its name begins with the journey's."""
     journey, _, what = stop.partition(":")
-    _do(journey, what)
+    do(journey, what)
     return what.upper()
 
 
@@ -156,15 +192,11 @@ async def grouped(journey: str) -> str:
     try:
         with aft.savepoint("group"):
             async with asyncio.TaskGroup() as group:
-                group.create_task(_later(book_async(journey, "flight")))
-                group.create_task(_later(book_async(journey, "hotel")))
+                group.create_task(later(book_async(journey, "flight")))
+                group.create_task(later(book_async(journey, "hotel")))
     except* Refused:
         failed = True
     return await book_async(journey, "train") if failed else "group"
-
-
-async def _later(call: Any) -> Any:
-    return await call
 
 
 @aft.flow(name="agency_leg")
@@ -235,7 +267,7 @@ def pivoted(journey: str) -> str:
 @aft.activity(name="agency_insure")
 def insure(journey: str, what: str) -> str | None:
     """Insure, if that is needed; what was not insured needs no undo."""
-    _do(journey, what)
+    do(journey, what)
     return None if what == "nothing" else what
 
 
