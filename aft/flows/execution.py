@@ -219,7 +219,7 @@ class Execution:
         replay, standing = self._settler.replay, self._stepper.standing
         if marks.patch_path(change) in replay.patches:
             return True
-        begun = standing.unseen or standing.any_live or self._stepper.any_open_wait
+        begun = standing.unseen or standing.any_live or bool(self._stepper.owner.run.waits)
         if not replay.is_spent or self._settler.pending or begun:
             return False
         self._guarded(lambda: marks.record_patch(self._stepper, change))

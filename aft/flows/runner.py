@@ -107,7 +107,9 @@ class Runner:
         )
         stepper.standing.remember(live, armed)
         stepper.mailbox.fill(letters)
-        stepper.recorded = {entry.path for entry in entries}
+        # What has come since the run was let go last is awaited no more, though its owner died before saying so.
+        recorded = {entry.path for entry in entries}
+        owner.change(waits=tuple(wait for wait in owner.run.waits if wait.path not in recorded))
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
         orders = [letter for letter in letters if letter.verb not in MAIL]
         if orders:

@@ -128,7 +128,8 @@ class Waiting:
         if known is not None and (known.kind, known.name) == (kind, name):
             return known
         since = self._stepper.mailbox.ask_now()
-        return self._stepper.await_(Wait(path, kind, name, since, None if timeout is None else since + timeout))
+        until = None if timeout is None else since + timeout
+        return self._stepper.owner.begin_wait(Wait(path, kind, name, since, until))
 
     def _known(self, path: StepPath) -> Wait | None:
         return next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)

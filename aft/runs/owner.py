@@ -31,6 +31,7 @@ from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status, sources
+from aft.runs.waits import Wait
 from aft.store import Store
 from aft.store.leases import Lease, is_leased
 from aft.store.moments import now
@@ -240,6 +241,17 @@ class Owner:
                     happened = self._committed()
             self.seq += happened
         return happened
+
+    def begin_wait(self, wait: Wait) -> Wait:
+        """Remember that the run waits for something, until that has come or nobody cares any more."""
+        with self.lock:
+            self.change(waits=(*(other for other in self.run.waits if other.path != wait.path), wait))
+        return wait
+
+    def forget_wait(self, path: str) -> None:
+        """Say that a step waits for nothing any more."""
+        with self.lock:
+            self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))
 
     def change(self, **changes: Any) -> None:
         """Remember what a write has made of the row, or will when the run is let go."""

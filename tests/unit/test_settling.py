@@ -42,10 +42,9 @@ class World:
         self.begun = begun
         stepper: Any = SimpleNamespace(
             standing=standing,
-            owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None)),
+            owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None), forget_wait=self.forgotten.append),
             tools=None,
             mailbox=SimpleNamespace(take_news=lambda: False),
-            forget_wait=self.forgotten.append,
         )
         self.settler = Settler(stepper, list(recorded), self._never)
 
