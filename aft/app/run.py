@@ -16,7 +16,7 @@ from aft.app import undoing
 from aft.app.parts import Parts
 from aft.app.undoing import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
-from aft.errors import FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
+from aft.errors import CodecError, FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
 from aft.fault import Fault
 from aft.flows.branching import check_signal_name
 from aft.flows.flow import declared_signal
@@ -152,7 +152,7 @@ class Run:
         """
         check_signal_name(name)
         row = self.row
-        encoded = self._codec_of(row, name, value).encode(value, "value")
+        encoded = _encode(self._codec_of(row, name, value), value)
         sender = by or me()
         post = Post(
             Verb.SIGNAL,
@@ -222,6 +222,17 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+def _encode(codec: ValueCodec, value: Any) -> str:
+    """Spell a signal's value; a plain one will do where it means a declared type: ``"approve"`` for an enum."""
+    try:
+        return codec.encode(value, "value")
+    except CodecError as refused:
+        try:
+            return codec.encode(codec.decode(value_codec(Any).encode(value, "value")), "value")
+        except CodecError:
+            raise refused from None
 
 
 def _still(row: RunRow, timeout: float) -> str:

@@ -30,6 +30,7 @@ from aft.cli.output import (
 from aft.cli.signalling import signal
 from aft.cli.starting import start
 from aft.cli.steering import cancel, frame_done, release, resume, retry, skip_frame, suspend
+from aft.cli.undoing import compensate
 from aft.cli.waits import spell_waits
 from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
@@ -198,5 +199,5 @@ def show(given: Given, run: str, following: bool, depth: int, everything: bool, 
         advise(told.row, told.runs)
 
 
-for _verb in (start, signal, suspend, resume, cancel, retry, skip_frame, frame_done, release):
+for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release):
     runs.add_command(_verb)

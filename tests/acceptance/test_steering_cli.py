@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import secrets
 import threading
@@ -222,3 +223,34 @@ def test_only_a_suspended_run_is_resumed_and_a_cancel_is_asked_for_once(terminal
     assert "is waiting, not suspended" in terminal.refused("runs", "resume", run.id)
     assert "NAME" in terminal.refused("runs", "signal", run.id, status=2)
     assert "a signal's name is a text" in terminal.refused("runs", "signal", run.id, " ")
+
+
+def test_what_would_be_undone_is_shown_before_it_is(terminal: Terminal, journey: str) -> None:
+    with terminal.app.dispatcher():
+        run = terminal.app.submit(agency.family, journey)
+        run.result(20)
+        done = len(ledger[journey])
+        shown = terminal.good("runs", "compensate", run.id, "--dry-run")
+        assert "6 would be undone, in this order; nothing was." in shown.stderr
+        assert shown.stdout.index("dinner") < shown.stdout.index("lunch")
+        assert len(ledger[journey]) == done
+        terminal.good("runs", "compensate", run.id, "--note", "withdrawn")
+        eventually(lambda: run.status is Status.COMPENSATED)
+    assert "has ended compensated" in terminal.refused("runs", "compensate", run.id)
+
+
+def test_a_plain_value_will_do_where_a_member_of_an_enum_is_meant(setup: Setup, journey: str) -> None:
+    class Verdict(enum.StrEnum):
+        YES = "yes"
+
+    @aft.flow(name=f"enum_{journey}", signals={"verdict": Verdict})
+    def judged(journey: str) -> str:
+        return str(aft.wait_for("verdict") is Verdict.YES)
+
+    app = setup.app()
+    run = app.submit(judged, journey)
+    with pytest.raises(aft.CodecError):
+        run.signal("verdict", "maybe")
+    run.signal("verdict", "yes")
+    with app.dispatcher():
+        assert run.result(20) == "True"
