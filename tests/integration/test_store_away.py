@@ -12,8 +12,9 @@ from aft.brokers.base import Delivery
 from aft.compensation import stack
 from aft.compensation.stack import PENDING
 from aft.config import Settings
+from aft.dispatcher.intake import Intake
 from aft.envelope import Message
-from aft.errors import StoreError
+from aft.errors import StoreError, Unroutable
 from aft.flows.registry import Registry
 from aft.flows.worker import Worker
 from aft.ids import OrderId
@@ -21,7 +22,7 @@ from aft.recovery.takeover import Takeover
 from aft.runs import faults
 from aft.runs.states import Status
 from tests.setups import eventually
-from tests.storing import Stage
+from tests.storing import GRACE, Stage
 
 CHARGED: list[str] = []
 
@@ -159,6 +160,46 @@ def test_a_run_that_was_claimed_is_executed_or_an_orphan_whatever_fails_after(
     with app.store.read() as connection:
         assert tools.holdings.orphans(connection, lease.worker) == []
     assert stage.row(run.id).worker_id is None
+
+
+class Wiped:
+    """A broker that has lost its queues, and its consumer, and what makes them again."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.declared: list[Any] = []
+
+    def consumer(self, queues: Sequence[str], prefetch: int) -> Wiped:
+        return self
+
+    def receive(self, limit: int, timeout: float) -> list[Delivery]:
+        raise Unroutable("a queue does not exist")
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing was delivered."""
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def declare(self, *waits: Any) -> None:
+        self.declared.append(waits)
+
+
+def test_who_executes_runs_makes_queues_again_that_are_gone(app: aft.Aft, stage: Stage) -> None:
+    wiped: Any = Wiped()
+    takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    worker = Worker(app.make_tools(stage.lease()), wiped, takeover, 2, declare=wiped.declare)
+    assert worker._receive() == 0.0
+    assert (len(wiped.declared), wiped.closed) == (1, 1)
+    assert worker.join(timeout=10)
+
+
+def test_who_decides_about_faults_makes_queues_again_that_are_gone(stage: Stage) -> None:
+    wiped: Any = Wiped()
+    nobody = cast(Any, None)
+    intake = Intake(stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE)
+    assert intake.step() == 0.0
+    assert (len(wiped.declared), wiped.closed) == (1, 1)
 
 
 def test_a_flow_that_is_not_registered_is_refused_before_anything_is_made(stage: Stage) -> None:
