@@ -95,7 +95,9 @@ class Children:
 
     def _wait(self, path: StepPath, child_id: RunId) -> Wait:
         known = next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
-        return known or self._stepper.await_(Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.ask_now()))
+        return known or self._stepper.owner.await_(
+            Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.ask_now())
+        )
 
     def _record(self, child: RunRow, path: StepPath, scope: str, args: str, landed: Landed | None) -> Entry:
         """Journal what a child has come to, and push its frame if there is anything to be undone in it."""
@@ -137,7 +139,7 @@ class Children:
         """Push frames of children that have ended without their parent having recorded it: they may owe something."""
         owner = self._stepper.owner
         for child in owner.read(lambda connection: families.unframed(connection, owner.run_id, under)):
-            self._stepper.forget_wait(child.parent_path or "")
+            owner.forget_wait(child.parent_path or "")
             owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
 
     def _push(self, child: RunRow, path: StepPath, connection: Connection, seq: int) -> None:
@@ -171,7 +173,7 @@ class Children:
     def _take_off(self, frame: Frame, state: FrameState, note: str | None) -> None:
         owner = self._stepper.owner
         owner.write(lambda connection, seq: stack.settle(connection, owner.run_id, frame.seq, state, note))
-        self._stepper.forget_wait(f"{frame.path}/undo")
+        owner.forget_wait(f"{frame.path}/undo")
 
     def _order(self, child: RunRow, verb: Verb, payload: dict[str, Any]) -> None:
         """Ask something of a child, once, in a transaction of its own."""

@@ -88,7 +88,7 @@ class Settler:
         for ask in list(asks):
             del self.pending[ask.path]
             self.replay.pass_over(ask.path)
-            self._stepper.forget_wait(ask.path)
+            self._stepper.owner.forget_wait(ask.path)
 
     def _recall(self, asks: Sequence[Ask]) -> bool:
         """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""

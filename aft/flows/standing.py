@@ -123,17 +123,14 @@ class Standing:
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
             self._spent[path] = letter
-            self._no_longer_waits(path)
+            self._owner.forget_wait(path)
             return True
         # Called by its own message: then whatever the clock says.
         called = fault.id == self._wake and fault.signal is None
         due = called or (fault.due_at is not None and fault.due_at <= self._mailbox.now)
         if due and fault.signal is not None:
-            self._no_longer_waits(path)
+            self._owner.forget_wait(path)
         return due
-
-    def _no_longer_waits(self, path: StepPath) -> None:
-        self._owner.change(waits=tuple(wait for wait in self._owner.run.waits if wait.path != path))
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,6 @@ from aft.runs import journal
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.owner import MOST_SHARED_DEATHS, Owner
 from aft.runs.states import Status
-from aft.runs.waits import Wait
 from aft.telemetry import ActivityRecorded, AttemptStarted, FrameCompensated
 
 #: Encodes a value and returns what writes it in the owner's transaction.
@@ -88,16 +87,6 @@ class Stepper:
     def any_open_wait(self) -> bool:
         """Whether the run was left waiting for something that has not come yet."""
         return any(wait.path not in self.recorded for wait in self.owner.run.waits)
-
-    def await_(self, wait: Wait) -> Wait:
-        """Remember that the run waits for something, until that has come or nobody cares any more."""
-        others = [other for other in self.owner.run.waits if other.path != wait.path]
-        self.owner.change(waits=(*others, wait))
-        return wait
-
-    def forget_wait(self, path: str) -> None:
-        """Say that a step waits for nothing any more."""
-        self.owner.change(waits=tuple(wait for wait in self.owner.run.waits if wait.path != path))
 
     def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
@@ -210,7 +199,7 @@ class Stepper:
 
         self.owner.write(write, None if landed is None else lambda: landed(recorded[0]), **changes)
         self.recorded.add(entry.path)
-        self.forget_wait(entry.path)
+        self.owner.forget_wait(entry.path)
         return recorded[0]
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:

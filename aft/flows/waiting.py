@@ -127,7 +127,7 @@ class Waiting:
         if known is not None and (known.kind, known.name) == (kind, name):
             return known
         since = self._stepper.mailbox.ask_now()
-        return self._stepper.await_(Wait(path, kind, name, since, None if timeout is None else since + timeout))
+        return self._stepper.owner.await_(Wait(path, kind, name, since, None if timeout is None else since + timeout))
 
     def _is_over(self, wait: Wait) -> bool:
         return wait.until is not None and wait.until <= self._stepper.mailbox.now

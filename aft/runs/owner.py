@@ -31,6 +31,7 @@ from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status, sources
+from aft.runs.waits import Wait
 from aft.store import Store
 from aft.store.leases import Lease, is_leased
 from aft.store.moments import now
@@ -245,6 +246,18 @@ class Owner:
         """Remember what a write has made of the row, or will when the run is let go."""
         with self.lock:
             self.run = replace(self.run, **changes)
+
+    def await_(self, wait: Wait) -> Wait:
+        """Remember that a step waits for something, until that has come or nobody cares any more."""
+        with self.lock:
+            self.forget_wait(wait.path)
+            self.change(waits=(*self.run.waits, wait))
+        return wait
+
+    def forget_wait(self, path: str) -> None:
+        """Say that a step waits for nothing any more."""
+        with self.lock:
+            self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))
 
     def _committed(self) -> bool:
         with self.store.read() as connection:
