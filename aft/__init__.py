@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Running
-    from aft.app import Aft, NoWorkerWarning, ParkedWarning, Role, Run
+    from aft.app import Aft, NoWorkerWarning, ParkedWarning, Role, Run, Schedule
     from aft.compensation.registry import UNKNOWN, Unknown
     from aft.config import Settings
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UnknownFault,
         UnknownFlow,
         UnknownRun,
+        UnknownSchedule,
         Unrecoverable,
         Unroutable,
         WaitTimeout,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 #: Where each public name lives. They are imported when first asked for: `aft --help` needs none of them.
 _HOMES = {
-    "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run"],
+    "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"],
     "aft.compensation.registry": ["UNKNOWN", "Unknown"],
     "aft.config": ["Settings"],
     "aft.errors": [
@@ -81,6 +82,7 @@ _HOMES = {
         "UnknownFault",
         "UnknownFlow",
         "UnknownRun",
+        "UnknownSchedule",
         "Unrecoverable",
         "Unroutable",
         "WaitTimeout",
@@ -128,6 +130,7 @@ __all__ = [
     "ReplayDiverged",
     "Role",
     "Run",
+    "Schedule",
     "Settings",
     "Status",
     "StoreError",
@@ -135,6 +138,7 @@ __all__ = [
     "UnknownFault",
     "UnknownFlow",
     "UnknownRun",
+    "UnknownSchedule",
     "Unrecoverable",
     "Unroutable",
     "WaitTimeout",

@@ -15,7 +15,8 @@
     │   ├── UnknownRun               no run has that id
     │   ├── UnknownFault             no fault, or more than one, has that id
     │   ├── UnknownFlow              no flow is registered under that name
-    │   ├── OrderRefused             what was asked of a run does not fit its state
+    │   ├── UnknownSchedule          no schedule has that name
+    │   ├── OrderRefused             what was asked of a run, or a schedule, does not fit its state
     │   ├── WaitTimeout              a signal did not come in time
     │   ├── DeadlineExceeded         the run did not end in time
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
@@ -102,8 +103,12 @@ class UnknownFlow(AftError):
     """Raised when no flow is registered under the given name."""
 
 
+class UnknownSchedule(AftError):
+    """Raised when no schedule has the given name."""
+
+
 class OrderRefused(AftError):
-    """Raised when what is asked of a run does not fit the state it is in; nothing was changed."""
+    """Raised when what is asked of a run, or a schedule, does not fit the state it is in; nothing was changed."""
 
 
 class WaitTimeout(AftError, TimeoutError):

@@ -24,6 +24,9 @@ event                   happened                                                
 ``MessageQuarantined``  a message was refused at the door                               worker, dispatcher
 ``OutboxRelayed``       messages that their writer did not publish were published       relay
 ``LeaseLost``           a worker could not renew in time and stopped writing            worker
+``ScheduleFired``       a schedule's moment has come, and its run was made              dispatcher
+``ScheduleSkipped``     a schedule's moment passed without a run                        dispatcher
+``ScheduleBroken``      a schedule cannot be fired, and waits for a person              dispatcher
 ``EffectLate``          an effect finished after its owner had lost the run             runner
 ``ServiceFailed``       a thread of the dispatcher met an error and goes on             dispatcher
 ``ServiceRecovered``    it works again                                                  dispatcher
@@ -247,6 +250,32 @@ class LeaseLost(Event):
     text = "lease lost"
     level = logging.ERROR
     worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFired(Event):
+    text = "schedule fired"
+    schedule: str
+    moment: str
+    run: str
+    flow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSkipped(Event):
+    text = "schedule skipped"
+    level = logging.WARNING
+    schedule: str
+    moment: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleBroken(Event):
+    text = "schedule broken"
+    level = logging.ERROR
+    schedule: str
     why: str
 
 

@@ -3,5 +3,6 @@
 from aft.app.aft import Aft
 from aft.app.process import DispatcherProcess, Role
 from aft.app.run import NoWorkerWarning, ParkedWarning, Run
+from aft.app.schedule import Schedule
 
-__all__ = ["Aft", "DispatcherProcess", "NoWorkerWarning", "ParkedWarning", "Role", "Run"]
+__all__ = ["Aft", "DispatcherProcess", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"]

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
-from aft.app.run import Run
+from aft.app.run import Run, me
+from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
 from aft.errors import DefinitionError
 from aft.fault import Fault, FaultState
 from aft.flows import context, registry
+from aft.flows.calls import Call
 from aft.flows.flow import Flow
+from aft.flows.options import Duration
 from aft.flows.orphanage import Orphanage
 from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
 from aft.ids import RunId, new_id
-from aft.runs import faults, rows, submit
+from aft.runs import faults, rows, schedules, submit
 from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -69,6 +72,11 @@ class Aft(Parts):
         With a key that already names a run, that run is returned, and nothing is executed.
         """
         new = self._new_run(flow, args, kwargs)
+        if new.after is not None or new.at is not None:
+            raise DefinitionError(
+                f"app.start executes flow {flow.name!r} here and now; one that begins later goes to a dispatcher: "
+                "app.submit"
+            )
         self.registry.flow(new.flow, new.version)
         tools = self._own_tools()
         found: list[RunRow] = []
@@ -119,7 +127,76 @@ class Aft(Parts):
             expected=options.expected,
             resources=options.resources,
             deadline=options.deadline,
+            after=options.after,
+            at=options.at,
         )
+
+    # Schedules --------------------------------------------------------------------------------------------------
+
+    @overload
+    def schedule(self, name: str, /) -> Schedule: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        call: Call[Any],
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        zone: str = "UTC",
+        catch_up: str = "skip",
+        overlap: bool = False,
+        pinned: bool = False,
+    ) -> Schedule: ...
+    def schedule(
+        self,
+        name: str,
+        call: Call[Any] | None = None,
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        zone: str = "UTC",
+        catch_up: str = "skip",
+        overlap: bool = False,
+        pinned: bool = False,
+    ) -> Schedule:
+        """Run a flow at certain times: by a ``cron`` line, or ``every`` so often. Some dispatcher does it, once each.
+
+        Declared again with the same things, nothing changes; with others, it is replaced: modules may declare their
+        schedules whenever they start. ``zone`` is whose clocks a cron line means. ``catch_up`` is what becomes of
+        moments that no dispatcher was there for: ``"skip"`` none, ``"one"`` the latest, ``"all"`` each is made up for.
+        Without ``overlap`` a moment is let go whose previous run has not ended. Its runs are of the newest version of
+        the flow that a live worker has; ``pinned``: of this one.
+
+        With a name alone, returns the one of that name, or raises UnknownSchedule.
+        """
+        if call is None:
+            self.check()
+            with self.store.read() as connection:
+                return Schedule(self, schedules.get(connection, self.namespace, name).name)
+        new = new_schedule(
+            self.namespace,
+            name,
+            call,
+            cron=cron,
+            every=every,
+            zone=zone,
+            catch_up=catch_up,
+            overlap=overlap,
+            pinned=pinned,
+        )
+        self.check()
+        with self.store.write() as connection:
+            schedules.declare(connection, new, me())
+        return Schedule(self, name)
+
+    def schedules(self) -> list[Schedule]:
+        """Return every schedule, by name."""
+        self.check()
+        with self.store.read() as connection:
+            return [Schedule(self, row.name) for row in schedules.listing(connection, self.namespace)]
 
     # Looking ----------------------------------------------------------------------------------------------------
 

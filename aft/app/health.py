@@ -24,6 +24,10 @@ MOST_PARKED = 10
 _FOR_A_PERSON = (tables.runs.c.status == Status.PARKED.value) & tables.runs.c.wake_id.is_(None)
 
 
+#: Stopped by hand, and not resumed yet.
+_STOPPED = (tables.runs.c.status == Status.SUSPENDED.value) & tables.runs.c.wake_id.is_(None)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
     """A worker whose lease has not run out."""
@@ -133,7 +137,7 @@ def _unfinished(connection: Connection, namespace: str) -> dict[str, int]:
     over = [status.value for status in ENDS]
     statement = (
         select(runs.c.flow, runs.c.version, func.count())
-        .where(runs.c.namespace == namespace, runs.c.status.not_in(over), ~_FOR_A_PERSON)
+        .where(runs.c.namespace == namespace, runs.c.status.not_in(over), ~_FOR_A_PERSON, ~_STOPPED)
         .group_by(runs.c.flow, runs.c.version)
         .order_by(runs.c.flow, runs.c.version)
     )

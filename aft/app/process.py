@@ -6,7 +6,8 @@ role        what it does
 intake      takes faults off their queue and decides about them
 work        executes runs that shall go on; needs the flows' code
 relay       publishes what the outbox still holds
-sweep       finds what lost messages, dead workers and late effects left lying; looks out for deaths
+sweep       finds what lost messages, dead workers and late effects left lying; looks out for deaths;
+            fires schedules
 ==========  ====================================================================================
 
 All roles may run in any number of processes. Stopping is graceful: nothing new is taken, each run is let go at its next
@@ -22,6 +23,7 @@ from enum import StrEnum
 from aft.app.parts import Parts
 from aft.compensation import stack
 from aft.dispatcher.intake import Intake
+from aft.dispatcher.schedules import Schedules
 from aft.dispatcher.sweeper import Sweeper
 from aft.flows.orphanage import Orphanage
 from aft.flows.registry import flow_names
@@ -87,6 +89,8 @@ class DispatcherProcess:
         self._services = [Service(role.value, steps[role], telemetry) for role in steps if role in self._roles]
         if Role.SWEEP in self._roles:
             self._services.append(Service("lookout", takeover.look, telemetry))
+            schedules = Schedules(app.namespace, app.store, telemetry, settings.grace)
+            self._services.append(Service("schedules", schedules.step, telemetry))
         self._forget_events = telemetry.subscribe(self._broadcast)
         tools = app.make_tools(self._lease, send=relay.try_send)
         self._join_workers(tools)

@@ -5,7 +5,7 @@ The rows are the truth; the live stream only says when to look again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -14,11 +14,14 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.fault import Fault, FaultKind, FaultState
-from aft.ids import RunId
-from aft.runs import audit, faults, journal, rows
+from aft.flows.children import PARENT
+from aft.ids import RunId, StepPath
+from aft.runs import audit, families, faults, inbox, journal, rows, waits
+from aft.runs.inbox import Letter, Verb
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
+from aft.runs.waits import Wait, WaitKind
 
 
 class What(StrEnum):
@@ -34,14 +37,28 @@ class What(StrEnum):
     POPPED = "popped"  #: a compensator ran, and its frame came off
     SETTLED = "settled"  #: a person took a frame off
     UNDONE = "undone"  #: a savepoint was undone
-    DEED = "deed"  #: a person did something
+    AWAITS = "awaits"  #: it waits for something now
+    SIGNAL = "signal"  #: a signal that it awaited was taken
+    TIMEOUT = "timeout"  #: a signal that it awaited did not come in time
+    SLEPT = "slept"  #: a moment that it awaited has come
+    UNREAD = "unread"  #: something was sent to it that it has not asked for
+    REFUSED = "refused"  #: a signal could not be read as what the flow asked for
+    CHILD = "child"  #: a child was made
+    RETURNED = "returned"  #: a child's end was recorded
+    PATCH = "patch"  #: the code asked whether it runs with a change
+    PIVOT = "pivot"  #: from here on it only goes forward
+    DEED = "deed"  #: a person, or its parent, did something
     PARKED = "parked"
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that happened; ``detail`` is for people."""
+    """One thing that happened; ``detail`` is for people.
+
+    ``signal`` is what a fault waits for instead of a time, ``by`` is who sent a signal, ``awaited`` what was or is
+    waited for, ``run`` the child's id; ``beside`` is how many calls the parallel step has that it belongs to.
+    """
 
     at: datetime
     what: What
@@ -51,40 +68,137 @@ class Happening:
     level: int | None = None
     wait: timedelta | None = None
     queue: str | None = None
+    signal: str | None = None
+    by: str | None = None
+    awaited: Wait | None = None
+    run: RunId | None = None
+    beside: int | None = None
 
 
 def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[Happening]]:
     """Tell a run's story so far, oldest first."""
     row = rows.get(connection, namespace, run_id)
+    children = families.of(connection, run_id)
+    letters = inbox.of_run(connection, run_id)
+    entries = journal.load(connection, run_id)
     story = [Happening(row.created_at, What.STARTED, None, row.flow, row.args)]
-    for entry in journal.load(connection, run_id):
-        story += _of_entry(entry)
+    story += [_of_child(child) for child in children]
+    senders = _match(entries, letters)
+    for entry in entries:
+        story += _of_entry(entry, senders.get(entry.path), children)
     for frame in stack.of_run(connection, run_id):
         story += _of_frame(frame)
     for fault in faults.of_run(connection, run_id):
         story += _of_fault(fault)
     for deed in audit.of_run(connection, run_id):
         story.append(Happening(deed.at, What.DEED, None, deed.action, f"by {deed.actor}: {deed.note or 'no note'}"))
+    story += [happening for letter in letters for happening in _of_letter(letter)]
+    story += _of_waits(row, {entry.path for entry in entries})
     story += _of_end(row, told=any(happening.what is What.PARKED for happening in story))
     # The sort is stable: what happened in one transaction stays in the order in which it is told here.
     return row, sorted(story, key=lambda happening: happening.at)
 
 
-def _of_entry(entry: Entry) -> list[Happening]:
-    if entry.kind is EntryKind.SAVEPOINT:
-        return [Happening(entry.recorded_at, What.UNDONE, entry.path, entry.name or "savepoint")]
+# Forward --------------------------------------------------------------------------------------------------------
+
+
+def _of_entry(entry: Entry, letter: Letter | None, children: list[RunRow]) -> list[Happening]:
+    if entry.kind is EntryKind.ACTIVITY and entry.outcome is not Outcome.OK:
+        return []  # the fault tells it
+    kinds = {
+        EntryKind.ACTIVITY: What.ACTIVITY,
+        EntryKind.SAVEPOINT: What.UNDONE,
+        EntryKind.SIGNAL: What.SIGNAL if entry.outcome is Outcome.OK else What.TIMEOUT,
+        EntryKind.SLEEP: What.SLEPT,
+        EntryKind.CHILD: What.RETURNED,
+        EntryKind.PATCH: What.PATCH,
+        EntryKind.PIVOT: What.PIVOT,
+    }
+    name = entry.name or ("savepoint" if entry.kind is EntryKind.SAVEPOINT else "")
+    told = Happening(entry.recorded_at, kinds[entry.kind], entry.path, name, entry.value or "", beside=entry.beside)
+    if entry.kind is EntryKind.CHILD:
+        return [_of_return(told, entry, next((child for child in children if child.parent_path == entry.path), None))]
+    if entry.kind in (EntryKind.SIGNAL, EntryKind.SLEEP):
+        wait = next(iter(waits.decode(entry.args)), None)
+        told = replace(told, by=None if letter is None else letter.actor)
+        return [replace(told, awaited=wait)]
+    return [told]
+
+
+def _match(entries: list[Entry], letters: list[Letter]) -> dict[str, Letter]:
+    """Find the letter that each taken signal came with: signals of a name are taken in order."""
+    taken = [letter for letter in letters if letter.verb is Verb.SIGNAL and letter.read and letter.note is None]
+    found: dict[str, Letter] = {}
+    for entry in entries:
+        if entry.kind is not EntryKind.SIGNAL or entry.outcome is not Outcome.OK:
+            continue
+        for letter in taken:
+            if (letter.payload.get("name"), letter.payload.get("value")) == (entry.name, entry.value):
+                found[entry.path] = letter
+                taken.remove(letter)
+                break
+    return found
+
+
+def _of_return(told: Happening, entry: Entry, child: RunRow | None) -> Happening:
+    """Tell what a child has come to; its fault is told where it was raised, in the child's own story."""
+    told = replace(told, run=None if child is None else child.id)
     if entry.outcome is Outcome.OK:
-        return [Happening(entry.recorded_at, What.ACTIVITY, entry.path, entry.name, entry.value or "")]
-    return []  # the fault tells it
+        return told
+    return replace(told, what=What.FAULT, detail="failed" if child is None else f"the child ended {child.status.value}")
+
+
+def _of_child(child: RunRow) -> Happening:
+    return Happening(child.created_at, What.CHILD, child.parent_path, child.flow, child.status.value, run=child.id)
+
+
+def _of_letter(letter: Letter) -> list[Happening]:
+    name = str(letter.payload.get("name", letter.verb.value))
+    value = str(letter.payload.get("value", ""))
+    if letter.verb is Verb.SIGNAL and letter.note is not None:
+        why = letter.note.removeprefix("refused: ")
+        return [Happening(letter.at, What.REFUSED, None, name, f"{value}: {why}", by=letter.actor)]
+    if letter.verb is not Verb.CHILD and not letter.read:
+        return [Happening(letter.at, What.UNREAD, None, name, value, by=letter.actor)]
+    if letter.verb in (Verb.CANCEL, Verb.COMPENSATE) and letter.actor == PARENT:
+        # What people ask is audited, and told from there.
+        return [Happening(letter.at, What.DEED, None, letter.verb.value, "by its parent", by=letter.actor)]
+    return []
+
+
+def _of_waits(row: RunRow, passed: set[StepPath]) -> list[Happening]:
+    """Tell what the run awaits now; what it has gone past since it last let go is over.
+
+    Not told here is what others tell: a child its own story, a fault that it waits for a signal.
+    """
+    if row.status.ended:
+        return []
+    return [
+        Happening(wait.since, What.AWAITS, wait.path, wait.name, str(wait), awaited=wait)
+        for wait in row.waits
+        if wait.path not in passed and wait.kind in (WaitKind.SIGNAL, WaitKind.SLEEP)
+    ]
+
+
+# Backward -------------------------------------------------------------------------------------------------------
 
 
 def _of_frame(frame: Frame) -> list[Happening]:
-    story = [Happening(frame.pushed_at, What.PUSHED, frame.path, frame.compensator)]
+    name = frame.compensator if frame.child_id is None else f"child {frame.activity}"
+    story = [Happening(frame.pushed_at, What.PUSHED, frame.path, name)]
     if frame.settled_at is not None and frame.state is FrameState.UNDONE:
-        story.append(Happening(frame.settled_at, What.POPPED, frame.path, frame.compensator))
+        story.append(Happening(frame.settled_at, What.POPPED, frame.path, name, _called_with(frame)))
     elif frame.settled_at is not None:
-        story.append(Happening(frame.settled_at, What.SETTLED, frame.path, frame.compensator, frame.state.value))
+        story.append(Happening(frame.settled_at, What.SETTLED, frame.path, name, frame.state.value))
     return story
+
+
+def _called_with(frame: Frame) -> str:
+    """The arguments of what was undone, which tell frames of one compensator apart; a child is told by its name."""
+    return frame.args or "" if frame.child_id is None else ""
+
+
+# Trouble --------------------------------------------------------------------------------------------------------
 
 
 def _of_fault(fault: Fault) -> list[Happening]:
@@ -99,7 +213,8 @@ def _of_fault(fault: Fault) -> list[Happening]:
     at = max(fault.decided_at, fault.raised_at)
     if fault.level is not None:
         told = f"level {fault.level}, try {fault.try_in_level}: {fault.verdict}"
-        story.append(Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue))
+        wait = Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
+        story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
         story.append(Happening(at, What.PARKED, fault.path, fault.name, fault.verdict or ""))
     elif fault.state is FaultState.FINAL:

@@ -10,10 +10,12 @@ import inspect
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from aft.cli.errors import Failure
 from aft.cli.modules import Loaded, load, load_module
+from aft.codec import ValueCodec
 from aft.errors import CodecError
 from aft.flows.flow import Flow
 from aft.flows.registry import Registry, declared
@@ -45,6 +47,17 @@ def read_arguments(flow: Flow[Any, Any], words: Sequence[str]) -> tuple[tuple[An
     for name, given in _bind(flow, words).arguments.items():
         decoded[name] = _read(flow, name, given)
     return flow.arguments.call_arguments(decoded)
+
+
+def read_time(word: str) -> datetime:
+    """Read a time that knows its zone; raises Failure."""
+    try:
+        found = datetime.fromisoformat(word)
+    except ValueError:
+        raise Failure(f"{word!r} is not a time; write it as 2027-01-31T08:00+01:00, or …Z for UTC") from None
+    if found.utcoffset() is None:
+        raise Failure(f"{word!r} does not say in which zone; write {word}+01:00, or {word}Z for UTC")
+    return found
 
 
 def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:
@@ -87,6 +100,17 @@ class _Bare(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def read_value(codec: ValueCodec, word: str) -> Any:
+    """Read one word as a codec's value: as JSON, else as plain text; raises CodecError."""
+    try:
+        return codec.decode(json.dumps(_as_json(word)))
+    except CodecError as error:
+        try:
+            return codec.decode(json.dumps(word))
+        except CodecError:
+            raise error from None
 
 
 def _read(flow: Flow[Any, Any], name: str, given: Any) -> Any:

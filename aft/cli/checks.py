@@ -22,6 +22,8 @@ from aft.cli.given import Given
 from aft.cli.opening import is_missing
 from aft.cli.output import short_id, shorten
 from aft.errors import AftError
+from aft.runs import schedules
+from aft.runs.schedules import ScheduleRow
 from aft.store import schema
 
 #: A wait in the outbox that is normal: the relay looks every few moments.
@@ -182,6 +184,7 @@ class Examination:
         try:
             with app.store.read() as connection:
                 found = health.look(connection, app.namespace, app.settings.grace)
+                scheduled = schedules.listing(connection, app.namespace)
         except AftError as error:
             yield problem("runs", str(error), "see the database's own log")
             return
@@ -190,6 +193,7 @@ class Examination:
         yield from _flows(found)
         yield from _parked(found)
         yield from _stuck(found)
+        yield from _schedules(found, scheduled)
         yield _quarantine(found)
 
 
@@ -215,7 +219,8 @@ def _flows(found: Health) -> Iterator[Check]:
     for flow, runs in found.homeless.items():
         yield problem(
             "flows",
-            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow",
+            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow; nobody touches "
+            f"{'it' if runs == 1 else 'them'}",
             "start a dispatcher with the module, and the version, that declares it",
         )
 
@@ -263,6 +268,18 @@ def _who(role: Role, found: Health, otherwise: str) -> str:
     if role in found.roles:
         return f"a dispatcher with the role {role} is alive; {otherwise}"
     return f"start a dispatcher with the role {role}"
+
+
+def _schedules(found: Health, scheduled: list[ScheduleRow]) -> Iterator[Check]:
+    broken = [row for row in scheduled if row.broken is not None]
+    live = [row for row in scheduled if row.broken is None and not row.paused]
+    for row in broken:
+        advice = f"declare it anew, or correct its row and `aft schedules resume {row.name}`"
+        yield problem("schedules", f"{row.name!r} is broken: {row.broken}", advice)
+    if live and Role.SWEEP not in found.roles:
+        yield problem("schedules", f"nobody fires {count(len(live), 'schedule')}", _who(Role.SWEEP, found, ""))
+    elif live and not broken:
+        yield ok("schedules", f"{count(len(live), 'schedule')} fired when due")
 
 
 def _quarantine(found: Health) -> Check:

@@ -40,7 +40,7 @@ def dispatcher(
       intake  takes faults off their queue and decides about them
       work    executes runs; the only one that needs MODULE
       relay   publishes what the outbox still holds
-      sweep   finds what lost messages and dead workers left lying
+      sweep   finds what lost messages and dead workers left lying, fires schedules
 
     SIGTERM or Ctrl-C drains: nothing new is taken, each run is let go after the step it is in, no attempt is counted.
     A second one stops at once.

@@ -9,96 +9,60 @@
     +0.231s │   ▲ push undo_approve_slot
     +0.238s └ completed  "approved"
 
+What belongs together is indented: calls side by side, savepoints that were undone, children as stories of their own::
+
+    +0.000s ┌ journey  to="Rome"
+    +0.004s │ ┬ side by side  1 of 2
+    +0.004s │ │ ✓ book #1  "flight"
+    +0.005s │ │ ┌ approval  what="hotel"  run 5f0d7bc1a2e4
+    +0.009s │ │ │ ◔ waits for signal 'verdict' until 14:03:20, since 13:03:20
+            │ │ ┆ still waiting
+            ┆ still waiting
+
 Values are cut to their line; what went wrong is wrapped beside the rail. A terminal that cannot show the symbols gets
 plain ones.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from datetime import timedelta
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from aft import durations
+from aft.app.story import Story
 from aft.app.timeline import Happening, What
-from aft.cli.output import shorten
+from aft.cli.layout import Folded, Group, Line, Still, Turned, lay_out
+from aft.cli.marks import MARKS, status_style
+from aft.cli.wording import LEAST_ROOM, word
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
-#: Characters of a value or a message that one line of the story shows.
-MOST_DETAIL = 400
-#: Columns that words get at the least, however narrow the terminal is.
-LEAST_ROOM = 20
-
-_STYLES = {
-    Status.RUNNING: "blue",
-    Status.WAITING: "cyan",
-    Status.RECOVERING: "yellow",
-    Status.COMPENSATING: "yellow",
-    Status.SUSPENDED: "magenta",
-    Status.PARKED: "bold red",
-    Status.COMPLETED: "green",
-    Status.COMPENSATED: "bright_yellow",
-    Status.FAILED: "red",
-    Status.CANCELLED: "magenta",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How one kind of happening looks; ``under`` indents what belongs to the line above it."""
-
-    symbol: str
-    plain: str
-    style: str
-    under: bool = False
-
-
-_MARKS = {
-    What.STARTED: Mark("┌", "+", "bold"),
-    What.ACTIVITY: Mark("✓", "*", "green"),
-    What.PUSHED: Mark("▲", "^", "cyan", under=True),
-    What.FAULT: Mark("✗", "x", "red"),
-    What.WAIT: Mark("◷", "~", "yellow", under=True),
-    What.FINAL: Mark("■", "#", "red", under=True),
-    What.ABORTED: Mark("☠", "!", "bold red"),
-    What.POPPED: Mark("▼", "v", "cyan"),
-    What.SETTLED: Mark("▽", "v", "magenta"),
-    What.UNDONE: Mark("↩", "<", "cyan"),
-    What.DEED: Mark("☞", ">", "magenta"),
-    What.PARKED: Mark("└", "+", "bold red"),
-    What.ENDED: Mark("└", "+", "bold"),
-}
 #: The corners of the rail: happenings that stand on it, not beside it.
 _CORNERS = (What.STARTED, What.PARKED, What.ENDED)
 
 
-def status_style(status: Status) -> str:
-    """Name the style in which every face of the command line shows a state."""
-    return _STYLES[status]
+def draw_timeline(console: Console, row: RunRow, happenings: list[Happening]) -> None:
+    """Draw what happened to a run alone, and at the end how it stands."""
+    draw_story(console, Story(row, happenings, {}))
 
 
-def draw_timeline(console: Console, row: RunRow, story: list[Happening]) -> None:
-    """Draw what happened to a run, and at the end how it stands."""
-    offsets = [_spell_offset(happening.at - row.created_at) for happening in story]
-    width = max(map(len, offsets), default=0)
-    for happening, offset in zip(story, offsets, strict=True):
-        rail = _rail(console, happening)
+def draw_story(console: Console, story: Story, *, fold: bool = True) -> None:
+    """Draw what happened to a run and to its children, and at the end how it stands."""
+    lines = list(lay_out(story, fold=fold))
+    offsets = [_offset(line, story.row) for line in lines]
+    width = max(map(len, offsets))
+    for line, offset in zip(lines, offsets, strict=True):
+        rail = _rail(console, line)
         room = console.width - width - 1 - rail.cell_len
-        _draw(console, f"{offset:>{width}} ", rail, _words(row, happening, room))
-    if not story or story[-1].what not in (What.PARKED, What.ENDED):
-        still = Text(f"still {row.status.value}", status_style(row.status))
-        _draw(console, " " * (width + 1), Text.assemble(("┆" if _fancy(console) else ":", "dim"), " "), still)
+        _draw(console, f"{offset:>{width}} ", rail, _words(line, room), line.rails)
 
 
-def _draw(console: Console, offset: str, rail: Text, words: Text) -> None:
-    """Print one happening; what does not fit goes on below, beside the rail."""
+def _draw(console: Console, offset: str, rail: Text, words: Text, rails: int) -> None:
+    """Print one line of the story; what does not fit goes on below, beside the rails."""
     room = max(LEAST_ROOM, console.width - len(offset) - rail.cell_len)
-    below = Text.assemble(_bar(console), " " * (rail.cell_len - 1))
+    bars = _bars(console, rails + 1)
+    below = Text.assemble(bars, " " * (rail.cell_len - bars.cell_len))
     for number, part in enumerate(words.wrap(console, room)):
         part.rstrip()
         first = number == 0
@@ -106,63 +70,38 @@ def _draw(console: Console, offset: str, rail: Text, words: Text) -> None:
         console.print(_showable(console, line), highlight=False, soft_wrap=True)
 
 
-def _rail(console: Console, happening: Happening) -> Text:
-    mark = _MARKS[happening.what]
-    symbol = mark.symbol if _fancy(console) else mark.plain
-    if happening.what in _CORNERS:
-        return Text.assemble((symbol, "dim"), " ")
-    return Text.assemble(_bar(console), "   " if mark.under else " ", (symbol, mark.style), " ")
+def _rail(console: Console, line: Line) -> Text:
+    """Draw what stands left of the words: the rails of those that this belongs to, and its own mark."""
+    what = line.what
+    if isinstance(what, Still | Turned):
+        return Text.assemble(_bars(console, line.rails), (_symbol(console, "┆", ":"), "dim"), " ")
+    if isinstance(what, Group):
+        return Text.assemble(_bars(console, line.rails + 1), (_symbol(console, "┬", "+"), "dim"), " ")
+    mark = MARKS[What.ACTIVITY if isinstance(what, Folded) else what.what]
+    symbol = _symbol(console, mark.symbol, mark.plain)
+    if isinstance(what, Happening) and what.what in _CORNERS:
+        return Text.assemble(_bars(console, line.rails), (symbol, "dim"), " ")
+    return Text.assemble(_bars(console, line.rails + 1), "  " if mark.under else "", (symbol, mark.style), " ")
 
 
-def _words(row: RunRow, happening: Happening, room: int) -> Text:
-    style = _MARKS[happening.what].style
-    name, detail = happening.name, shorten(happening.detail, MOST_DETAIL)
-    match happening.what:
-        case What.STARTED | What.ACTIVITY:
-            return _with_value(name, style, happening.detail, room)
-        case What.ENDED:
-            return _with_value(name, f"bold {status_style(row.status)}", happening.detail, room)
-        case What.PUSHED:
-            return Text(f"push {name}", style)
-        case What.POPPED:
-            return Text(f"pop {name}", style)
-        case What.SETTLED:
-            return Text(f"{name}: {detail} by hand", style)
-        case What.UNDONE:
-            return Text(f"{name} undone", style)
-        case What.WAIT:
-            return Text(_waiting(happening), style)
-        case What.ABORTED:
-            return Text(detail, style)
-        case What.FINAL | What.PARKED:
-            return Text.assemble((happening.what.value, style), f"  {detail}")
-        case What.FAULT | What.DEED:
-            return Text.assemble((name, style), f"  {detail}")
+def _words(line: Line, room: int) -> Text:
+    what = line.what
+    if isinstance(what, Still):
+        nobody = line.row.status is Status.RUNNING and line.row.worker_id is None
+        return Text(
+            f"still {line.row.status.value}{': waits for a worker' if nobody else ''}", status_style(line.row.status)
+        )
+    if isinstance(what, Turned):
+        return Text("undone below", "dim")
+    if isinstance(what, Group):
+        return Text.assemble((what.title, "bold"), (f"  {what.progress}" if what.progress else "", "cyan"))
+    if isinstance(what, Folded):
+        return Text.assemble((what.name, MARKS[What.ACTIVITY].style), f"  {what.count} more completed")
+    return word(line.row, what, room, line.number)
 
 
-def _with_value(name: str, style: str, stored: str, room: int) -> Text:
-    """Put a stored value behind a name, as much of it as the line has room for."""
-    left = max(LEAST_ROOM, room - cell_len(name) - 2)
-    return Text.assemble((name, style), (f"  {shorten(_spell_value(stored), left)}" if stored else "", "dim"))
-
-
-def _spell_value(stored: str) -> str:
-    """Spell a stored object as ``name="value"``; anything else stays as it is."""
-    try:
-        value = json.loads(stored)
-    except ValueError:
-        return stored
-    if not isinstance(value, dict):
-        return stored
-    return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
-
-
-def _waiting(happening: Happening) -> str:
-    rung = happening.detail.partition(":")[0]
-    if not happening.wait:
-        return f"{rung}: at once"
-    where = f"in {happening.queue}" if happening.queue else "by the timer"
-    return f"{rung}: waits {durations.spell(happening.wait)} {where}"
+def _offset(line: Line, first: RunRow) -> str:
+    return "" if isinstance(line.what, Still | Turned) else _spell_offset(line.what.at - first.created_at)
 
 
 def _spell_offset(offset: timedelta) -> str:
@@ -178,8 +117,12 @@ def _spell_offset(offset: timedelta) -> str:
     return f"+{hours // 24}d{hours % 24:02}h"
 
 
-def _bar(console: Console) -> tuple[str, str]:
-    return ("│" if _fancy(console) else "|", "dim")
+def _bars(console: Console, count: int) -> Text:
+    return Text((_symbol(console, "│", "|") + " ") * count, "dim")
+
+
+def _symbol(console: Console, symbol: str, plain: str) -> str:
+    return symbol if _fancy(console) else plain
 
 
 def _fancy(console: Console) -> bool:

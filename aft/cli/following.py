@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from aft.app import Aft, timeline
+from aft.app import Aft, story
+from aft.app.story import Story
 from aft.app.timeline import Happening, What
 from aft.brokers.base import Subscription
-from aft.cli.drawing import draw_timeline
+from aft.cli.drawing import draw_story
 from aft.cli.errors import one_line, printable
-from aft.cli.output import console, exactly
+from aft.cli.output import console, exactly, short_id
 from aft.errors import BrokerError
 from aft.ids import RunId
 from aft.runs.rows import RunRow
@@ -31,30 +32,31 @@ from aft.runs.states import Status
 #: Seconds after which the rows are read again although no event came.
 PATIENCE = 1.0
 
-Show = Callable[[RunRow, list[Happening]], None]
+Show = Callable[[Story], None]
 
 
-def follow(app: Aft, run_id: RunId) -> None:
-    """Show a run's story as it goes on; returns when the run has ended or is parked."""
+def follow(app: Aft, run_id: RunId, depth: int) -> Story:
+    """Show a run's story, and its children's, as they go on; returns when the run has ended or is parked."""
     out = console()
     with _events(app) as wait, _redrawing(out) if out.is_terminal else _line_by_line() as show:
         while True:
             with app.store.read() as connection:
-                row, story = timeline.read(connection, app.namespace, run_id)
-            show(row, story)
-            if row.status.ended or row.status is Status.PARKED:
+                told = story.tell(connection, app.namespace, run_id, depth)
+            show(told)
+            if told.row.status.ended or told.row.status is Status.PARKED:
                 break
-            wait(run_id)
+            wait({row.id for row in told.runs})
     if out.is_terminal:
-        draw_timeline(out, row, story)
+        draw_story(out, told)
+    return told
 
 
 @contextmanager
-def _events(app: Aft) -> Iterator[Callable[[RunId], None]]:
-    """Give what waits for the next event of a run, at most for our patience."""
+def _events(app: Aft) -> Iterator[Callable[[set[RunId]], None]]:
+    """Give what waits for the next event of one of some runs, at most for our patience."""
     subscription = _subscribe(app)
     try:
-        yield lambda run_id: _wait(app, subscription, run_id)
+        yield lambda run_ids: _wait(app, subscription, run_ids)
     finally:
         if subscription is not None:
             subscription.close()
@@ -67,23 +69,23 @@ def _subscribe(app: Aft) -> Subscription | None:
         return None  # looking every second is slower, and shows the same
 
 
-def _wait(app: Aft, subscription: Subscription | None, run_id: RunId) -> None:
+def _wait(app: Aft, subscription: Subscription | None, run_ids: set[RunId]) -> None:
     until = app.clock.ticks() + PATIENCE
     while (left := until - app.clock.ticks()) > 0:
         if subscription is None:
             time.sleep(left)
             return
         body = subscription.receive(left)
-        if body is None or _is_about(body, run_id):
+        if body is None or _is_about(body, run_ids):
             return
 
 
-def _is_about(body: bytes, run_id: RunId) -> bool:
+def _is_about(body: bytes, run_ids: set[RunId]) -> bool:
     try:
         event = json.loads(body)
     except ValueError:
         return False
-    return isinstance(event, dict) and event.get("run") == run_id
+    return isinstance(event, dict) and event.get("run") in run_ids
 
 
 @contextmanager
@@ -91,15 +93,15 @@ def _redrawing(out: Console) -> Iterator[Show]:
     """Give what draws the story in place of the last drawing."""
     with Live(console=out, auto_refresh=False, transient=True) as live:
 
-        def show(row: RunRow, story: list[Happening]) -> None:
-            drawn = _drawn(out, row, story).split("\n")
+        def show(told: Story) -> None:
+            drawn = _drawn(out, told).split("\n")
             # What does not fit on the screen cannot be renewed; its end is what is new.
             live.update(Text("\n").join(drawn[-(out.height - 1) :]), refresh=True)
 
         yield show
 
 
-def _drawn(out: Console, row: RunRow, story: list[Happening]) -> Text:
+def _drawn(out: Console, told: Story) -> Text:
     paper = io.StringIO()
     pen = Console(
         file=paper,
@@ -110,7 +112,7 @@ def _drawn(out: Console, row: RunRow, story: list[Happening]) -> Text:
         markup=False,
         emoji=False,
     )
-    draw_timeline(pen, row, story)
+    draw_story(pen, told)
     return Text.from_ansi(paper.getvalue().rstrip("\n"))
 
 
@@ -119,19 +121,27 @@ def _line_by_line() -> Iterator[Show]:
     """Give what prints each happening that it has not printed yet."""
     printed: set[tuple[object, ...]] = set()
 
-    def show(row: RunRow, story: list[Happening]) -> None:
-        for one in story:
-            key = (one.at, one.what, one.path, one.name)
+    def show(told: Story) -> None:
+        for row, one in sorted(_flat(told), key=lambda both: both[1].at):
+            key = (row.id, one.at, one.what, one.path, one.name)
             if key not in printed:
                 printed.add(key)
-                click.echo(line(one))
+                click.echo(line(row, one))
 
     yield show
 
 
-def line(one: Happening) -> str:
-    """Spell a happening on one line."""
+def _flat(told: Story) -> Iterator[tuple[RunRow, Happening]]:
+    yield from ((told.row, one) for one in told.happenings)
+    for child in told.children.values():
+        yield from _flat(child)
+
+
+def line(row: RunRow, one: Happening) -> str:
+    """Spell a happening on one line; of a child, with its id."""
     where = f" [{one.path}]" if one.path else ""
-    # Of a pushed frame the detail is its state now, which is no news of then.
-    said = f"  {one_line(one.detail)}" if one.detail and one.what is not What.PUSHED else ""
-    return f"{exactly(one.at)}  {one.what.value:<8}  {printable(one.name)}{where}{said}"
+    # Of a child the detail is how it stands now, which is no news of then.
+    said = f"  {one_line(one.detail)}" if one.detail and one.what is not What.CHILD else ""
+    sent = f"  from {one.by}" if one.by else ""
+    child = f"  run {short_id(row.id)}" if row.parent_id is not None else ""
+    return f"{exactly(one.at)}  {one.what.value:<8}  {printable(one.name)}{where}{said}{sent}{child}"

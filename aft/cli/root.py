@@ -14,7 +14,8 @@ from aft.version import __version__
 PLACES = {
     "dispatcher": Place("aft.cli.dispatcher:dispatcher", "Keep runs going: retry, undo, rescue."),
     "replay": Place("aft.cli.replay.command:replay", "Play an example's scenarios and draw what happens."),
-    "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer parked ones."),
+    "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer them."),
+    "schedules": Place("aft.cli.schedules:schedules", "See and steer flows that are run at certain times."),
     "faults": Place("aft.cli.faults:faults", "Look at what went wrong."),
     "workers": Place("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
     "flows": Place("aft.cli.flows:flows", "See which versions of flows are still needed."),

@@ -1,24 +1,21 @@
-"""``aft runs``: start runs, look at them, and steer those that wait for a person."""
+"""``aft runs``: lists runs and tells the story of one. Starting and steering are verbs with files of their own."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import click
 from rich.text import Text
 from sqlalchemy import Connection
 
 from aft import durations
-from aft.app import Aft, Run, health, timeline
+from aft.app import story
 from aft.cli import shapes
-from aft.cli.arguments import find_flow, read_arguments
-from aft.cli.drawing import draw_timeline, status_style
-from aft.cli.errors import Failure, tell
+from aft.cli.advice import advise, begins_later
+from aft.cli.drawing import draw_story
 from aft.cli.following import follow
 from aft.cli.given import Given
 from aft.cli.groups import Noun
-from aft.cli.opening import NoDatabase, looking, opened
+from aft.cli.marks import status_style
+from aft.cli.opening import NoDatabase, looking
 from aft.cli.output import (
     Column,
     console,
@@ -30,7 +27,11 @@ from aft.cli.output import (
     short_id,
     shorten,
 )
-from aft.runs import faults, rows
+from aft.cli.signalling import signal
+from aft.cli.starting import start
+from aft.cli.steering import cancel, frame_done, release, resume, retry, skip_frame, suspend
+from aft.cli.waits import spell_waits
+from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
@@ -41,7 +42,7 @@ MOST_VALUE = 200
 
 @click.group(cls=Noun)
 def runs() -> None:
-    """Start runs, look at them, steer parked ones.
+    """Start runs, look at them, steer them.
 
     RUN is an id, or as much of its beginning or end as is unmistakable.
     """
@@ -152,8 +153,14 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.fault_id is not None:
         fault = faults.get(connection, row.namespace, row.fault_id)
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
+    if row.status.ended:
+        return {"cancel": "it was cancelled", "order": "it was undone as asked"}.get(row.cause or "", "")
     if row.worker_id is not None:
         return "executing"
+    if begins_later(row):
+        return f"begins at {moment(row.due_at)}"
+    if row.waits and row.status in (Status.WAITING, Status.RECOVERING):
+        return shorten(f"waits for {spell_waits(connection, row)}", MOST_VALUE)
     return (
         f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
     )
@@ -162,210 +169,34 @@ def _about(connection: Connection, row: RunRow) -> str:
 @runs.command()
 @click.argument("run")
 @click.option("--follow", "following", is_flag=True, help="Go on until the run has ended or is parked.")
+@click.option(
+    "--depth",
+    type=click.IntRange(0, 100),
+    default=story.DEPTH,
+    show_default=True,
+    help="Generations of children whose stories are told, too.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show each of many calls side by side.")
 @json_option
 @click.pass_obj
-def show(given: Given, run: str, following: bool, as_json: bool) -> None:
-    """Tell a run's story: activities, faults, waits, undoing."""
+def show(given: Given, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
+    """Tell a run's story: activities, faults, waits, children, undoing."""
     if following and as_json:
         raise click.UsageError("--follow and --json do not go together; --json shows how it stands")
     with looking(given) as app:
         found = app.run(run)
         if following:
-            follow(app, found.id)
+            told = follow(app, found.id, depth)
         else:
             with app.store.read() as connection:
-                row, story = timeline.read(connection, app.namespace, found.id)
+                told = story.tell(connection, app.namespace, found.id, depth)
+                letters = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
             if as_json:
-                print_json({**shapes.run(row), "timeline": [shapes.happening(one) for one in story]})
+                print_json(shapes.story(told, letters))
                 return
-            draw_timeline(console(), row, story)
-        _advise(found.row)
+            draw_story(console(), told, fold=not everything)
+        advise(told.row, told.runs)
 
 
-def _advise(row: RunRow) -> None:
-    if row.status is Status.PARKED:
-        short = short_id(row.id)
-        say(f"It waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
-        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed.")
-
-
-# Starting -------------------------------------------------------------------------------------------------------
-
-
-#: Seconds that ``--wait`` without a number stands for.
-FOR_EVER = 10.0**9
-#: Seconds between two looks whether a run that is waited for was parked.
-LOOK = 1.0
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Read how long to wait; a flow's name that ``--wait`` has swallowed is told apart."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds <= FOR_EVER:
-        raise click.BadParameter(
-            f"{value!r} is not a number of seconds; write --wait=30, or --wait as the last word", context, parameter
-        )
-    return seconds
-
-
-class _Start(click.Command):
-    """A command whose arguments may be negative numbers, which look like options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if not error.option_name.lstrip("-")[:1].isdigit():
-                raise
-            raise click.UsageError(
-                f"{error.option_name!r} looks like an option; put -- before arguments that begin with a dash", ctx
-            ) from None
-
-
-@runs.command(cls=_Start)
-@click.argument("target", metavar="MODULE:FLOW")
-@click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
-@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")
-@click.option("--key", metavar="TEXT", help="The same key means the same run: nothing is started twice.")
-@click.option("--here/--submit", "here", default=False, help="Execute it here, or let a dispatcher do it.")
-@click.option(
-    "--wait",
-    callback=_seconds,
-    is_flag=False,
-    flag_value=str(FOR_EVER),
-    metavar="[SECONDS]",
-    help="Wait for the end, print the result.",
-)
-@click.pass_obj
-def start(
-    given: Given,
-    target: str,
-    words: tuple[str, ...],
-    modules: tuple[str, ...],
-    key: str | None,
-    here: bool,
-    wait: float | None,
-) -> None:
-    """Start a run and print its id.
-
-    An ARGUMENT is a JSON value, or a plain text if it is not JSON, or NAME=VALUE.
-
-    \b
-      aft runs start shop:order ord-7 3 express=true --key ord-7
-      aft runs start order -m shop -- -5
-    """
-    if ":" not in target and not modules:
-        raise click.UsageError(f"which module holds flow {target!r}? Write MODULE:{target}, or add -m MODULE")
-    flow, loaded = find_flow(target, modules)
-    args, kwargs = read_arguments(flow, words)
-    with opened(given, loaded) as app:
-        begin = app.start if here else app.submit
-        run = begin(flow.options(key=key), *args, **kwargs)
-        if wait is None:
-            click.echo(run.id)
-            _tell_stand(app, run)
-        else:
-            say(f"run {run.id}")
-            click.echo(_await(app, run, wait))
-
-
-def _tell_stand(app: Aft, run: Run) -> None:
-    row = run.row
-    if row.status is Status.COMPLETED:
-        say(f"completed: {row.result}")
-    elif row.status.ended or row.status is Status.PARKED:
-        fault = run.fault
-        say(f"{row.status.value}: {row.reason or fault or ''}")
-    else:
-        _tell_if_nobody_works(app, row)
-
-
-def _await(app: Aft, run: Run, seconds: float) -> str:
-    """Wait for a run's end and return its stored result; raises what it ended with, or that it is parked."""
-    if not run.status.ended:
-        _tell_if_nobody_works(app, run.row)
-    until = app.clock.ticks() + seconds
-    while True:
-        left = max(0.0, until - app.clock.ticks())
-        try:
-            run.result(min(left, LOOK))
-            return run.row.result or "null"
-        except TimeoutError:
-            row = run.row
-        if row.status is Status.PARKED:
-            raise Failure(f"run {row.id} is parked and waits for a person: {row.reason}; see `aft runs show {row.id}`")
-        if left <= LOOK:
-            raise Failure(f"run {row.id} has not ended within {seconds:g} s; it is {row.status.value} and goes on")
-
-
-# By hand --------------------------------------------------------------------------------------------------------
-
-
-def _note(required: bool) -> Callable[[Any], Any]:
-    return click.option("--note", required=required, metavar="TEXT", help="Why; kept in the run's story.")
-
-
-@runs.command()
-@click.argument("run")
-@_note(required=False)
-@click.pass_obj
-def retry(given: Given, run: str, note: str | None) -> None:
-    """Let a parked run try again what it was parked for."""
-    _order(given, run, lambda found: found.retry(note=note), "tries again")
-
-
-@runs.command("skip-frame")
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
-def skip_frame(given: Given, run: str, note: str) -> None:
-    """Let the frame go that a run is parked for.
-
-    The unwinding goes on below it, and the run ends `failed`: it was not undone entirely.
-    """
-    _order(given, run, lambda found: found.skip_frame(note=note), "goes on without that frame")
-
-
-@runs.command("frame-done")
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
-def frame_done(given: Given, run: str, note: str) -> None:
-    """Say that the frame a run is parked for was undone by hand.
-
-    The unwinding goes on below it.
-    """
-    _order(given, run, lambda found: found.frame_done(note=note), "goes on below that frame")
-
-
-@runs.command()
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
-def release(given: Given, run: str, note: str) -> None:
-    """Take a run away from the worker that has it.
-
-    Another one goes on. What the worker is doing may be done a second time, under the same key, as after its death.
-    """
-    _order(given, run, lambda found: found.release(note=note), "goes on elsewhere,")
-
-
-def _order(given: Given, run: str, order: Callable[[Run], None], what: str) -> None:
-    with looking(given) as app:
-        found = app.run(run)
-        order(found)
-        say(f"Run {found.id} {what} as soon as a worker takes it.")
-        _tell_if_nobody_works(app, found.row)
-
-
-def _tell_if_nobody_works(app: Aft, row: RunRow) -> None:
-    flow = f"{row.flow}@{row.version}"
-    with app.store.read() as connection:
-        workers = health.live_workers(connection, app.namespace)
-    if not any("work" in worker.roles and flow in worker.flows for worker in workers):
-        tell(f"note: no live worker has flow {flow}; start one with `aft dispatcher MODULE`")
+for _verb in (start, signal, suspend, resume, cancel, retry, skip_frame, frame_done, release):
+    runs.add_command(_verb)

@@ -6,16 +6,24 @@ Arguments and results are the stored values; what JSON has no word for is ``{"$a
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from aft.app.health import WorkerSeen
+from aft.app.story import Story
 from aft.app.timeline import Happening
 from aft.cli.output import iso, stored
 from aft.compensation.stack import Frame
+from aft.errors import DefinitionError
 from aft.fault import Fault
+from aft.ids import RunId
 from aft.recovery.levels import Ladder
+from aft.runs.inbox import Letter
 from aft.runs.quarantine import Refusal
 from aft.runs.rows import RunRow
+from aft.runs.schedules import ScheduleRow
+from aft.runs.states import Status
+from aft.runs.waits import Wait
 
 
 def run(row: RunRow) -> dict[str, Any]:
@@ -33,6 +41,10 @@ def run(row: RunRow) -> dict[str, Any]:
         "fault": row.fault_id,
         "priority": row.priority,
         "owner": row.owner,
+        "root": row.root_id,
+        "parent": row.parent_id,
+        "parent_path": row.parent_path,
+        "waits": [wait(one) for one in row.waits],
         "resources": list(row.resources),
         "expected": None if row.expected is None else row.expected.total_seconds(),
         "worker": row.worker_id,
@@ -42,7 +54,80 @@ def run(row: RunRow) -> dict[str, Any]:
         "started_at": iso(row.started_at),
         "updated_at": iso(row.updated_at),
         "due_at": iso(row.due_at),
+        "deadline_at": iso(row.deadline_at),
         "ended_at": iso(row.ended_at),
+    }
+
+
+def schedule(row: ScheduleRow, status: Status | None) -> dict[str, Any]:
+    """A schedule, and the status of its last run."""
+    return {
+        "name": row.name,
+        "flow": row.flow,
+        "version": row.version,
+        "args": stored(row.args),
+        "cron": row.cron,
+        "every_seconds": row.every_seconds,
+        "zone": row.zone,
+        "catch_up": row.catch_up,
+        "overlap": row.overlap,
+        "options": stored(row.options),
+        "paused": row.paused,
+        "broken": row.broken,
+        "next_at": iso(row.next_at),
+        "next_local": _local(row, row.next_at),
+        "last_at": iso(row.last_at),
+        "last_local": _local(row, row.last_at),
+        "last_run": row.last_run_id,
+        "last_status": None if status is None else status.value,
+        "skipped_at": iso(row.skipped_at),
+        "skipped_why": row.skipped_why,
+        "made_by": row.made_by,
+        "changed_by": row.changed_by,
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+    }
+
+
+def _local(row: ScheduleRow, at: datetime | None) -> str | None:
+    try:
+        return None if at is None else iso(row.calendar().local(at))
+    except DefinitionError:
+        return None  # edited by hand; the rest is better seen than hidden behind an error
+
+
+def wait(one: Wait) -> dict[str, Any]:
+    """One thing that a run awaits; ``name`` is the signal's, or the child's id."""
+    return {
+        "path": one.path,
+        "kind": one.kind.value,
+        "name": one.name,
+        "since": iso(one.since),
+        "until": iso(one.until),
+    }
+
+
+def story(told: Story, letters: dict[RunId, list[Letter]]) -> dict[str, Any]:
+    """A run with all that happened to it, all that was sent to it, and its children's stories."""
+    return {
+        **run(told.row),
+        "timeline": [happening(one) for one in told.happenings],
+        "inbox": [letter(one) for one in letters[told.row.id]],
+        "children": [story(child, letters) for child in told.children.values()],
+    }
+
+
+def letter(one: Letter) -> dict[str, Any]:
+    """Something that was sent to a run; ``name`` and ``value`` are a signal's, ``note`` says why it was refused."""
+    return {
+        "id": one.id,
+        "kind": one.verb.value,
+        "name": one.payload.get("name"),
+        "value": stored(one.payload.get("value")),
+        "from": one.actor,
+        "at": iso(one.at),
+        "read": one.read,
+        "note": one.note,
     }
 
 
@@ -56,6 +141,11 @@ def happening(one: Happening) -> dict[str, Any]:
         "detail": one.detail,
         "level": one.level,
         "wait_seconds": None if one.wait is None else one.wait.total_seconds(),
+        "by": one.by,
+        "since": None if one.awaited is None else iso(one.awaited.since),
+        "until": None if one.awaited is None else iso(one.awaited.until),
+        "child": one.run,
+        "beside": one.beside,
     }
 
 
@@ -76,6 +166,7 @@ def fault(one: Fault) -> dict[str, Any]:
         "wait_seconds": None if one.wait is None else one.wait.total_seconds(),
         "ladder": [{"wait_seconds": level.wait.total_seconds(), "tries": level.tries} for level in ladder(one).levels],
         "resource": one.resource,
+        "signal": one.signal,
         "verdict": one.verdict,
         "said": None if one.said is None else one.said.value,
         "declared": None if one.declared is None else one.declared.value,
@@ -98,6 +189,7 @@ def frame(one: Frame) -> dict[str, Any]:
         "scope": one.scope,
         "activity": one.activity,
         "compensator": one.compensator,
+        "child": one.child_id,
         "state": one.state.value,
         "args": stored(one.args),
         "result": stored(one.value),

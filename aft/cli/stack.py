@@ -7,7 +7,7 @@ import click
 from aft.cli import shapes
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import Column, json_option, print_json, print_table, say, shorten
+from aft.cli.output import Column, json_option, print_json, print_table, say, short_id, shorten
 from aft.compensation import stack as frames
 from aft.compensation.stack import PENDING, Frame
 
@@ -65,7 +65,7 @@ def _cells(one: Frame) -> list[str]:
     return [
         one.state.value,
         one.activity,
-        one.compensator,
+        one.compensator if one.child_id is None else f"child {short_id(one.child_id)}",
         shorten(one.args or "", MOST_VALUE),
         shorten(one.value if one.value is not None else "unknown", MOST_VALUE),
         shorten(one.note or "", MOST_VALUE),

@@ -44,6 +44,8 @@ class Ask:
     read: Callable[[Entry], Returns | Raises]
     quick: bool = False
     needed: bool = True
+    #: Whether an earlier owner has begun it, as far as the database tells.
+    was_begun: Callable[[], bool] = lambda: False
     entry: Entry | None = None
     blocks: Sequence[Block] = ()
     flying: bool = False

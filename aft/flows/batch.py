@@ -24,14 +24,17 @@ class Batch:
     """The steps of one call of ``parallel`` or ``map``. For the flow's own thread."""
 
     def __init__(self, asks: Sequence[Ask], most: int | None, standing: Standing) -> None:
-        self._standing = standing
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
-        self._places = {ask: place for place, ask in enumerate(asks)}
+        self._asks = set(asks)
         new = [ask for ask in asks if ask.entry is None and not ask.flying and not ask.blocks]
-        self._begun = deque(ask for ask in new if standing.was_begun(ask.path))
-        self._fresh = deque(ask for ask in new if not standing.was_begun(ask.path))
+        # As many were under way at a time: what an earlier owner may have begun are the first without an outcome.
+        ended = sum(ask.entry is not None for ask in asks)
+        doubtful = set(asks[: ended + self._most]) if standing.unseen else set()
+        begun = {ask for ask in new if ask in doubtful or ask.was_begun()}
+        self._begun = deque(ask for ask in new if ask in begun)
+        self._fresh = deque(ask for ask in new if ask not in begun)
         self._at_work = {ask for ask in asks if ask.flying and ask.entry is None and not ask.blocks}
-        self._ended = self._awaiting = 0
+        self._awaiting = 0
         self._failed = self._undecided = self._stopped = False
         for ask in asks:
             self._count(ask)
@@ -45,30 +48,26 @@ class Batch:
         """Take the next step that may be begun now; None: none may."""
         if self._stopped or len(self._at_work) + self._awaiting >= self._most:
             return None
-        # What was begun is looked at in any case: it is tried again, or says when that is due.
-        ask = self._begun.popleft() if self._begun else self._next_fresh()
-        if ask is not None:
-            self._at_work.add(ask)
+        # What was begun, or may have been, is looked at in any case: it is tried again, or says when that is due.
+        if self._begun:
+            ask = self._begun.popleft()
+        elif self._fresh and not self._undecided and not self._failed:
+            ask = self._fresh.popleft()
+        else:
+            return None
+        self._at_work.add(ask)
         return ask
 
     def land(self, ask: Ask) -> bool:
         """Say that a step has come to rest; False: it is not of this batch."""
-        if ask not in self._places:
+        if ask not in self._asks:
             return False
         self._at_work.discard(ask)
         self._count(ask)
         return True
 
-    def _next_fresh(self) -> Ask | None:
-        if not self._fresh or self._undecided:
-            return None
-        doubtful = self._standing.unseen and self._places[self._fresh[0]] < self._ended + self._most
-        return self._fresh.popleft() if doubtful or not self._failed else None
-
     def _count(self, ask: Ask) -> None:
-        if ask.entry is not None:
-            self._ended += 1
-            self._failed = self._failed or ask.entry.outcome is Outcome.FAILED
+        self._failed = self._failed or (ask.entry is not None and ask.entry.outcome is Outcome.FAILED)
         for block in ask.blocks:
             # A child that is awaited is at work, if not here.
             self._awaiting += isinstance(block, Awaits)

@@ -33,6 +33,8 @@ from aft.runs.submit import NewRun
 from aft.runs.waits import Wait, WaitKind
 from aft.runs.waking import Post
 
+#: Characters of an id that tell the time of its making.
+TIME = 13
 #: Who asks something of a child.
 PARENT = "parent"
 
@@ -47,7 +49,7 @@ class Children:
         """Make the step that starts a child and waits for its end."""
         stepper = self._stepper
         args = flow.arguments.encode(flow.arguments.bind(call.args, call.kwargs))
-        child_id = RunId(str(uuid.uuid5(uuid.NAMESPACE_OID, stepper.key(path))))
+        child_id = _child_id(stepper.owner.run_id, stepper.key(path))
 
         def perform(landed: Landed | None) -> Entry:
             stepper.check_may_go_on()
@@ -63,7 +65,10 @@ class Children:
                 return Returns(flow.result.decode(entry.value or "null"))
             return Raises(FlowCancelled(f"child {child_id} of flow {flow.name!r} was cancelled", None))
 
-        return Ask(path, EntryKind.CHILD, flow.name, perform, read, quick=True)
+        def was_begun() -> bool:
+            return self._find(child_id) is not None
+
+        return Ask(path, EntryKind.CHILD, flow.name, perform, read, quick=True, was_begun=was_begun)
 
     def _find(self, child_id: RunId) -> RunRow | None:
         namespace = self._stepper.tools.namespace
@@ -84,6 +89,8 @@ class Children:
             resources=options.resources,
             deadline=options.deadline,
             parent=(run.id, path, RunId(run.root_id)),
+            after=options.after,
+            at=options.at,
         )
         made: list[RunRow] = []
 
@@ -94,10 +101,9 @@ class Children:
         return made[0]
 
     def _wait(self, path: StepPath, child_id: RunId) -> Wait:
-        known = next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
-        return known or self._stepper.owner.await_(
-            Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.ask_now())
-        )
+        owner = self._stepper.owner
+        known = next((wait for wait in owner.run.waits if wait.path == path), None)
+        return known or owner.begin_wait(Wait(path, WaitKind.CHILD, child_id, self._stepper.mailbox.ask_now()))
 
     def _record(self, child: RunRow, path: StepPath, scope: str, args: str, landed: Landed | None) -> Entry:
         """Journal what a child has come to, and push its frame if there is anything to be undone in it."""
@@ -139,7 +145,7 @@ class Children:
         """Push frames of children that have ended without their parent having recorded it: they may owe something."""
         owner = self._stepper.owner
         for child in owner.read(lambda connection: families.unframed(connection, owner.run_id, under)):
-            owner.forget_wait(child.parent_path or "")
+            self._stepper.owner.forget_wait(child.parent_path or "")
             owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
 
     def _push(self, child: RunRow, path: StepPath, connection: Connection, seq: int) -> None:
@@ -173,7 +179,7 @@ class Children:
     def _take_off(self, frame: Frame, state: FrameState, note: str | None) -> None:
         owner = self._stepper.owner
         owner.write(lambda connection, seq: stack.settle(connection, owner.run_id, frame.seq, state, note))
-        owner.forget_wait(f"{frame.path}/undo")
+        self._stepper.owner.forget_wait(f"{frame.path}/undo")
 
     def _order(self, child: RunRow, verb: Verb, payload: dict[str, Any]) -> None:
         """Ask something of a child, once, in a transaction of its own."""
@@ -186,3 +192,8 @@ class Children:
     def _block(self, path: StepPath, child: RunRow) -> Block:
         wait = self._wait(path, child.id)
         return Awaits(wait, None if self._stepper.owner.run.status is Status.COMPENSATING else Status.WAITING)
+
+
+def _child_id(parent: RunId, key: str) -> RunId:
+    """Make the id of a step's child: the same each time. It begins with its parent's time, so both are listed there."""
+    return RunId(parent[:TIME] + str(uuid.uuid5(uuid.NAMESPACE_OID, key))[TIME:])

@@ -219,7 +219,7 @@ class Execution:
         replay, standing = self._settler.replay, self._stepper.standing
         if marks.patch_path(change) in replay.patches:
             return True
-        begun = standing.unseen or standing.any_live or self._stepper.any_open_wait
+        begun = standing.unseen or standing.any_live or bool(self._stepper.owner.run.waits)
         if not replay.is_spent or self._settler.pending or begun:
             return False
         self._guarded(lambda: marks.record_patch(self._stepper, change))
@@ -232,6 +232,7 @@ class Execution:
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
         self.check_leaving()
         inner = Scope(_scope.get().next())
+        self._stepper.widths[inner.path] = len(calls)
         return self._settle([self._ask(call, inner) for call in calls], most)
 
     @contextmanager
@@ -282,7 +283,10 @@ class Execution:
         def read(entry: Entry) -> Returns:
             return Returns(activity.result.decode(entry.value or "null"))
 
-        return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read)
+        def was_begun() -> bool:
+            return self._stepper.standing.was_begun(path)
+
+        return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read, was_begun=was_begun)
 
     def _settle(self, asks: Sequence[Ask], most: int | None = None) -> list[Any]:
         """Return what each step has come to; the first failure is raised, as its own class, when all have ended."""

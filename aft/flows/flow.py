@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
@@ -40,6 +40,9 @@ class Options:
     resources: tuple[str, ...] = ()
     #: How long it may take: then ``DeadlineExceeded`` is raised in it.
     deadline: timedelta | None = None
+    #: When it begins: after so long, or at that time; None: at once.
+    after: timedelta | None = None
+    at: datetime | None = None
 
 
 class Flow(Generic[P, R]):
@@ -90,13 +93,16 @@ class Flow(Generic[P, R]):
         expected: Duration | None = None,
         resources: Iterable[str] = (),
         deadline: Duration | None = None,
+        after: Duration | None = None,
+        at: datetime | None = None,
     ) -> Flow[P, R]:
         """Say something about the run to come; the same key means the same run.
 
         ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
         how long it should take until its end: an event tells when it takes longer. ``deadline`` is how long it may
         take: ``aft.DeadlineExceeded`` is raised, once, at the step that it is at then; nobody catching it, everything
-        is undone.
+        is undone. ``after`` is how long a run that is submitted waits before it begins, ``at`` is when; a time that is
+        past means at once.
         """
         of = f"flow {self.name!r}"
         said = Options(
@@ -106,7 +112,10 @@ class Flow(Generic[P, R]):
             expected=checks.check_duration(of, "expected", expected),
             resources=checks.check_resources(of, resources),
             deadline=checks.check_duration(of, "deadline", deadline),
+            after=checks.check_duration(of, "after", after),
+            at=checks.check_at(of, at),
         )
+        checks.refuse_two_beginnings(of, said.after, said.at)
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

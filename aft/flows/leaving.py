@@ -69,10 +69,11 @@ class GivesBack:
 
 @dataclass(frozen=True, slots=True)
 class Suspends:
-    """A person asked it to stop, in ``letters``."""
+    """A person asked it to stop, in ``letters``; ``doubt``: an earlier owner may have begun its next step."""
 
     why: str
     letters: tuple[Letter, ...] = ()
+    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,8 @@ class Obedience:
         if last.verb is not Verb.SUSPEND or run.ended_as is not None or run.status is Status.COMPENSATING:
             return None
         asked = tuple(letter for letter in letters if letter.verb is Verb.SUSPEND)
-        return Suspends(f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}", asked)
+        why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
+        return Suspends(why, asked, doubt=self._stepper.standing.in_doubt)
 
     def _changes(self, letters: list[Letter]) -> dict[str, Any]:
         """What becomes of the run's row: it is undone from now on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aft import durations
@@ -116,6 +116,24 @@ def check_resources(of: str, given: Iterable[str]) -> tuple[str, ...]:
     if len(names) > MOST_RESOURCES:
         raise DefinitionError(f"{of}: resources holds {len(names)} names; {MOST_RESOURCES} are the most")
     return tuple(dict.fromkeys(names))
+
+
+def check_at(of: str, at: datetime | None) -> datetime | None:
+    """Return when a run begins, in UTC."""
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise DefinitionError(
+            f"{of}: at={at!r} must be a datetime that knows its zone, like "
+            "datetime(2027, 1, 31, 8, tzinfo=ZoneInfo('Europe/Vienna'))"
+        )
+    return at.astimezone(UTC)
+
+
+def refuse_two_beginnings(of: str, after: timedelta | None, at: datetime | None) -> None:
+    """Refuse a run that would begin both after a while and at a time."""
+    if after is not None and at is not None:
+        raise DefinitionError(f"{of}: after={durations.spell(after)!r} and at={at.isoformat()!r}; give one of the two")
 
 
 def _is_whole(given: Any) -> bool:

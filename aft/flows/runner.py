@@ -50,8 +50,12 @@ class Runner:
         """
         owner = Owner(self._tools.store, self._tools.lease, row)
         performer = Performer(self._tools.loop, self._tools.clock)
-        while not self._pass(Stepper(self._tools, owner, performer, wake), fresh):
-            fresh = False  # something has come for the run that changes its way
+        stepper = Stepper(self._tools, owner, performer, wake)
+        while not self._pass(stepper, fresh):
+            # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
+            fresh, unseen = False, stepper.standing.unseen
+            stepper = Stepper(self._tools, owner, performer, wake)
+            stepper.standing.unseen = unseen
         return performer.abandoned
 
     def _pass(self, stepper: Stepper, fresh: bool) -> bool:
@@ -103,7 +107,9 @@ class Runner:
         )
         stepper.standing.remember(live, armed)
         stepper.mailbox.fill(letters)
-        stepper.recorded = {entry.path for entry in entries}
+        # What has come since the run was let go last is awaited no more, though its owner died before saying so.
+        recorded = {entry.path for entry in entries}
+        owner.change(waits=tuple(wait for wait in owner.run.waits if wait.path not in recorded))
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
         orders = [letter for letter in letters if letter.verb not in MAIL]
         if orders:

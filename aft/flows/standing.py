@@ -52,7 +52,7 @@ class Standing:
         self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
         self.armed = armed
         # A run that was parked counts, too: whatever it had come from was settled when it was parked.
-        self.unseen = bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
+        self.unseen = self.unseen or bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
 
     # Branches -----------------------------------------------------------------------------------------------------
 

@@ -78,15 +78,10 @@ class Stepper:
         self.performer = performer
         self.mailbox = Mailbox(owner)
         self.standing = Standing(owner, self.mailbox, wake)
+        #: How many calls each parallel step has, by its path.
+        self.widths: dict[str, int] = {}
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
-        #: Steps that have their outcome.
-        self.recorded: set[str] = set()
-
-    @property
-    def any_open_wait(self) -> bool:
-        """Whether the run was left waiting for something that has not come yet."""
-        return any(wait.path not in self.recorded for wait in self.owner.run.waits)
 
     def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
@@ -168,13 +163,13 @@ class Stepper:
     ) -> Entry:
         """Journal that a step failed for good; from now on a replay raises it at its call site."""
         entry = Entry(
-            path=path,
-            scope=scope,
-            kind=EntryKind.ACTIVITY,
-            name=activity.name,
-            outcome=Outcome.FAILED,
-            recorded_at=self.tools.clock.now(),
-            attempts=fault.attempt,
+            path,
+            scope,
+            EntryKind.ACTIVITY,
+            activity.name,
+            Outcome.FAILED,
+            self.tools.clock.now(),
+            fault.attempt,
             args=args,
             fault_id=fault.id,
             key_generation=self.owner.run.key_generation,
@@ -198,7 +193,6 @@ class Stepper:
                 then(connection, seq)
 
         self.owner.write(write, None if landed is None else lambda: landed(recorded[0]), **changes)
-        self.recorded.add(entry.path)
         self.owner.forget_wait(entry.path)
         return recorded[0]
 
@@ -263,6 +257,7 @@ class Stepper:
         )
 
     def _append(self, connection: Connection, seq: int, entry: Entry) -> None:
+        entry = replace(entry, beside=self.widths.get(entry.scope))
         journal.append(connection, self.owner.run_id, self.owner.epoch, seq, entry)
         state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
         self.standing.settle(connection, entry.path, state)

@@ -17,7 +17,7 @@ from aft.flows.flow import Flow
 from aft.flows.leaving import Awaits, Leave
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
-from aft.runs import inbox
+from aft.runs import inbox, waits
 from aft.runs.inbox import Letter
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.waits import Wait, WaitKind
@@ -83,11 +83,12 @@ class Waiting:
             self._stepper.check_may_go_on()
             while (letter := self._stepper.mailbox.take(signal.name)) is not None:
                 if (why := _misfit(signal, letter)) is None:
-                    return self._record(path, scope, EntryKind.SIGNAL, signal.name, letter, landed)
+                    begun = self._known(path)
+                    return self._record(path, scope, EntryKind.SIGNAL, signal.name, letter, landed, begun)
                 self._refuse(signal, letter, why)
             wait = self._wait(path, WaitKind.SIGNAL, signal.name, signal.timeout)
             if self._is_over(wait):
-                return self._record(path, scope, EntryKind.SIGNAL, signal.name, None, landed)
+                return self._record(path, scope, EntryKind.SIGNAL, signal.name, None, landed, wait)
             raise Leave(Awaits(wait))
 
         def read(entry: Entry) -> Returns | Raises:
@@ -115,7 +116,7 @@ class Waiting:
             wait = self._wait(path, WaitKind.SLEEP, sleep.name, sleep.timeout)
             if not self._is_over(wait):
                 raise Leave(Awaits(wait))
-            return self._record(path, scope, EntryKind.SLEEP, sleep.name, None, landed)
+            return self._record(path, scope, EntryKind.SLEEP, sleep.name, None, landed, wait)
 
         return Ask(path, EntryKind.SLEEP, sleep.name, perform, lambda _: Returns(None), quick=True, needed=False)
 
@@ -123,18 +124,30 @@ class Waiting:
 
     def _wait(self, path: StepPath, kind: WaitKind, name: str, timeout: timedelta | None) -> Wait:
         """The wait of a step: as an earlier owner began it, or from now on."""
-        known = next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
+        known = self._known(path)
         if known is not None and (known.kind, known.name) == (kind, name):
             return known
         since = self._stepper.mailbox.ask_now()
-        return self._stepper.owner.await_(Wait(path, kind, name, since, None if timeout is None else since + timeout))
+        until = None if timeout is None else since + timeout
+        return self._stepper.owner.begin_wait(Wait(path, kind, name, since, until))
+
+    def _known(self, path: StepPath) -> Wait | None:
+        return next((wait for wait in self._stepper.owner.run.waits if wait.path == path), None)
 
     def _is_over(self, wait: Wait) -> bool:
         return wait.until is not None and wait.until <= self._stepper.mailbox.now
 
     def _record(
-        self, path: StepPath, scope: str, kind: EntryKind, name: str, letter: Letter | None, landed: Landed | None
+        self,
+        path: StepPath,
+        scope: str,
+        kind: EntryKind,
+        name: str,
+        letter: Letter | None,
+        landed: Landed | None,
+        wait: Wait | None,
     ) -> Entry:
+        """Journal what came of a wait; since when it had lasted is kept for people, nothing reads it."""
         owner = self._stepper.owner
         entry = Entry(
             path=path,
@@ -143,6 +156,7 @@ class Waiting:
             name=name,
             outcome=Outcome.TIMED_OUT if letter is None and kind is EntryKind.SIGNAL else Outcome.OK,
             recorded_at=self._stepper.tools.clock.now(),
+            args=None if wait is None else waits.encode([wait]),
             value=None if letter is None else letter.payload["value"],
             key_generation=owner.run.key_generation,
         )

@@ -213,9 +213,7 @@ class Worker:
             return PATIENCE
         slots = self._make_room()
         if not slots:
-            self._refused += 1
-            logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
-            return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
+            return self._put_off()
         self._refused = 0
         claimed: list[RunRow] = []
         try:
@@ -240,6 +238,14 @@ class Worker:
             return slots
         finally:
             self._tools.making_room.clear()
+
+    def _put_off(self) -> float:
+        """Say when it is tried again to make room: later each time, unless nobody needed it any more."""
+        if self._tools.draining.is_set() or not self._is_one_due_alone():
+            return PATIENCE
+        self._refused += 1
+        logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
+        return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
 
     def _is_one_due_alone(self) -> bool:
         with self._tools.store.read() as connection:

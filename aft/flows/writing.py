@@ -126,8 +126,8 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.letters)
         if owner.heard:
             inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
-        if found.gives_back is not None and not found.is_stop:
-            _doubt(tools, owner, connection, found.gives_back)
+        if any(block.doubt for block in (found.gives_back, found.suspends) if block is not None):
+            _doubt(tools, owner, connection)
         if wakes or (found.parked and _wake_for_orders(tools, owner, connection, order)):
             message = Message.about_order(owner.run_id, order, tools.clock.now())
             messages.append((names.resume(tools.namespace), message))
@@ -214,11 +214,10 @@ def _park(tools: Tools, connection: Connection, block: Parks) -> None:
         faults.add(connection, tools.namespace, block.fault)
 
 
-def _doubt(tools: Tools, owner: Owner, connection: Connection, block: GivesBack) -> None:
-    if block.doubt:
-        told = "what its next step has come to is not known"
-        abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
-        faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
+def _doubt(tools: Tools, owner: Owner, connection: Connection) -> None:
+    told = "what its next step has come to is not known"
+    abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
+    faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
 
 
 def _tell(tools: Tools, owner: Owner, found: Departure) -> None:

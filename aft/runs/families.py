@@ -33,6 +33,12 @@ def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
+def all_of(connection: Connection, root_id: str) -> list[RunRow]:
+    """Return a run that has no parent, and all its descendants, oldest first."""
+    statement = select(*COLUMNS).where(runs.c.root_id == root_id).order_by(runs.c.created_at)
+    return [from_row(row) for row in connection.execute(statement)]
+
+
 def running(connection: Connection, namespace: str, run_id: RunId, under: str = "") -> list[RunRow]:
     """Return the children that have not ended, of steps under a path or of all."""
     statement = select(*COLUMNS).where(

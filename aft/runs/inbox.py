@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from aft.ids import OrderId, RunId
 from aft.store.moments import now
@@ -53,6 +53,9 @@ class Letter:
     payload: dict[str, Any]
     actor: str
     at: datetime
+    #: Whether an owner has acted on it, or said in ``note`` why not.
+    read: bool = False
+    note: str | None = None
 
 
 def append(
@@ -87,10 +90,26 @@ def unread(connection: Connection, run_id: RunId, after: int = 0) -> list[Letter
         .where(inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after)
         .order_by(inbox.c.seq)
     )
-    return [
-        Letter(row.seq, row.id, Verb(row.kind), json.loads(row.payload), row.actor, row.at)
-        for row in connection.execute(statement)
-    ]
+    return [_letter(row) for row in connection.execute(statement)]
+
+
+def of_run(connection: Connection, run_id: RunId) -> list[Letter]:
+    """Return all that was ever sent to a run, in order."""
+    statement = select(inbox).where(inbox.c.run_id == run_id).order_by(inbox.c.seq)
+    return [_letter(row) for row in connection.execute(statement)]
+
+
+def _letter(row: Row[Any]) -> Letter:
+    return Letter(
+        row.seq,
+        row.id,
+        Verb(row.kind),
+        json.loads(row.payload),
+        row.actor,
+        row.at,
+        row.read_epoch is not None,
+        row.note,
+    )
 
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:

@@ -49,6 +49,8 @@ class Entry:
     value: str | None = None
     fault_id: FaultId | None = None
     key_generation: int = 0
+    #: How many calls its parallel step has, so that people see how far that is; None for a step of its own.
+    beside: int | None = None
     #: The owner's write that it came with: its place in the order of completion.
     seq: int = 0
 
@@ -76,6 +78,7 @@ def append(connection: Connection, run_id: RunId, epoch: int, seq: int, entry: E
             "value": entry.value,
             "fault_id": entry.fault_id,
             "key_generation": entry.key_generation,
+            "beside": entry.beside,
         },
     )
 

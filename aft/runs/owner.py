@@ -242,22 +242,21 @@ class Owner:
             self.seq += happened
         return happened
 
-    def change(self, **changes: Any) -> None:
-        """Remember what a write has made of the row, or will when the run is let go."""
+    def begin_wait(self, wait: Wait) -> Wait:
+        """Remember that the run waits for something, until that has come or nobody cares any more."""
         with self.lock:
-            self.run = replace(self.run, **changes)
-
-    def await_(self, wait: Wait) -> Wait:
-        """Remember that a step waits for something, until that has come or nobody cares any more."""
-        with self.lock:
-            self.forget_wait(wait.path)
-            self.change(waits=(*self.run.waits, wait))
+            self.change(waits=(*(other for other in self.run.waits if other.path != wait.path), wait))
         return wait
 
     def forget_wait(self, path: str) -> None:
         """Say that a step waits for nothing any more."""
         with self.lock:
             self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))
+
+    def change(self, **changes: Any) -> None:
+        """Remember what a write has made of the row, or will when the run is let go."""
+        with self.lock:
+            self.run = replace(self.run, **changes)
 
     def _committed(self) -> bool:
         with self.store.read() as connection:

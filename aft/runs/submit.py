@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,6 +42,8 @@ class NewRun:
     deadline: timedelta | None = None
     #: How long it waits before it begins.
     after: timedelta | None = None
+    #: When it begins, instead; a time that is past means at once.
+    at: datetime | None = None
 
 
 def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
@@ -52,9 +54,11 @@ def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow
 def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
     """Make a run that some worker will take: woken by a message, or swept if that is lost."""
     order = OrderId(new_id())
-    if new.after is not None:
+    wait = _wait(new, at)
+    if wait is not None:
         # Its time is the timer's: a message would be there too early.
-        begins = later(new.after.total_seconds())
+        begins = new.at if new.after is None else later(wait.total_seconds())
+        new = replace(new, expected=_longer(new.expected, wait), deadline=_longer(new.deadline, wait))
         return _insert(connection, new, wake_id=order, due_at=begins, sweep_at=begins)
     # What is urgent may be taken by time at once: its message comes after those that were sent before.
     patience = 0.0 if new.priority > 0 else grace.total_seconds()
@@ -63,6 +67,18 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
         message = Message.about_order(row.id, order, at)
         outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])
     return row, made
+
+
+def _wait(new: NewRun, at: datetime) -> timedelta | None:
+    """How long a run waits that does not begin at once; None: it does."""
+    if new.at is None or new.after is not None:
+        return new.after
+    return None if new.at <= at else new.at - at
+
+
+def _longer(given: timedelta | None, wait: timedelta) -> timedelta | None:
+    """What a run may take, from when it is made: what was given, and its wait before that."""
+    return None if given is None else given + wait
 
 
 def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
-from aft.clock import SystemClock
+from aft.clock import Clock, SystemClock
 from aft.errors import ConfigError, NotMigrated, StoreError
 from aft.store.turns import turns
 
@@ -33,7 +34,6 @@ CONNECT_TIMEOUT = 10
 #: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
 MOST_OVERFLOW = 256
 
-_ticks = SystemClock().ticks
 _WRITES = "aft_writes"
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
@@ -56,11 +56,14 @@ IDLE_IN_TRANSACTION = 60
 class Store:
     """One database. Making a Store connects to nothing."""
 
-    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+    def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None) -> None:
         self._url = parse_url(url)
+        self._ticks = (clock or SystemClock()).ticks
         self.engine = _make_engine(self._url, pool_size)
         self._lost_at = float("-inf")
+        self._closed = False
         event.listen(self.engine, "handle_error", self._notice_loss)
+        event.listen(self.engine, "checkin", self._close_returned)
 
     @property
     def url(self) -> str:
@@ -79,11 +82,11 @@ class Store:
 
     def has_been_well_for(self, seconds: float) -> bool:
         """Tell whether no connection was lost in that time; what a server says right after it was away may mislead."""
-        return _ticks() - self._lost_at >= seconds
+        return self._ticks() - self._lost_at >= seconds
 
     def _notice_loss(self, context: ExceptionContext) -> None:
         if context.is_disconnect:
-            self._lost_at = _ticks()
+            self._lost_at = self._ticks()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -131,8 +134,17 @@ class Store:
         return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error))
 
     def close(self) -> None:
-        """Let go of every connection. Harmless twice."""
+        """Let go of every connection; one that is lent out, or asked for later, is closed when it comes back.
+
+        Harmless twice.
+        """
+        self._closed = True
         self.engine.dispose()
+
+    def _close_returned(self, connection: Any, record: ConnectionPoolEntry) -> None:
+        # Into a pool that nobody looks after any more it would go open, until it is collected.
+        if self._closed:
+            record.close()
 
 
 def is_transient(error: exc.SQLAlchemyError) -> bool:

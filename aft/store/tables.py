@@ -155,6 +155,7 @@ journal = Table(
     Column("value", Text),
     Column("fault_id", _id()),
     Column("attempts", Integer, nullable=False),
+    Column("beside", Integer),  # how many calls its parallel step has; null for a step of its own
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("epoch", BigInteger, nullable=False),
     Column("recorded_at", Moment, nullable=False),
@@ -313,6 +314,43 @@ quarantine = Table(
     Column("settled_by", String(200)),
     Column("note", Text),
     Index("ix_aft_quarantine_listing", "namespace", "id"),
+)
+
+#: Flows that are run at certain times; whoever fires one locks its row, makes the run and moves ``next_at``.
+schedules = Table(
+    PREFIX + "schedules",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("flow", String(200), nullable=False),
+    Column("version", Integer),  # null: the newest that a live worker has
+    Column("declared_version", Integer, nullable=False),  # what its declarer had; taken where no worker has any
+    Column("args", Text, nullable=False),
+    Column("options", Text, nullable=False),  # JSON: priority, owner, expected seconds, resources
+    Column("cron", String(200)),  # either this or every_seconds
+    Column("every_seconds", Float),
+    Column("zone", String(100), nullable=False),
+    Column("catch_up", String(10), nullable=False),
+    Column("overlap", Boolean, nullable=False),
+    Column("since", Moment, nullable=False),  # what intervals are counted from
+    Column("next_at", Moment),  # the next moment to be fired; null: there is none
+    Column("last_at", Moment),  # the latest moment that was fired
+    Column("last_run_id", _id()),
+    Column("skipped_at", Moment),  # the latest moment that was not fired, and why
+    Column("skipped_why", Text),
+    Column("paused", Boolean, nullable=False, server_default=text("false")),
+    Column("broken", Text),  # why it cannot be fired; null once it is declared or resumed again
+    Column("made_by", String(200), nullable=False),
+    Column("changed_by", String(200), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Index(
+        "ix_aft_schedules_next",
+        "namespace",
+        "next_at",
+        postgresql_where=text("next_at IS NOT NULL"),
+        sqlite_where=text("next_at IS NOT NULL"),
+    ),
 )
 
 #: The waits of a namespace that have a delay queue; names.MOST_DELAYS at the most.

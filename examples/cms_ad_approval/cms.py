@@ -1,8 +1,9 @@
-"""The content management system: ad slots, the audit of each decision about one, and notices to advertisers.
+"""The content management system: ad slots, the audit of each decision about one, notices to advertisers, reminders.
 
-A decision changes all three tables in one transaction, under the caller's idempotency key: deciding again under the
+A decision changes its three tables in one transaction, under the caller's idempotency key: deciding again under the
 same key changes nothing and returns what was decided. Undoing a decision takes away exactly what it added; undoing it
-again changes nothing.
+again changes nothing. A reminder, which lies on the list of the person who has to decide, is written and withdrawn in
+the same way.
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ notices = Table(
     Column("text", String(400), nullable=False),
 )
 
+reminders = Table(
+    "cms_reminders",
+    metadata,
+    Column("key", String(200), primary_key=True),
+    Column("slot_id", ForeignKey(slots.c.id), nullable=False, index=True),
+    Column("addressee", String(80), nullable=False),
+    Column("text", String(400), nullable=False),
+)
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -67,12 +77,21 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Reminder:
+    """A reminder that was written; ``key`` is that of its row."""
+
+    slot_id: str
+    key: str
+
+
+@dataclass(frozen=True)
 class Contents:
     """Everything that the tables hold about one slot."""
 
     slot: dict[str, Any]
     audits: list[dict[str, Any]]
     notices: list[dict[str, Any]]
+    reminders: list[dict[str, Any]]
 
 
 def submit_slot(slot_id: str, advertiser: str) -> None:
@@ -88,12 +107,12 @@ def decide(slot_id: str, by: str, earlier: State, state: State, key: str) -> Dec
     Raises CmsBusy if it cannot now, PolicyViolation if it must not.
     """
     decision = Decision(state, slot_id, key)
-    if not _is_decided(key):
+    if not _is_written(audits, key):
         trouble.meet(slot_id)
     with database().write() as connection:
         slot = _get_slot(connection, slot_id, lock=True)
         # Looked up under the lock: whoever decided under this key before, alive or dead, has committed by now.
-        if _find_audit(connection, key) is None:
+        if _find(connection, audits, key) is None:
             _check_follows(slot, earlier, state)
             _write(connection, slot, by, decision)
     trouble.hang(slot_id)
@@ -102,14 +121,37 @@ def decide(slot_id: str, by: str, earlier: State, state: State, key: str) -> Dec
 
 def undo(decision: Decision) -> None:
     """Take a decision back: the slot as it was, the audit and the notice gone. Raises CmsBusy if it cannot now."""
-    if _is_decided(decision.audit):
+    if _is_written(audits, decision.audit):
         trouble.meet(decision.slot_id)
     with database().write() as connection:
         _get_slot(connection, decision.slot_id, lock=True)
-        audit = _find_audit(connection, decision.audit)
+        audit = _find(connection, audits, decision.audit)
         if audit is not None:
             _take_back(connection, audit)
     trouble.hang(decision.slot_id)
+
+
+def remind(slot_id: str, person: str, key: str) -> Reminder:
+    """Put a slot on a person's list. Raises CmsBusy if it cannot now."""
+    if not _is_written(reminders, key):
+        trouble.meet(slot_id)
+    with database().write() as connection:
+        _get_slot(connection, slot_id, lock=True)
+        if _find(connection, reminders, key) is None:
+            text = f"Ad slot {slot_id} waits for your verdict."
+            row = {"key": key, "slot_id": slot_id, "addressee": person, "text": text}
+            connection.execute(insert(reminders), row)
+    trouble.hang(slot_id)
+    return Reminder(slot_id, key)
+
+
+def withdraw(reminder: Reminder) -> None:
+    """Take a reminder off its person's list. Raises CmsBusy if it cannot now."""
+    if _is_written(reminders, reminder.key):
+        trouble.meet(reminder.slot_id)
+    with database().write() as connection:
+        connection.execute(delete(reminders).where(reminders.c.key == reminder.key))
+    trouble.hang(reminder.slot_id)
 
 
 def contents(slot_id: str) -> Contents:
@@ -119,16 +161,17 @@ def contents(slot_id: str) -> Contents:
             dict(_get_slot(connection, slot_id)._mapping),
             _rows(connection, audits, slot_id),
             _rows(connection, notices, slot_id),
+            _rows(connection, reminders, slot_id),
         )
 
 
-def _is_decided(key: str) -> bool:
+def _is_written(table: Table, key: str) -> bool:
     with database().read() as connection:
-        return _find_audit(connection, key) is not None
+        return _find(connection, table, key) is not None
 
 
-def _find_audit(connection: Connection, key: str) -> Row[Any] | None:
-    return connection.execute(select(audits).where(audits.c.key == key)).one_or_none()
+def _find(connection: Connection, table: Table, key: str) -> Row[Any] | None:
+    return connection.execute(select(table).where(table.c.key == key)).one_or_none()
 
 
 def _get_slot(connection: Connection, slot_id: str, *, lock: bool = False) -> Row[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import cms, database, trouble
 from .cms import Contents, State
-from .flow import ADMINISTRATOR, REVIEWER, Verdict, ad_slot_approval
+from .flow import ADMINISTRATOR, REVIEWER, ad_slot_approval
 
 flow = ad_slot_approval
 
@@ -23,12 +23,11 @@ _WAYS: dict[State, list[list[tuple[str, State]]]] = {
 
 
 def set_up(subject: str, scene: Mapping[str, Any]) -> dict[str, Any]:
-    """Submit a slot of that name and order its troubles; return the flow's arguments."""
+    """Submit a slot of that name and order its troubles; return the flow's arguments, with the scene's patience."""
     cms.submit_slot(subject, advertiser="Tea & Sons")
     for row in scene.get("trouble", []):
         trouble.order(subject, row["at"], trouble.Kind(row["kind"]), row.get("times", 1))
-    verdicts = {f"{person}_verdict": Verdict(verdict) for person, verdict in scene["verdicts"].items()}
-    return {"slot_id": subject, **verdicts}
+    return {"slot_id": subject, **scene.get("patience", {})}
 
 
 def look(subject: str) -> tuple[str, Contents]:
@@ -36,7 +35,12 @@ def look(subject: str) -> tuple[str, Contents]:
     found = cms.contents(subject)
     state = State(found.slot["state"])
     decided = sorted((audit["decided_by"], audit["state"]) for audit in found.audits)
-    noticed = [notice["key"] for notice in found.notices]
-    if decided in map(sorted, _WAYS.get(state, [])) and noticed == [audit["key"] for audit in found.audits]:
+    agree = (
+        decided in map(sorted, _WAYS.get(state, []))
+        and [notice["key"] for notice in found.notices] == [audit["key"] for audit in found.audits]
+        and not (state is State.SUBMITTED and found.reminders)  # nobody has to be reminded of what was undone
+    )
+    if agree:
         return state.value, found
-    return f"{state.value}, but audits say {decided} and there are {len(noticed)} notices", found
+    left = f"{len(found.notices)} notices and {len(found.reminders)} reminders"
+    return f"{state.value}, but audits say {decided} and there are {left}", found

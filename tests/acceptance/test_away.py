@@ -146,9 +146,9 @@ def test_an_activity_that_ends_while_the_database_is_away_is_recorded_when_it_is
         postgres.start()
         assert run.result(30) == executed[order][0]
         assert services_alive() == SERVICES
+        assert [fault.kind for fault in app.faults()] == [FaultKind.ACTIVITY] * fails
     assert len(executed[order]) == 1 + fails, "an outcome that was known was not kept"
     assert not seen.any(LeaseLost)
-    assert [fault.kind for fault in app.faults()] == [FaultKind.ACTIVITY] * fails
 
 
 def test_a_database_that_stays_away_longer_than_the_lease_costs_a_second_execution_under_the_same_key(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from typing import Any
 
 import pytest
 
 import aft
+from aft.flows.runner import Runner
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import Busy, Refused, book, book_async, ledger, trouble, visit
+from tests.acceptance.agency import Busy, Refused, book, book_async, gates, ledger, trouble, visit
 from tests.setups import Setup, eventually
 
 
@@ -68,6 +70,58 @@ def test_a_branch_in_its_ladder_comes_to_its_end_though_another_has_failed_for_g
     assert ledger[journey][2:] == ["ferry", "unferry", "train"]
 
 
+def test_a_child_comes_to_its_end_though_what_is_beside_it_has_failed_for_good(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "ferry"] = [Refused("storm")]
+    trouble[journey, "boat there"] = [aft.Recoverable("later", after="500ms")]
+    with app.dispatcher():
+        assert app.submit(sea, journey).result(20) == f"train of {journey}"
+    assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
+    assert ledger[journey][2:] == ["boat there", "boat back", "unboat back", "unboat there", "train"]
+
+
+def test_a_child_that_has_completed_unheard_is_undone_when_its_parent_is_cancelled(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "train there"] = [aft.Recoverable("later", after="500ms")]
+    with app.dispatcher():
+        run = app.submit(agency.family, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        run.suspend()
+        eventually(lambda: run.row.inbox_seq == 1)  # the child's end
+        run.cancel()
+        with pytest.raises(aft.FlowCompensated):
+            run.result(20)
+    assert ledger[journey] == ["train there!", "train there", "train back", "untrain back", "untrain there"]
+
+
+class _Dies(threading.Event):
+    """A gate that ends whoever comes to it, when the failure of the other branch is recorded."""
+
+    def __init__(self, app: aft.Aft) -> None:
+        super().__init__()
+        self._app = app
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            eventually(self._app.faults)
+            self.set()
+            raise KeyboardInterrupt
+        return True
+
+
+def test_a_fault_whose_owner_died_is_decided_about_for_the_next(setup: Setup, journey: str) -> None:
+    app = setup.app(lease="1s", grace="300ms")
+    gates[journey, "flight"] = _Dies(app)
+    trouble[journey, "hotel"] = [Busy()]
+    with pytest.raises(KeyboardInterrupt):
+        app.start(agency.journey_flow, journey)
+    (run,) = app.runs()
+    with app.dispatcher():
+        assert run.result(15)
+    assert sorted(ledger[journey]) == ["car", "flight", "hotel", "hotel!", "invoice"]
+    assert [fault.attempt for fault in app.faults() if fault.name == "agency_book"] == [1]
+
+
 @aft.flow(name="again_asks_twice")
 async def asks_twice(journey: str) -> int:
     """A task that waits for a number is cancelled; then the flow itself waits for one."""
@@ -90,6 +144,40 @@ def test_a_cancelled_wait_takes_no_signal_from_those_that_still_wait(setup: Setu
         assert [wait.path for wait in run.row.waits] == ["3"]
         run.signal("number", 7)
         assert run.result(10) == 7
+
+
+@aft.flow(name="again_waits_beside")
+async def waits_beside(journey: str, child: bool) -> str:
+    """One branch waits, another takes two steps."""
+
+    async def walk() -> None:
+        await book_async(journey, "first")
+        await book_async(journey, "second")
+
+    waiting: Any = agency.leg.call(journey, "boat") if child else aft.wait_for("word", str)
+    found, _ = await asyncio.gather(waiting, walk())
+    return str(found)
+
+
+def test_a_signal_is_not_lost_that_comes_while_another_branch_is_at_work(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    gates[journey, "first"] = threading.Event()
+    with app.dispatcher():
+        run = app.submit(waits_beside, journey, False)
+        eventually(lambda: run.row.worker_id is not None)
+        run.signal("word", "now")
+        gates[journey, "first"].set()
+        assert run.result(10) == "now"
+
+
+def test_the_end_of_a_child_is_not_lost_that_comes_while_another_branch_is_at_work(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    gates[journey, "first"] = threading.Event()
+    with app.dispatcher():
+        run = app.submit(waits_beside, journey, True)
+        eventually(lambda: run.row.inbox_seq == 1)
+        gates[journey, "first"].set()
+        assert run.result(10) == f"boat back of {journey}"
 
 
 @aft.flow(name="again_abandoned")
@@ -231,3 +319,48 @@ def test_a_flow_that_is_left_by_a_cancellation_is_undone(setup: Setup, journey: 
         with pytest.raises(aft.FlowCompensated, match="CancelledError"):
             run.result(10)
     assert ledger[journey] == ["flight", "unflight"]
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the second pass over a run give it back at its first step; returns the numbers of the passes."""
+    passes: list[int] = []
+    real = Runner._pass
+
+    def hurry(runner: Runner, stepper: Any, fresh: bool) -> bool:
+        passes.append(len(passes) + 1)
+        if passes[-1] != 2:
+            return real(runner, stepper, fresh)
+        runner._tools.making_room.set()
+        try:
+            return real(runner, stepper, fresh)
+        finally:
+            runner._tools.making_room.clear()
+
+    monkeypatch.setattr(Runner, "_pass", hurry)
+    return passes
+
+
+def test_a_sleep_does_not_begin_anew_when_its_run_is_given_back(setup: Setup, journey: str, hurried: list[int]) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(agency.naps, journey, "300ms").result(20)
+    assert hurried == [1, 2, 3]
+
+
+@aft.flow(name="again_pays_and_books")
+def pays_and_books(journey: str) -> tuple[str, str]:
+    return aft.parallel(agency.pay.call(journey), book.call(journey, "hotel"))
+
+
+def test_a_fault_still_waits_for_its_signal_when_its_run_was_given_back(
+    setup: Setup, journey: str, hurried: list[int]
+) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled")]
+    trouble[journey, "hotel"] = [Busy()]
+    with app.dispatcher():
+        run = app.submit(pays_and_books, journey)
+        eventually(lambda: len(hurried) >= 3 and "hotel" in ledger[journey] and run.row.worker_id is None)
+        run.signal("refilled")
+        assert run.result(10)[0] == "paid"

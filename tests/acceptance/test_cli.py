@@ -28,6 +28,7 @@ from aft.cli.modules import load_module
 from aft.cli.root import PLACES, root
 from aft.flows.registry import declared
 from aft.runs import quarantine
+from aft.store.schema import HEAD
 
 REPOSITORY = Path(aft.__file__).parent.parent
 #: Seconds that anything awaited here may take on a busy machine.
@@ -118,6 +119,10 @@ RUN_KEYS = {
     "fault",
     "priority",
     "owner",
+    "root",
+    "parent",
+    "parent_path",
+    "waits",
     "resources",
     "expected",
     "worker",
@@ -127,6 +132,7 @@ RUN_KEYS = {
     "started_at",
     "updated_at",
     "due_at",
+    "deadline_at",
     "ended_at",
 }
 FAULT_KEYS = {
@@ -148,6 +154,7 @@ FAULT_KEYS = {
     "declared",
     "http_status",
     "resource",
+    "signal",
     "retry_after_seconds",
     "lineage",
     "traceback",
@@ -157,8 +164,14 @@ FAULT_KEYS = {
     "due_at",
     "settled_at",
 }
-FRAME_KEYS = {"path", "scope", "activity", "compensator", "state", "args", "result", "note", "pushed_at", "settled_at"}
-HAPPENING_KEYS = {"at", "what", "path", "name", "detail", "level", "wait_seconds"}
+FRAME_KEYS = {
+    *("path", "scope", "activity", "compensator", "child", "state"),
+    *("args", "result", "note", "pushed_at", "settled_at"),
+}
+HAPPENING_KEYS = {
+    *("at", "what", "path", "name", "detail", "level", "wait_seconds"),
+    *("by", "since", "until", "child", "beside"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -326,7 +339,7 @@ def test_python_dash_m_aft_is_the_same_command_line() -> None:
         (("dispatcher", "clishop", "--only", ","), "names no role"),
         (("dispatcher", "clishop", "--concurrency", "0"), "--concurrency"),
         (("faults", "list", "--quarantined", "--state", "open"), "no --state"),
-        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002"),
+        (("db", "downgrade", "--to", "nope"), "there are base, 0001, 0002, 0003"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error_with_a_hint(arguments: tuple[str, ...], says: str) -> None:
@@ -561,7 +574,7 @@ def test_a_run_is_shown_by_a_part_of_its_id() -> None:
         assert "completed" in shown
         assert "\x1b" not in shown
     story = data("runs", "show", run[-12:])
-    assert set(story) == RUN_KEYS | {"timeline"}
+    assert set(story) == RUN_KEYS | {"timeline", "inbox", "children"}
     assert all(set(one) == HAPPENING_KEYS for one in story["timeline"])
     assert [one["what"] for one in story["timeline"]] == ["started", "activity", "pushed", "activity", "ended"]
 
@@ -731,13 +744,13 @@ def test_workers_are_listed_and_a_run_or_a_lease_is_taken_away_by_hand() -> None
 
 def test_the_schema_goes_up_and_down_and_says_from_where_to_where(here: Path) -> None:
     assert "has no aft tables" in refused("db", "check")
-    assert "base → 0002" in good("db", "upgrade").stdout
-    assert "is at 0002 already" in good("db", "upgrade").stdout
-    assert good("db", "current").stdout.startswith("0003")
+    assert f"base → {HEAD}" in good("db", "upgrade").stdout
+    assert f"is at {HEAD} already" in good("db", "upgrade").stdout
+    assert good("db", "current").stdout.startswith(HEAD)
     good("db", "check")
     assert "is lost" in refused("db", "downgrade", "--to", "base", status=2)
     good("db", "check")
-    assert "0002 → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
+    assert f"{HEAD} → base" in good("db", "downgrade", "--to", "base", "--yes").stdout
     assert "aft db upgrade" in refused("db", "check")
 
 
@@ -770,7 +783,7 @@ def test_postgresql_is_upgraded_by_hand_and_then_well(unmigrated: str) -> None:
     sick = call("--database", unmigrated, "doctor")
     assert sick.exit_code == 1
     assert re.search(r"✗ schema +no aft tables", sick.stdout)
-    assert "base → 0002" in good("--database", unmigrated, "db", "upgrade").stdout
+    assert f"base → {HEAD}" in good("--database", unmigrated, "db", "upgrade").stdout
     assert re.search(r"✓ database .*PostgreSQL", good("--database", unmigrated, "doctor").stdout)
 
 

@@ -43,7 +43,7 @@ def copy_example(to: Path) -> Path:
 def test_every_scenario_ends_as_declared_in_an_empty_directory(tmp_path: Path) -> None:
     played = replay(EXAMPLE, cwd=tmp_path)
     assert played.returncode == 0, played.stdout + played.stderr
-    assert "12 played, all as declared" in played.stdout
+    assert "18 played, all as declared" in played.stdout
     assert "\x1b" not in played.stdout
     assert (tmp_path / "aft.db").exists()
     for line in (
@@ -53,6 +53,9 @@ def test_every_scenario_ends_as_declared_in_an_empty_directory(tmp_path: Path) -
         "◷ level 2, try 1: waits 500ms in aft-replay.delay.500ms.v1",
         "■ final  all levels exhausted after 4 failures",
         "▼ pop undo_sysadmin_approve",
+        "▲ push undo_remind",
+        "✗ ad_slot_approval  WaitTimeout: signal 'reviewer_verdict' did not",
+        "☞ signal  sysadmin_verdict with key 'form-17' once more: dropped",
         "☠ worker ",
         "which died of SIGKILL",
         '└ completed  "approved"',
@@ -65,10 +68,14 @@ def test_every_scenario_ends_as_declared_on_postgresql_and_rabbitmq(production: 
     played = replay("cms_ad_approval", "--json", cwd=tmp_path, setup=production)
     assert played.returncode == 0, played.stdout + played.stderr
     results = {result["scenario"]: result for result in json.loads(played.stdout)}
-    assert len(results) == 12
+    assert len(results) == 18
     assert all(result["ok"] for result in results.values())
     assert results["worker-killed"]["killed"]["signal"] == signal.SIGKILL
     assert results["worker-killed"]["done"] == ["sysadmin_approve", "approve_slot"]
+    assert results["worker-killed-while-waiting"]["killed"]["signal"] == signal.SIGKILL
+    assert results["verdict-sent-twice"]["sent"] == ["sysadmin_verdict", "sysadmin_verdict", "reviewer_verdict"]
+    assert results["verdict-sent-twice"]["dropped"] == ["sysadmin_verdict"]
+    assert results["nobody-answers"]["undone"] == ["undo_remind", "undo_sysadmin_approve"]
 
 
 def test_the_worker_is_really_killed_and_another_one_goes_on(tmp_path: Path) -> None:
@@ -108,7 +115,28 @@ def test_a_compensator_that_leaves_something_behind_is_noticed(tmp_path: Path) -
     path.write_text(path.read_text().replace(spoilt, "").replace("ForeignKey(audits.c.key)", "String(200)"))
     played = replay(example, "--scenario", "unrecoverable", cwd=tmp_path)
     assert played.returncode == 1
-    assert "tables: declared as before; found submitted, but audits say [] and there are 1 notices" in played.stdout
+    assert "tables: declared as before; found submitted, but audits say [] and there are 1 notices and 0 reminders" in (
+        played.stdout
+    )
+
+
+def test_a_signal_that_nobody_waited_for_is_noticed(tmp_path: Path) -> None:
+    example = copy_example(tmp_path)
+    path = example / "scenarios" / "02-rejected-by-sysadmin.toml"
+    more = '[[signal]]\nname = "reviewer_verdict"\nvalue = "approve"\n\n[expect]'
+    path.write_text(path.read_text().replace("[expect]", more))
+    played = replay(example, "--scenario", "rejected-by-sysadmin", cwd=tmp_path)
+    assert played.returncode == 1
+    assert "sent: declared sysadmin_verdict | reviewer_verdict; found sysadmin_verdict\n" in played.stdout
+
+
+def test_a_signal_that_was_to_be_dropped_and_was_not_is_noticed(tmp_path: Path) -> None:
+    example = copy_example(tmp_path)
+    path = example / "scenarios" / "17-verdict-sent-twice.toml"
+    path.write_text(path.read_text().replace('key = "form-17"\nwhen', 'key = "form-18"\nwhen'))
+    played = replay(example, "--scenario", "verdict-sent-twice", cwd=tmp_path)
+    assert played.returncode == 1
+    assert "dropped: declared sysadmin_verdict; found nothing" in played.stdout
 
 
 @pytest.mark.parametrize(
@@ -126,13 +154,35 @@ def test_a_name_that_is_not_there_is_one_line_and_status_2(
     assert (played.returncode, played.stdout, played.stderr) == (2, "", f"aft: {said}\n")
 
 
-def test_a_data_file_with_a_slip_is_told_before_anything_is_played(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("done =", "dome =", "01-approved.toml: nothing can be expected of 'dome'; did you mean 'done'?"),
+        ('value = "approve"', 'valve = "approve"', "01-approved.toml: a signal has no 'valve'; did you mean 'value'?"),
+        (
+            "[[signal]]",
+            '[[signal]]\nwhen = "soon"',
+            "01-approved.toml: no signal is sent 'soon'; there are 'awaited', 'at once'",
+        ),
+        ("title", 'deadline = "soon"\ntitle', "01-approved.toml: 'soon' is not a duration"),
+        (
+            '"reviewer_verdict"',
+            '"reviewer_veredict"',
+            "no signal 'reviewer_veredict'; did you mean 'reviewer_verdict'?",
+        ),
+        ('value = "approve"', 'value = "perhaps"', "scenario 'approved': signal 'sysadmin_verdict':"),
+    ],
+)
+def test_a_data_file_with_a_slip_is_told_before_anything_is_played(
+    right: str, wrong: str, said: str, tmp_path: Path
+) -> None:
     example = copy_example(tmp_path)
     path = example / "scenarios" / "01-approved.toml"
-    path.write_text(path.read_text().replace("done =", "dome ="))
+    path.write_text(path.read_text().replace(right, wrong))
     played = replay(example, cwd=tmp_path)
-    assert played.returncode == 2
-    assert "01-approved.toml: nothing can be expected of 'dome'; did you mean 'done'?" in played.stderr
+    assert (played.returncode, played.stdout) == (2, "")
+    assert said in played.stderr
+    assert not (tmp_path / "aft.db").exists()
 
 
 def test_scenarios_are_listed_without_playing(tmp_path: Path) -> None:

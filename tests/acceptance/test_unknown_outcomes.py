@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,6 +30,8 @@ scraps: dict[str, str] = {}
 gates: dict[str, threading.Event] = defaultdict(threading.Event)
 #: Flows of these orders cannot be executed for now.
 broken: set[str] = set()
+#: What happens once, when the flow of an order is entered.
+on_entry: dict[str, Callable[[], None]] = {}
 
 
 class Busy(Exception):
@@ -161,6 +163,8 @@ def confirm_wire(order: str) -> str:
 def wiring(order: str) -> tuple[Receipt, str]:
     if order in broken:
         raise NameError("a bug")
+    if (happens := on_entry.pop(order, None)) is not None:
+        happens()
     return wire(order), confirm_wire(order)
 
 
@@ -262,6 +266,23 @@ def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, o
             eventually(lambda: run.status == "parked")
             broken.discard(order)
             run.retry()
+            assert run.result(20)[1] == f"confirmed {order}"
+    assert calls[order] == ["wire", "probe", "confirm"]
+
+
+def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup, order: str) -> None:
+    """What the death had left was settled by the stop before a person; only that owner knew, and hands it on."""
+    plans[order] = ["hang"]
+    with dying_worker(setup, wiring, order) as run:
+        broken.add(order)
+        with setup.app(lease="2s", grace="300ms").dispatcher() as stopping:
+            eventually(lambda: run.status == "parked")
+            broken.discard(order)
+            on_entry[order] = stopping.drain
+            run.retry()
+            eventually(lambda: order not in on_entry)
+        assert calls[order] == ["wire"]
+        with setup.app(lease="2s", grace="300ms").dispatcher():
             assert run.result(20)[1] == f"confirmed {order}"
     assert calls[order] == ["wire", "probe", "confirm"]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import aft
-from aft.runs import owner
+from aft.flows import writing
+from aft.runs import inbox, owner
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, gates, ledger, trouble
@@ -50,6 +51,25 @@ def test_a_signal_that_comes_while_the_run_is_executed_is_not_lost(setup: Setup,
         run.signal("verdict", "yes")
         gates[journey, "draft"].set()
         assert run.result(20) == "yes"
+
+
+def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
+    setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    real = writing.let_go
+    sent: list[bool] = []
+
+    def let_go(tools: Any, owner: Any, blocks: Any) -> None:
+        if not sent:
+            sent.append(app.run(owner.run_id).signal("verdict", "yes"))
+        real(tools, owner, blocks)
+
+    monkeypatch.setattr(writing, "let_go", let_go)
+    with app.dispatcher():
+        run = app.submit(agency.approval, journey)
+        assert run.result(10) == "yes"
+    assert sent == [True]
 
 
 def test_signals_are_taken_in_order_and_a_repeated_key_is_dropped(setup: Setup, journey: str) -> None:
@@ -112,6 +132,15 @@ def test_a_sleep_survives_the_worker_that_began_it(setup: Setup, journey: str) -
     assert ledger[journey] == ["before", "after"]
 
 
+def test_a_wait_that_is_over_is_none_any_more(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "after"] = [aft.Recoverable("later", after="10m")]
+    with app.dispatcher():
+        run = app.submit(agency.naps, journey, "50ms")
+        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+    assert run.row.waits == ()
+
+
 def test_a_fault_may_wait_for_a_signal_instead_of_a_time(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled")]
@@ -122,6 +151,53 @@ def test_a_fault_may_wait_for_a_signal_instead_of_a_time(setup: Setup, journey: 
         run.signal("refilled")
         assert run.result(20) == "paid"
     assert ledger[journey] == ["pay!", "pay"]
+
+
+def unlock(journey: str) -> None:
+    if waiting := trouble.get((journey, "unlock")):
+        raise waiting.pop(0)
+    ledger[journey].append("unlock")
+
+
+@aft.compensate_with(unlock)
+@aft.activity(name="waits_lock", levels=["20ms"])
+def lock(journey: str) -> None:
+    ledger[journey].append("lock")
+
+
+@aft.flow(name="waits_locks")
+def locks(journey: str) -> None:
+    lock(journey)
+    raise ValueError("no further")
+
+
+def test_an_undo_may_wait_for_a_signal_too(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "unlock"] = [aft.Recoverable("no key", on_signal="key")]
+    with app.dispatcher():
+        run = app.submit(locks, journey)
+        eventually(lambda: [wait.name for wait in run.row.waits] == ["key"])
+        assert run.status is Status.COMPENSATING
+        run.signal("key")
+        with pytest.raises(aft.FlowCompensated, match="no further"):
+            run.result(10)
+    assert ledger[journey] == ["lock", "unlock"]
+
+
+def test_a_signal_is_good_for_one_try_of_the_fault_that_waited_for_it(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled") for _ in range(2)]
+    with app.dispatcher():
+        run = app.submit(agency.pays, journey)
+        eventually(lambda: run.row.waits)
+        run.signal("refilled", 1)
+        eventually(lambda: ledger[journey] == ["pay!", "pay!"] and run.row.worker_id is None and run.row.waits)
+        assert run.status is Status.RECOVERING
+        run.signal("refilled", 2)
+        assert run.result(20) == "paid"
+    assert ledger[journey] == ["pay!", "pay!", "pay"]
+    with app.store.read() as connection:
+        assert inbox.unread(connection, run.id) == []
 
 
 def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(setup: Setup, journey: str) -> None:

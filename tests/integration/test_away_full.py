@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,8 +116,10 @@ def test_a_pool_that_is_exhausted_is_waited_for_in_bounds(migrated_url: str, mon
                 return int(connection.execute(text("SELECT 1 FROM pg_sleep(0.05)")).scalar_one())
 
         assert sum(pool.map(work, range(12))) == 12
+    started = time.monotonic()
     with store.write(), store.write(), pytest.raises(StoreError) as told, store.write():
         pass
+    assert time.monotonic() - started < 15
     assert told.value.transient
     store.close()
 

@@ -17,6 +17,7 @@ from aft import names
 from aft.brokers.base import Outgoing, Topology
 from aft.brokers.rabbitmq import RabbitBroker, publisher
 from aft.errors import BrokerError, Unroutable
+from aft.store import outbox
 from tests.contract.proxy import Proxy
 from tests.servers import PrivateRabbit
 from tests.setups import eventually
@@ -97,6 +98,11 @@ def test_a_queue_that_confirms_nothing_holds_up_only_itself(
         rabbit.ctl("eval", f"sys:resume(whereis('%2F_{DELAY}')).")
         others.join(30)
     eventually(lambda: not refused(broker, DELAY))
+
+
+def test_silence_is_given_up_before_the_relay_may_take_what_is_being_published() -> None:
+    """Otherwise an ailing broker would get everything twice, again and again."""
+    assert publisher.SILENCE <= outbox.HOLD
 
 
 def refused(broker: RabbitBroker, queue: str) -> bool:

@@ -33,11 +33,11 @@ def test_one_branch_begins_to_wait_while_another_has_just_ended(sqlite_stage: St
     over, begun = (Wait(StepPath(path), WaitKind.SIGNAL, "number", datetime.now(UTC)) for path in ("1.1", "1.2"))
     lock: Any = TellingLock()
     owner.lock = lock
-    owner.await_(over)
+    owner.begin_wait(over)
     ends = threading.Thread(target=owner.forget_wait, args=(over.path,))
     with lock:
         ends.start()
         assert lock.reached.wait(20)
-        owner.await_(begun)
+        owner.begin_wait(begun)
     ends.join(20)
     assert owner.run.waits == (begun,)

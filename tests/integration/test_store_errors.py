@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -50,6 +51,28 @@ def test_a_violated_constraint_will_not_pass_and_is_not_taken_for_a_missing_tabl
     store.close()
     assert not isinstance(refused.value, NotMigrated)
     assert not refused.value.transient
+
+
+def test_what_a_closed_store_had_lent_out_is_closed_when_it_comes_back(migrated_url: str) -> None:
+    """As by a thread that was given up, and ends after its process has closed everything."""
+    store = Store(migrated_url)
+    with store.read() as connection:
+        lent: Any = connection.connection.dbapi_connection
+        store.close()
+        assert connection.scalar(text("SELECT 1")) == 1
+    assert lent.closed
+
+
+def test_what_is_asked_of_a_closed_store_is_answered_and_leaves_nothing_open(migrated_url: str) -> None:
+    """As by ``run.status`` after ``with aft.Aft() as app``."""
+    store = Store(migrated_url)
+    store.close()
+    for _ in range(2):
+        with store.read() as connection:
+            asked: Any = connection.connection.dbapi_connection
+            assert connection.scalar(text("SELECT 1")) == 1
+        assert asked.closed
+    store.close()
 
 
 def test_a_missing_table_says_what_to_do(tmp_path: Path) -> None:

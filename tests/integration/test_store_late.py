@@ -91,6 +91,21 @@ def test_an_effect_that_was_recorded_after_all_is_dropped(stage: Stage, sweeper:
     assert (fates(stage), frames(stage, owner)) == (["drop"], [])
 
 
+def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stage, sweeper: Sweeper) -> None:
+    owner = stage.owned(stage.lease())
+    add(stage, owner)
+    record(stage, owner, Outcome.OK)
+    with stage.store.write() as connection:
+        stack.push(connection, owner.run_id, 99, StepPath("1"), "", "charge", "refund", at=datetime.now(UTC))
+        stack.settle(connection, owner.run_id, 99, FrameState.UNDONE)
+    stage.change(owner.run_id, worker_id=None)
+    assert sweeper.settle_late() == 0  # it may still be executed anew
+    stage.change(owner.run_id, status="compensated", ended_as="compensated", cause="fault")
+    assert sweeper.settle_late() == 1
+    assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]
+    assert fates(stage) == ["undo"]
+
+
 def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper: Sweeper) -> None:
     owner = stage.owned(stage.lease())
     add(stage, owner)

@@ -10,18 +10,21 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
+import pytest
 from sqlalchemy import select, text
 
 from aft.clock import SystemClock
+from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.recovery.takeover import Takeover
+from aft.recovery.takeover import SETTLED, Takeover
 from aft.store import Store, leases
 from aft.store.signs import make_lookout
 from aft.store.signs.sessions import KIND, SessionLookout, number_of
 from aft.store.tables import workers
 from aft.telemetry import RunRescued, WorkerDied
 from tests.setups import eventually
-from tests.storing import Stage
+from tests.storing import HandClock, Stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,6 +168,29 @@ def test_another_namespace_s_workers_are_not_ours_to_bury(stage: Stage) -> None:
         assert stage.row(run).worker_id == worker
 
 
+@contextmanager
+def cut_off(stage: Stage, lease: leases.Lease) -> Iterator[None]:
+    """Let a worker's session end, and no new one be made for a while: it lives, and its lock is free."""
+    keeper = lease._sign._keeper  # type: ignore[attr-defined]
+    nowhere = Store("postgresql://nobody@127.0.0.1:1/none")
+    there, keeper._engine = keeper._engine, nowhere.engine
+    with psycopg.connect(url_of(stage), autocommit=True) as admin:
+        admin.execute("SELECT pg_terminate_backend(%s)", (keeper._session.info.backend_pid,))
+    eventually(lambda: free(stage) == {lease.worker})
+    yield
+    keeper._engine = there
+    nowhere.close()
+
+
+def lose_a_connection(stage: Stage) -> None:
+    with pytest.raises(StoreError), stage.store.read() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+
+def url_of(stage: Stage) -> str:
+    return stage.store._url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
 class TestSessions:
     """PostgreSQL."""
 
@@ -181,6 +207,28 @@ class TestSessions:
         eventually(lambda: free(stage) == set() and lease._sign.text)
         taker.look()
         assert stage.row(owner.run_id).worker_id == lease.worker
+
+    def test_for_some_seconds_after_a_connection_was_lost_no_lock_is_trusted(self, migrated_url: str) -> None:
+        """As when the server starts all sessions anew because one has crashed: nobody holds a lock, everybody lives."""
+        clock = HandClock()
+        stage = Stage(Store(migrated_url, clock=clock), clock=clock)
+        owner = stage.owned(lease := stage.lease())
+        taker = takeover(stage)
+        with cut_off(stage, lease):
+            lose_a_connection(stage)
+            for passed in (0.0, SETTLED - 0.01):
+                clock.passed = passed
+                for _ in range(3):
+                    taker.look()
+                taker.suspect([owner.run_id])
+                taker.settle()
+                assert stage.row(owner.run_id).worker_id == lease.worker
+            clock.passed = SETTLED
+            taker.look()
+            assert stage.row(owner.run_id).worker_id == lease.worker, "one look is enough for nobody's burial"
+            taker.look()
+            assert stage.row(owner.run_id).worker_id is None, "the lock was free all the time"
+        stage.close()
 
     def test_a_lock_of_another_start_of_the_server_says_nothing(self, postgres_stage: Stage) -> None:
         signs = {WorkerId("w"): f"{KIND}1234567890.123456:{number_of(WorkerId('w'))}"}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import aft
+from aft.cli.replay.cues import When, value_of
 from aft.cli.replay.example import Example
 from aft.cli.replay.scenario import read_scenarios
 from aft.flows.activity import Activity
@@ -14,7 +16,7 @@ from aft.flows.context import AttemptContext, Current, in_attempt
 from aft.runs.states import Status
 from examples.cms_ad_approval import cms, database, flow, replay, trouble
 from examples.cms_ad_approval.cms import Decision, State
-from examples.cms_ad_approval.flow import REVIEWER, Verdict, ad_slot_approval
+from examples.cms_ad_approval.flow import ADMINISTRATOR, REVIEWER, Verdict, ad_slot_approval
 from examples.cms_ad_approval.trouble import CmsBusy, Kind, PolicyViolation
 
 SLOT = "slot-7"
@@ -28,6 +30,9 @@ DEEDS: list[tuple[Deed, Callable[[Decision], None], list[Deed]]] = [
     (flow.reject_slot, flow.undo_reject_slot, [flow.sysadmin_approve]),
 ]
 
+#: What people say, one wait after the other; None: nothing in time.
+Answers = dict[str, list[Verdict | None]]
+
 
 @pytest.fixture(autouse=True)
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -37,6 +42,21 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cms.submit_slot(SLOT, advertiser="Tea & Sons")
     yield
     database.database().close()
+
+
+@pytest.fixture
+def people(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """People who answer at once, or never: outside a run nobody can be waited for."""
+    answers: Answers = {}
+
+    def wait_for(name: str, type: object = None, *, timeout: str, default: object = aft.WaitTimeout) -> object:
+        answer = answers[name].pop(0)
+        if answer is None and default is aft.WaitTimeout:
+            raise aft.WaitTimeout(name)
+        return default if answer is None else answer
+
+    monkeypatch.setattr(aft, "wait_for", wait_for)
+    return answers
 
 
 def in_activity(name: str) -> AttemptContext:
@@ -94,21 +114,58 @@ def test_a_slot_that_was_never_submitted_is_refused() -> None:
         flow.sysadmin_approve("slot-8")
 
 
+def test_a_withdrawn_reminder_leaves_the_tables_row_for_row_as_before() -> None:
+    untouched = cms.contents(SLOT)
+    reminder = flow.remind(SLOT, REVIEWER)
+    assert [row["addressee"] for row in cms.contents(SLOT).reminders] == [REVIEWER]
+    assert cms.remind(SLOT, REVIEWER, reminder.key) == reminder  # a crash may have it run again
+    assert len(cms.contents(SLOT).reminders) == 1
+    other = flow.remind(SLOT, ADMINISTRATOR)
+    for _ in range(2):
+        flow.undo_remind(reminder)
+        assert [row["key"] for row in cms.contents(SLOT).reminders] == [other.key]
+    flow.undo_remind(other)
+    assert cms.contents(SLOT) == untouched
+
+
 @pytest.mark.parametrize(
     ("sysadmin", "reviewer", "end"),
     [
-        (Verdict.APPROVE, Verdict.APPROVE, "approved"),
-        (Verdict.APPROVE, Verdict.REJECT, "rejected"),
-        (Verdict.REJECT, Verdict.APPROVE, "rejected"),
+        (Verdict.APPROVE, [Verdict.APPROVE], "approved"),
+        (Verdict.APPROVE, [Verdict.REJECT], "rejected"),
+        (Verdict.REJECT, [], "rejected"),
     ],
 )
-def test_the_flow_is_a_plain_function_outside_a_run(sysadmin: Verdict, reviewer: Verdict, end: str) -> None:
-    assert ad_slot_approval(SLOT, sysadmin, reviewer) == end
+def test_verdicts_decide_and_the_reviewer_is_asked_only_about_what_was_let_in(
+    people: Answers, sysadmin: Verdict, reviewer: list[Verdict | None], end: str
+) -> None:
+    people |= {"sysadmin_verdict": [sysadmin], "reviewer_verdict": reviewer}
+    assert ad_slot_approval(SLOT) == end
     assert replay.look(SLOT)[0] == end
+    assert cms.contents(SLOT).reminders == []
 
 
-def test_tables_that_disagree_are_not_called_approved() -> None:
-    ad_slot_approval(SLOT, Verdict.APPROVE, Verdict.APPROVE)
+def test_who_keeps_silent_is_reminded_once_and_waited_for_again(people: Answers) -> None:
+    people |= {"sysadmin_verdict": [Verdict.APPROVE], "reviewer_verdict": [None, Verdict.REJECT]}
+    assert ad_slot_approval(SLOT) == "rejected"
+    assert [row["addressee"] for row in cms.contents(SLOT).reminders] == [REVIEWER]
+
+
+def test_who_keeps_silent_after_the_reminder_has_the_flow_fail(people: Answers) -> None:
+    people["sysadmin_verdict"] = [None, None]
+    with pytest.raises(aft.WaitTimeout):
+        ad_slot_approval(SLOT)
+    assert cms.contents(SLOT).slot["state"] == State.SUBMITTED
+
+
+def test_a_slot_that_is_as_submitted_has_no_reminder_left() -> None:
+    flow.remind(SLOT, REVIEWER)
+    assert replay.look(SLOT)[0] == "submitted, but audits say [] and there are 0 notices and 1 reminders"
+
+
+def test_tables_that_disagree_are_not_called_approved(people: Answers) -> None:
+    people |= {"sysadmin_verdict": [Verdict.APPROVE], "reviewer_verdict": [Verdict.APPROVE]}
+    ad_slot_approval(SLOT)
     with database.database().write() as connection:
         connection.execute(cms.notices.delete())
     assert replay.look(SLOT)[0].startswith("approved, but audits say")
@@ -155,9 +212,22 @@ def test_scenarios_cover_every_path_of_the_exception_flow() -> None:
     assert any(scenario.kill for scenario in scenarios.values())
 
 
+def test_scenarios_cover_every_way_in_which_a_verdict_comes_or_does_not() -> None:
+    scenarios = read_scenarios(Path(str(replay.__file__)).parent)
+    cues = [cue for scenario in scenarios for cue in scenario.cues]
+    assert any(cue.when is When.AT_ONCE and cue.name == "reviewer_verdict" for cue in cues)
+    assert any(cue.after == "remind" for cue in cues)
+    assert any(cue.kill for cue in cues)
+    assert any(scenario.expected.dropped for scenario in scenarios)
+    told = {fault for scenario in scenarios for fault in scenario.expected.faults}
+    assert {f"ad_slot_approval: {error}, final" for error in ("WaitTimeout", "DeadlineExceeded")} <= told
+
+
 def test_scenarios_name_only_what_the_flow_has() -> None:
-    known = {deed.name for deed, _, _ in DEEDS} | {undo.__name__ for _, undo, _ in DEEDS}
+    known = {deed.name for deed, _, _ in DEEDS} | {undo.__name__ for _, undo, _ in DEEDS} | {"remind", "undo_remind"}
     for scenario in read_scenarios(Path(str(replay.__file__)).parent):
         named = {row["at"] for row in scenario.scene.get("trouble", [])}
+        named |= {cue.after for cue in scenario.cues if cue.after is not None}
+        assert all(isinstance(value_of(cue, ad_slot_approval), Verdict) for cue in scenario.cues)
         assert named | set(scenario.expected.done) | set(scenario.expected.undone) <= known, scenario.name
         assert scenario.kill == any(row["kind"] == "hang" for row in scenario.scene.get("trouble", []))

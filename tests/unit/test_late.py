@@ -22,6 +22,7 @@ def found(
     *,
     compensator: str | None = "refund",
     owned: bool = False,
+    undone: bool = False,
 ) -> Found:
     effect = LateEffect(
         run_id=RunId("r1"),
@@ -36,7 +37,7 @@ def found(
         args="{}",
         value="1",
     )
-    return Found("e1", effect, status, owned, *recorded)
+    return Found("e1", effect, status, owned, *recorded, undone)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -75,3 +76,10 @@ def test_after_the_end_a_person_is_asked_where_nothing_undoes_it(
     status: Status, recorded: tuple[Outcome | None, int | None]
 ) -> None:
     assert decide(found(status, recorded, compensator=None)) is Fate.PARK
+
+
+@pytest.mark.parametrize("status", Status)
+def test_what_was_recorded_and_undone_before_is_not_the_same_effect(status: Status) -> None:
+    """It may have arrived after its compensator had looked: nothing has undone it."""
+    expected = Fate.UNDO if status.ended else Fate.WAIT
+    assert decide(found(status, (Outcome.OK, 0), undone=True)) is expected

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from aft.errors import StoreError
+from aft.store import turns
 from aft.store.turns import Turn
 
 #: A process that has the turn until its input ends.
@@ -24,10 +26,25 @@ print("has it", flush=True)
 sys.stdin.read()
 turn.give()
 """
+#: A process that writes without a break until its input ends.
+GREEDY = """
+import sys, threading, time
+from aft.store.turns import Turn
+turn = Turn(sys.argv[1])
+over = threading.Thread(target=sys.stdin.read)
+over.start()
+turn.take(10, "db")
+print("has it", flush=True)
+while over.is_alive():
+    time.sleep(0.02)
+    turn.give()
+    turn.take(10, "db")
+turn.give()
+"""
 
 
-def hold(file: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", HOLDER, file]
+def hold(file: str, script: str = HOLDER) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", script, file]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"has it\n"
@@ -65,6 +82,31 @@ def test_who_waited_long_enough_goes_on_without_a_turn_and_ends_nobody_s(tmp_pat
         turn.take(0.05, "db")
         turn.give()
         assert not is_free(file)
+
+
+def test_a_process_that_is_paused_at_the_gate_keeps_nobody_out_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "GATE_PATIENCE", 0.05)
+    file = str(tmp_path / "aft.db")
+    turn = Turn(file)
+    with hold(file):
+        started = time.monotonic()
+        turn.take(30, "db")
+        assert time.monotonic() - started < 10
+        turn.give()
+
+
+def test_a_process_that_writes_without_a_break_lets_the_others_in_between(tmp_path: Path) -> None:
+    file = str(tmp_path / "aft.db")
+    turn = Turn(file)
+    with hold(file, GREEDY) as greedy:
+        for _ in range(3):
+            turn.take(30, "db")
+            assert turn._through, "it came in without a turn, past somebody who writes"
+            turn.give()
+        assert greedy.stdin is not None
+        greedy.stdin.close()
 
 
 def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:

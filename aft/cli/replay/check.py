@@ -19,10 +19,12 @@ def judge(played: Played) -> list[str]:
     pairs = {
         "run": (expected.run.value, played.row.status.value),
         "tables": (expected.tables, played.tables),
-        "done": (_join(expected.done), _join(names(played, What.ACTIVITY))),
+        "done": (_join(expected.done), _join(played.done)),
         "undone": (_join(expected.undone), _join(names(played, What.POPPED))),
         "faults": (_join(expected.faults), _join(_told(played))),
-        "worker": (_died(signal.SIGKILL if played.scenario.kill else None), _died(_signal(played))),
+        "sent": (_join(cue.name for cue in played.scenario.cues), _join(played.sent)),
+        "dropped": (_join(expected.dropped), _join(played.dropped)),
+        "worker": (_died(signal.SIGKILL if played.scenario.kills else None), _died(_signal(played))),
     }
     differ = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
     return [f"{what}: declared {declared}; found {found}" for what, (declared, found) in differ.items()]

@@ -18,7 +18,7 @@ from aft.cli.replay.example import Example
 from aft.cli.replay.load import find, load
 from aft.cli.replay.play import Player, Tell
 from aft.cli.replay.report import Result, result_as_json, scenario_as_json, show_list, show_result, show_summary
-from aft.cli.replay.scenario import Scenario, choose, read_scenarios
+from aft.cli.replay.scenario import Scenario, check_cues, choose, read_scenarios
 from aft.cli.replay.stage import Stage
 
 
@@ -43,6 +43,7 @@ def replay(context: click.Context, named: str, wanted: tuple[str, ...], only_lis
         _settle(context.obj)
     console = Console(quiet=True) if as_json else make_console()
     example = load(directory)
+    check_cues(example.flow, chosen)
     with Stage(directory) as stage:
         results = play_all(stage, example, chosen, console)
         if as_json:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import click
@@ -14,6 +15,12 @@ class ExampleError(click.ClickException):
     """Raised when what was named cannot be played; says why and what can."""
 
     exit_code = 2
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """Say what may have been meant by a name that nothing has."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
 
 
 class Example(Protocol):

@@ -1,4 +1,4 @@
-"""Playing one scenario: put it up, submit the run, wait for its end, killing who hangs if the scenario says so.
+"""Playing one scenario: put it up, submit the run, send it its signals, kill who hangs, wait for its end.
 
 The express stream tells what goes on meanwhile; the rows decide. Where nothing is heard, the rows are looked at.
 """
@@ -17,11 +17,13 @@ from aft.app import Run, timeline
 from aft.app.timeline import Happening, What
 from aft.brokers.base import Subscription
 from aft.cli.replay.example import Example, ExampleError
+from aft.cli.replay.prompter import Prompter
 from aft.cli.replay.scenario import AS_BEFORE, Scenario
 from aft.cli.replay.stage import Killed, Stage
 from aft.errors import BrokerError
 from aft.fault import Fault
-from aft.runs import faults
+from aft.runs import faults, journal
+from aft.runs.journal import EntryKind, Outcome
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
@@ -35,13 +37,16 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a scenario: the run, its story, its faults, the example's tables, who was killed."""
+    """What became of a scenario: the run, its story, the example's tables, its signals, who was killed."""
 
     scenario: Scenario
     row: RunRow
     story: list[Happening]
+    done: list[str]  #: activities that completed, in order
     faults: list[Fault]
     tables: str
+    sent: list[str]
+    dropped: list[str]
     killed: Killed | None
     seconds: float
 
@@ -61,14 +66,24 @@ class Player:
         arguments = self._set_up(subject, scenario)
         _, before = self._example.look(subject)
         with _Listener(self._stage) as listener:
-            run = self._stage.app.submit(self._example.flow.options(key=subject), **arguments)
-            killed = self._wait(run, subject, scenario, listener, tell)
+            flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
+            run = self._stage.app.submit(flow, **arguments)
+            prompter = Prompter(self._stage, self._example, run, scenario.cues)
+            killed = self._wait(run, subject, scenario, prompter, listener, tell) or prompter.killed
         state, after = self._example.look(subject)
-        row, story, raised = self._read(run)
-        if killed is not None:
-            story = sorted([*story, _tell_kill(killed)], key=lambda happening: happening.at)
-        tables = AS_BEFORE if after == before else state
-        return Played(scenario, row, story, raised, tables, killed, time.monotonic() - began)
+        row, story, done, raised = self._read(run)
+        return Played(
+            scenario=scenario,
+            row=row,
+            story=_weave(story, prompter.story, killed),
+            done=done,
+            faults=raised,
+            tables=AS_BEFORE if after == before else state,
+            sent=prompter.sent,
+            dropped=prompter.dropped,
+            killed=killed,
+            seconds=time.monotonic() - began,
+        )
 
     def _set_up(self, subject: str, scenario: Scenario) -> dict[str, Any]:
         try:
@@ -76,23 +91,27 @@ class Player:
         except (KeyError, ValueError) as error:
             raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
 
-    def _wait(self, run: Run, subject: str, scenario: Scenario, listener: _Listener, tell: Tell) -> Killed | None:
+    def _wait(
+        self, run: Run, subject: str, scenario: Scenario, prompter: Prompter, listener: _Listener, tell: Tell
+    ) -> Killed | None:
         killed: Killed | None = None
         deadline = time.monotonic() + STUCK
         while not _is_over(run.status) and time.monotonic() < deadline:
             self._stage.check()
-            if (news := listener.hear(run.id)) is not None:
+            if (news := prompter.prompt() or listener.hear(run.id)) is not None:
                 tell(news)
             if scenario.kill and killed is None and (pid := self._example.hanging(subject)) is not None:
                 killed = self._stage.kill_worker(pid)
                 tell(f"killed process {pid}; another worker will notice")
         return killed
 
-    def _read(self, run: Run) -> tuple[RunRow, list[Happening], list[Fault]]:
+    def _read(self, run: Run) -> tuple[RunRow, list[Happening], list[str], list[Fault]]:
         app = self._stage.app
         with app.store.read() as connection:
             row, story = timeline.read(connection, app.namespace, run.id)
-            return row, story, faults.of_run(connection, run.id)
+            completed = [entry for entry in journal.load(connection, run.id) if entry.outcome is Outcome.OK]
+            done = [entry.name for entry in completed if entry.kind is EntryKind.ACTIVITY]
+            return row, story, done, faults.of_run(connection, run.id)
 
 
 class _Listener:
@@ -138,11 +157,19 @@ def word_event(body: bytes, run: str) -> str | None:
             return f"{name} failed: {kind.rpartition('.')[2]}"
         case {"event": "FaultRouted", "activity": name, "wait": float(wait)} if wait:
             return f"{name} waits {wait:g}s"
+        case {"event": "RunWaits", "what": what}:
+            return f"waits for {what}"
         case {"event": "RunRescued"}:
             return "taken from the lost worker"
         case {"event": "FrameCompensated", "compensator": name}:
             return f"{name} done"
     return None
+
+
+def _weave(story: list[Happening], prompted: list[Happening], killed: Killed | None) -> list[Happening]:
+    """Put what the replay itself did into the run's story."""
+    deeds = [*prompted, *([] if killed is None else [_tell_kill(killed)])]
+    return sorted([*story, *deeds], key=lambda happening: happening.at)
 
 
 def _tell_kill(killed: Killed) -> Happening:

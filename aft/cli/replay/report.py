@@ -14,7 +14,8 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.timeline import What
-from aft.cli.drawing import draw_timeline, status_style
+from aft.cli.drawing import draw_timeline
+from aft.cli.marks import status_style
 from aft.cli.output import Column, print_table
 from aft.cli.replay.check import judge, names, tell_fault
 from aft.cli.replay.play import Played
@@ -86,9 +87,11 @@ def result_as_json(result: Result) -> dict[str, Any]:
         "run_id": played.row.id,
         "run": played.row.status.value,
         "tables": played.tables,
-        "done": names(played, What.ACTIVITY),
+        "done": played.done,
         "undone": names(played, What.POPPED),
         "faults": [tell_fault(fault) for fault in played.faults],
+        "sent": played.sent,
+        "dropped": played.dropped,
         "killed": None if played.killed is None else {"pid": played.killed.pid, "signal": played.killed.signal},
         "seconds": round(played.seconds, 3),
     }

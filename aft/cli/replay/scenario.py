@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from aft.cli.replay.example import ExampleError
+from aft import durations
+from aft.cli.replay.cues import Cue, read_cue, value_of
+from aft.cli.replay.example import ExampleError, hint
+from aft.errors import CodecError, DefinitionError
+from aft.flows.flow import Flow
 from aft.runs.states import Status
 
 #: What ``tables`` says when not one row may differ from what was there before the run.
 AS_BEFORE = "as before"
 
-_EXPECTED = ("run", "tables", "done", "undone", "faults")
+_EXPECTED = ("run", "tables", "done", "undone", "faults", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +32,29 @@ class Expected:
     done: tuple[str, ...]  #: activities that completed
     undone: tuple[str, ...]  #: compensators that ran
     faults: tuple[str, ...]  #: as ``check.tell_fault`` words them
+    dropped: tuple[str, ...]  #: signals whose key had been used
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One data file. ``scene`` is all of it: what the example itself reads. ``kill``: who hangs gets SIGKILL."""
+    """One data file. ``scene`` is all of it: what the example itself reads. ``kill``: who hangs gets SIGKILL.
+
+    ``cues`` are the signals that the run is sent, in order; ``deadline`` is how long it may take.
+    """
 
     name: str
     title: str
     shows: str
     kill: bool
+    deadline: timedelta | None
+    cues: tuple[Cue, ...]
     scene: Mapping[str, Any]
     expected: Expected
+
+    @property
+    def kills(self) -> bool:
+        """Whether a worker is killed in it."""
+        return self.kill or any(cue.kill for cue in self.cues)
 
 
 def read_scenarios(directory: Path) -> list[Scenario]:
@@ -55,8 +70,18 @@ def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario
     known = [scenario.name for scenario in scenarios]
     for name in names:
         if name not in known:
-            raise ExampleError(f"no scenario {name!r}; {_hint(name, known)}")
+            raise ExampleError(f"no scenario {name!r}; {hint(name, known)}")
     return [scenario for scenario in scenarios if not names or scenario.name in names]
+
+
+def check_cues(flow: Flow[..., Any], scenarios: Sequence[Scenario]) -> None:
+    """Raise ExampleError if the flow would not take a signal that a scenario sends."""
+    for scenario in scenarios:
+        for cue in scenario.cues:
+            try:
+                value_of(cue, flow)
+            except (CodecError, DefinitionError) as error:
+                raise ExampleError(f"scenario {scenario.name!r}: signal {cue.name!r}: {error}") from error
 
 
 def _read(path: Path) -> Scenario:
@@ -68,6 +93,8 @@ def _read(path: Path) -> Scenario:
             title=scene["title"],
             shows=scene["shows"],
             kill=scene.get("kill", False),
+            deadline=durations.parse(scene["deadline"]) if "deadline" in scene else None,
+            cues=tuple(read_cue(table) for table in scene.get("signal", [])),
             scene=scene,
             expected=_expected(scene["expect"]),
         )
@@ -80,16 +107,12 @@ def _read(path: Path) -> Scenario:
 def _expected(table: Mapping[str, Any]) -> Expected:
     for key in table:
         if key not in _EXPECTED:
-            raise ValueError(f"nothing can be expected of {key!r}; {_hint(key, _EXPECTED)}")
+            raise ValueError(f"nothing can be expected of {key!r}; {hint(key, _EXPECTED)}")
     return Expected(
         run=Status(table["run"]),
         tables=table["tables"],
         done=tuple(table.get("done", ())),
         undone=tuple(table.get("undone", ())),
         faults=tuple(table.get("faults", ())),
+        dropped=tuple(table.get("dropped", ())),
     )
-
-
-def _hint(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"

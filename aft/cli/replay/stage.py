@@ -134,9 +134,9 @@ class Stage:
         if self._worker is not None:
             self._worker.check()
 
-    def kill_worker(self, pid: int) -> Killed:
-        """Kill the worker, which must be the process of that id, and start another one."""
-        if self._worker is None or self._worker.pid != pid:
+    def kill_worker(self, pid: int | None = None) -> Killed:
+        """Kill the worker, which must be the process of that id if one is given, and start another one."""
+        if self._worker is None or self._worker.pid != (pid or self._worker.pid):
             raise Failure(f"process {pid} hangs, which is not the worker of this replay; it is left alone")
         killed = self._worker.kill()
         self._worker = WorkerProcess(self._directory, self._environ)

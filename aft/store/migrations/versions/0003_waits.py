@@ -1,4 +1,4 @@
-"""What a run awaits, children, deadlines, and signals with keys."""
+"""What a run awaits, branches, children, deadlines, and signals with keys."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def _added() -> list[tuple[str, sa.Column[Any]]]:
     return [
         ("aft_runs", sa.Column("waits", sa.Text())),
         ("aft_runs", sa.Column("deadline_at", Moment())),
+        ("aft_journal", sa.Column("beside", sa.Integer())),
         ("aft_frames", sa.Column("child_id", sa.String(length=64))),
         ("aft_faults", sa.Column("signal", sa.String(length=200))),
         ("aft_inbox", sa.Column("key", sa.String(length=400))),

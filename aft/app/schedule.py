@@ -1,0 +1,129 @@
+"""Schedule: a handle on a flow that is run at certain times. It holds a name and asks the database each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aft.app.parts import Parts
+from aft.app.run import Run, me
+from aft.errors import DefinitionError
+from aft.flows import context
+from aft.flows import options as checks
+from aft.flows.calls import Call
+from aft.flows.declaring import check_name
+from aft.flows.flow import Flow, Options
+from aft.flows.options import Duration
+from aft.ids import RunId
+from aft.runs import calendar, firing, schedules
+from aft.runs.calendar import CatchUp, Timing
+from aft.runs.schedules import NewSchedule, RunOptions, ScheduleRow
+from aft.telemetry import RunStarted
+
+
+class Schedule:
+    """A flow that is run at certain times. Thread-safe."""
+
+    def __init__(self, app: Parts, name: str) -> None:
+        self._app = app
+        self.name = name
+
+    @property
+    def row(self) -> ScheduleRow:
+        """Everything its row says now; raises UnknownSchedule if it was removed."""
+        with self._app.store.read() as connection:
+            return schedules.get(connection, self._app.namespace, self.name)
+
+    @property
+    def last_run(self) -> Run | None:
+        """The latest run that it made, if there is one."""
+        run_id = self.row.last_run_id
+        return None if run_id is None else Run(self._app, RunId(run_id))
+
+    def pause(self, *, by: str | None = None) -> None:
+        """Fire it no more until ``resume``; raises OrderRefused if it is paused."""
+        with self._app.store.write() as connection:
+            schedules.pause(connection, self._app.namespace, self.name, by or me())
+
+    def resume(self, *, by: str | None = None) -> None:
+        """Fire it again, from its next moment on; raises OrderRefused if it is not paused."""
+        with self._app.store.write() as connection:
+            schedules.resume(connection, self._app.namespace, self.name, by or me())
+
+    def remove(self) -> None:
+        """Forget it; its runs stay, and go on."""
+        with self._app.store.write() as connection:
+            schedules.remove(connection, self._app.namespace, self.name)
+
+    def run_now(self, *, by: str | None = None) -> Run:
+        """Make a run now, besides its moments; raises OrderRefused if that would overlap, and must not."""
+        app = self._app
+        with app.store.write() as connection:
+            row = schedules.lock(connection, app.namespace, self.name)
+            made = firing.run_now(connection, row, by or me(), app.clock.now(), app.settings.grace)
+        app.telemetry.emit(RunStarted(run=made.id, flow=made.flow))
+        return Run(app, made.id)
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name!r}>"
+
+
+def new_schedule(
+    namespace: str,
+    name: str,
+    call: Call[Any],
+    *,
+    cron: str | None,
+    every: Duration | None,
+    zone: str,
+    catch_up: str,
+    overlap: bool,
+    pinned: bool,
+) -> NewSchedule:
+    """Check what is declared, each thing where it was written; raises DefinitionError or CodecError."""
+    flow = _called_flow(check_name("a schedule", name), call)
+    of = f"schedule {name!r}"
+    timing = Timing(cron, checks.check_duration(of, "every", every), zone)
+    try:
+        calendar.check_timing(timing)
+    except DefinitionError as error:
+        raise DefinitionError(f"{of}: {error}") from None
+    return NewSchedule(
+        namespace=namespace,
+        name=name,
+        flow=flow.name,
+        version=flow.version if pinned else None,
+        declared_version=flow.version,
+        args=flow.arguments.encode(flow.arguments.bind(call.args, call.kwargs)),
+        timing=timing,
+        catch_up=_check_catch_up(of, catch_up),
+        overlap=bool(overlap),
+        options=_run_options(of, flow.run_options),
+    )
+
+
+def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
+    if context.flow_context() is not None:
+        raise DefinitionError(
+            f"schedule {name!r} was declared in a flow's own code, which a replay would do again; do it in an activity"
+        )
+    if isinstance(call, Flow):
+        raise DefinitionError(
+            f"schedule {name!r} is of a call, with the arguments of its runs; write {call.fn.__name__}.call(…)"
+        )
+    if not isinstance(call, Call) or not isinstance(call.target, Flow):
+        raise DefinitionError(f"schedule {name!r} is of {call!r}, which is not a flow's call; write flow.call(…)")
+    return call.target
+
+
+def _run_options(of: str, said: Options) -> RunOptions:
+    if said.key is not None or said.after is not None or said.at is not None:
+        raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out key=, after= and at=")
+    return RunOptions(said.priority, said.owner, said.expected, said.resources)
+
+
+def _check_catch_up(of: str, given: str) -> CatchUp:
+    try:
+        return CatchUp(given)
+    except ValueError:
+        known = ", ".join(repr(policy.value) for policy in CatchUp)
+        raise DefinitionError(f"{of}: catch_up={given!r} is none of {known}") from None

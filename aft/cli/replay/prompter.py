@@ -1,0 +1,70 @@
+"""The prompter: sends a scenario's signals to its run, one after the other, each when its moment has come.
+
+Whether it has is read from the run's row; nothing here depends on how fast anybody is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from aft.app import Run
+from aft.app.timeline import Happening, What
+from aft.cli.replay.cues import Cue, When, value_of
+from aft.cli.replay.example import Example
+from aft.cli.replay.stage import Killed, Stage
+from aft.errors import OrderRefused
+from aft.runs import journal
+from aft.runs.states import Status
+from aft.runs.waits import awaits_signal
+
+
+class Prompter:
+    """Prompts one run, and remembers what it sent, what of that was dropped, and whom it killed for it."""
+
+    def __init__(self, stage: Stage, example: Example, run: Run, cues: Iterable[Cue]) -> None:
+        self._stage = stage
+        self._flow = example.flow
+        self._run = run
+        self._ahead = deque(cues)
+        self.sent: list[str] = []
+        self.dropped: list[str] = []
+        self.killed: Killed | None = None
+        self.story: list[Happening] = []
+
+    def prompt(self) -> str | None:
+        """Send everything whose moment has come, and word what was sent last; None: nothing was."""
+        news = None
+        while self._ahead and self._is_time(self._ahead[0]):
+            news = self._send(self._ahead.popleft())
+        return news
+
+    def _is_time(self, cue: Cue) -> bool:
+        if cue.when is When.AT_ONCE:
+            return True
+        row = self._run.row
+        awaited = row.status is Status.WAITING and awaits_signal(row.waits, cue.name)
+        return awaited and (cue.after is None or cue.after in self._recorded())
+
+    def _recorded(self) -> set[str]:
+        with self._stage.app.store.read() as connection:
+            return {entry.name for entry in journal.load(connection, self._run.id)}
+
+    def _send(self, cue: Cue) -> str:
+        if cue.kill:
+            self.killed = self._stage.kill_worker()
+        # One that comes after the run's end was not sent; that is told when the scenario is judged.
+        with suppress(OrderRefused):
+            taken_in = self._run.signal(cue.name, value_of(cue, self._flow), key=cue.key)
+            self.sent.append(cue.name)
+            if not taken_in:
+                self._tell_drop(cue)
+        return f"sent {cue.name}"
+
+    def _tell_drop(self, cue: Cue) -> None:
+        """Remember what leaves no row behind."""
+        self.dropped.append(cue.name)
+        told = f"{cue.name} with key {cue.key!r} once more: dropped"
+        self.story.append(Happening(datetime.now(UTC), What.DEED, None, "signal", told))

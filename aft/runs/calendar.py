@@ -1,0 +1,190 @@
+"""Which moments does a schedule have, and which of them are to be fired now? Pure: nothing here asks for the time.
+
+Moments are whole times in UTC. An interval's are counted from when it was declared, whatever clocks on walls do. A cron
+line's are those of clocks in its zone, read by cronsim, which does as Debian's cron does when they are changed:
+
+==============  ======================================  ================================================
+clocks go       ``30 2 * * *``: at a time of day        ``*/15 * * * *``: a ``*`` for the minute or hour
+==============  ======================================  ================================================
+forward         once, at the end of the gap: 03:00      no moment in the gap: 01:45, then 03:00
+back            once, the first time: not in the fold   both times: 02:45 summer time, then 02:00 winter time
+==============  ======================================  ================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from itertools import islice
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from aft import durations
+from aft.errors import DefinitionError
+
+#: A moment that nobody has fired in this time was missed.
+LATE = timedelta(minutes=1)
+#: Missed moments that are made up for at the most: the latest ones.
+MOST_MISSED = 100
+#: The shortest interval; whoever needs less wants a loop, not a schedule.
+SHORTEST = timedelta(seconds=1)
+#: Characters of a cron line.
+MOST_CRON = 200
+
+#: The shortest time there is: "from then on" is "later than the tick before".
+_TICK = timedelta(microseconds=1)
+#: Moments that are looked at beyond those that are wanted.
+_MARGIN = 3
+
+
+class CatchUp(StrEnum):
+    """What becomes of moments that were missed because no dispatcher ran."""
+
+    SKIP = "skip"  #: none is fired
+    ONE = "one"  #: the latest is fired
+    ALL = "all"  #: each is fired, oldest first; of very many the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When: a cron line or an interval, and the zone whose clocks count."""
+
+    cron: str | None = None
+    every: timedelta | None = None
+    zone: str = "UTC"
+
+    def __str__(self) -> str:
+        if self.every is not None:
+            return f"every {durations.spell(self.every)}"
+        return f"{self.cron} {self.zone}"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is to be done about the moments that have come by now."""
+
+    #: To be fired, oldest first.
+    fire: tuple[datetime, ...] = ()
+    #: The first one that is let go because it was missed.
+    missed: datetime | None = None
+    #: The next one to come; None: there is none any more.
+    then: datetime | None = None
+
+
+class Calendar:
+    """The moments of one schedule. Two of them with the same timing and beginning have the same ones."""
+
+    def __init__(self, timing: Timing, since: datetime) -> None:
+        """Raises DefinitionError if the timing cannot be read; ``since`` is what an interval is counted from."""
+        self._timing = check_timing(timing)
+        self._since = since
+        self._zone = _find_zone(timing.zone)
+
+    def after(self, at: datetime) -> datetime | None:
+        """The first moment later than that; None if there is none in the next fifty years."""
+        return next(self._from(at), None)
+
+    def local(self, at: datetime) -> datetime:
+        """A moment as clocks in the schedule's zone show it."""
+        return at.astimezone(self._zone)
+
+    def latest(self, first: datetime, at: datetime, most: int) -> tuple[datetime, ...]:
+        """The latest moments from ``first`` to ``at``, both included, oldest first; bounded work, however many."""
+        begin = max(first - _TICK, self._before(at, most) or first - _TICK)
+        found: deque[datetime] = deque(maxlen=most)
+        for moment in self._from(begin):
+            if moment > at:
+                break
+            found.append(moment)
+        return tuple(found)
+
+    def _from(self, at: datetime) -> Iterator[datetime]:
+        every = self._timing.every
+        if every is None:
+            return self._cron_from(at)
+        return self._every_from(at, every)
+
+    def _every_from(self, at: datetime, every: timedelta) -> Iterator[datetime]:
+        count = max(1, (at - self._since) // every + 1)
+        while True:
+            yield self._since + count * every
+            count += 1
+
+    def _cron_from(self, at: datetime) -> Iterator[datetime]:
+        last = at
+        for local in CronSim(self._timing.cron or "", at.astimezone(self._zone)):
+            moment = local.astimezone(UTC)
+            # Begun in the second of two equal hours, the first answer is of the first one: in the past.
+            if moment > last:
+                last = moment
+                yield moment
+
+    def _before(self, at: datetime, most: int) -> datetime | None:
+        """A time before the latest ``most`` moments, and not long before; None if there are not so many."""
+        if self._timing.every is not None:
+            return at - (most + 1) * self._timing.every
+        # Backward, cronsim may tell another side of a gap or a fold: it says how far to go back, and nothing more.
+        backward = CronSim(self._timing.cron or "", at.astimezone(self._zone), reverse=True)
+        earlier = list(islice(backward, most + _MARGIN))
+        return None if len(earlier) < most + _MARGIN else earlier[-1].astimezone(UTC)
+
+
+def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> Turn:
+    """Decide about the moments from ``first`` to ``at``; one that is less than ``LATE`` late is not missed."""
+    due = calendar.latest(first, at, MOST_MISSED if catch_up is CatchUp.ALL else 1)
+    if not due:
+        return Turn(then=calendar.after(at))
+    fire = () if catch_up is CatchUp.SKIP and at - due[-1] > LATE else due
+    earliest = calendar.after(first - _TICK)
+    return Turn(fire, None if fire and fire[0] == earliest else earliest, calendar.after(at))
+
+
+def check_timing(timing: Timing) -> Timing:
+    """Return a timing that has moments; raises DefinitionError that says what is wrong with it."""
+    if (timing.cron is None) == (timing.every is None):
+        raise DefinitionError("a schedule has either cron='0 3 * * *' or every='15m'; give one of the two")
+    if not isinstance(timing.zone, str):
+        raise DefinitionError(f"zone={timing.zone!r} must be a name, like 'Europe/Vienna' or 'UTC'")
+    _find_zone(timing.zone)
+    if timing.every is not None:
+        if not SHORTEST <= timing.every <= durations.LONGEST:
+            raise DefinitionError(
+                f"every={durations.spell(timing.every)!r} is not between one second and ten years; write '15m' or '6h'"
+            )
+    else:
+        _check_cron(timing.cron or "")
+    return timing
+
+
+def _check_cron(cron: str) -> None:
+    if not isinstance(cron, str) or len(cron) > MOST_CRON:
+        raise DefinitionError(f"cron={cron!r:.60} is not a text of {MOST_CRON} characters at the most")
+    if len(cron.split()) != 5:
+        raise DefinitionError(
+            f"cron={cron!r} must have five fields: minute, hour, day of the month, month, day of the week; "
+            "'0 3 * * *' is every day at three"
+        )
+    try:
+        found = next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None)
+    except CronSimError as error:
+        raise DefinitionError(f"cron={cron!r} cannot be read: {str(error).lower()}") from None
+    if found is None:
+        raise DefinitionError(f"cron={cron!r} names a day that never comes")
+
+
+@functools.cache
+def _find_zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC  # known without a time zone database, too
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        near = difflib.get_close_matches(str(name), sorted(available_timezones()), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "write one like 'Europe/Vienna', or 'UTC'"
+        raise DefinitionError(f"zone={name!r} is not a time zone that this machine knows; {hint}") from None

@@ -1,0 +1,176 @@
+"""Firing schedules: the moment that has come, its run, and the next moment, in one transaction.
+
+Who may run at the same time: any number of dispatchers, people who change the schedule, and processes that declare it.
+Whoever fires locks the row and skips one that somebody else holds; after the commit the next one finds the moment gone
+by. A run's key names its schedule and moment, so that even a row that was set back fires no moment twice. A crash
+before the commit leaves the moment due: the next round fires it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from aft.errors import DefinitionError, KeyConflict, OrderRefused
+from aft.ids import RunId, new_id
+from aft.runs import audit, calendar, schedules, submit
+from aft.runs.calendar import LATE, CatchUp
+from aft.runs.rows import RunRow, has_ended
+from aft.runs.schedules import COLUMNS, RunOptions, ScheduleRow
+from aft.runs.submit import NewRun
+from aft.store.moments import now
+from aft.store.tables import runs, workers
+from aft.store.tables import schedules as table
+from aft.telemetry import Event, RunStarted, ScheduleFired, ScheduleSkipped
+
+
+def find_due(connection: Connection, namespace: str, at: datetime, limit: int) -> list[str]:
+    """Names of schedules that have something to be fired, the longest due first; locks nothing."""
+    statement = select(table.c.name).where(_is_due(namespace, at)).order_by(table.c.next_at).limit(limit)
+    return list(connection.execute(statement).scalars())
+
+
+def find_next(connection: Connection, namespace: str, at: datetime) -> datetime | None:
+    """When the next schedule will be due that is not due yet."""
+    statement = select(func.min(table.c.next_at)).where(_is_live(namespace), table.c.next_at > at)
+    return connection.execute(statement).scalar()
+
+
+def fire(connection: Connection, namespace: str, name: str, at: datetime, grace: timedelta) -> list[Event]:
+    """Fire what is due of one schedule, and say what was done; nothing if somebody else is at it, or has been.
+
+    Raises DefinitionError if the row cannot be read.
+    """
+    statement = select(*COLUMNS).where(_is_due(namespace, at), table.c.name == name).with_for_update(skip_locked=True)
+    found = connection.execute(statement).one_or_none()
+    return [] if found is None else _Firing(connection, schedules.from_row(found), at, grace).fire()
+
+
+def run_now(connection: Connection, row: ScheduleRow, by: str, at: datetime, grace: timedelta) -> RunRow:
+    """Make a run of a schedule that is locked, besides its moments; raises OrderRefused where it would overlap."""
+    if not row.overlap and _goes_on(connection, row.last_run_id):
+        raise OrderRefused(
+            f"schedule {row.name!r} lets no two runs overlap, and run {row.last_run_id} has not ended; wait for its "
+            "end, or declare the schedule with overlap=True"
+        )
+    new = _new_run(connection, row, f"now/{new_id()}")
+    made, _ = submit.enqueue(connection, new, at, grace)
+    audit.write(connection, made.id, by, "schedule", f"{row.name}, besides its moments")
+    schedules.write(connection, row, last_run_id=made.id)
+    return made
+
+
+class _Firing:
+    """One schedule in one transaction: its row is locked."""
+
+    def __init__(self, connection: Connection, row: ScheduleRow, at: datetime, grace: timedelta) -> None:
+        self._connection = connection
+        self._row = row
+        self._at = at
+        self._grace = grace
+        self._last_run = row.last_run_id
+        self._changes: dict[str, object] = {}
+        self._events: list[Event] = []
+
+    def fire(self) -> list[Event]:
+        row = self._row
+        policy = _catch_up(row)
+        turn = calendar.decide(row.calendar(), row.next_at or self._at, self._at, policy)
+        then = turn.then
+        if turn.missed is not None:
+            self._skip(turn.missed, f"it was missed, and catch_up is {policy.value!r}")
+        for moment in turn.fire:
+            if row.overlap or not _goes_on(self._connection, self._last_run):
+                self._make_run(moment)
+            elif policy is CatchUp.ALL and self._at - moment > LATE:
+                # Each missed one is made up for, and none beside another: it waits for its turn.
+                then = moment
+                break
+            else:
+                self._skip(moment, f"run {self._last_run} has not ended, and overlap is off")
+        if then != row.next_at or self._changes:
+            schedules.write(self._connection, row, next_at=then, **self._changes)
+        return self._events
+
+    def _make_run(self, moment: datetime) -> None:
+        new = _new_run(self._connection, self._row, spell(moment))
+        try:
+            made, fresh = submit.enqueue(self._connection, new, self._at, self._grace)
+        except KeyConflict as error:
+            self._skip(moment, str(error))
+            return
+        self._last_run = made.id
+        self._changes |= {"last_at": moment, "last_run_id": made.id}
+        if fresh:
+            self._events.append(RunStarted(run=made.id, flow=made.flow))
+            fired = ScheduleFired(schedule=self._row.name, moment=spell(moment), run=made.id, flow=made.flow)
+            self._events.append(fired)
+
+    def _skip(self, moment: datetime, why: str) -> None:
+        self._changes |= {"skipped_at": moment, "skipped_why": why}
+        self._events.append(ScheduleSkipped(schedule=self._row.name, moment=spell(moment), why=why))
+
+
+def spell(moment: datetime) -> str:
+    """Spell a moment as it stands in a run's key."""
+    return moment.astimezone(UTC).isoformat()
+
+
+def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
+    options = RunOptions.decode(row.options)
+    return NewRun(
+        id=RunId(new_id()),
+        namespace=row.namespace,
+        flow=row.flow,
+        version=row.version or _newest(connection, row) or row.declared_version,
+        args=row.args,
+        key=f"schedule/{row.name}/{moment}",
+        priority=options.priority,
+        owner=options.owner,
+        expected=options.expected,
+        resources=options.resources,
+    )
+
+
+def _newest(connection: Connection, row: ScheduleRow) -> int | None:
+    """The newest version of its flow that a live worker has; None if none has any."""
+    statement = select(workers.c.flows).where(workers.c.namespace == row.namespace, workers.c.expires_at > now())
+    return max(_versions(row.flow, connection.execute(statement).scalars()), default=None)
+
+
+def _versions(flow: str, known: Iterable[str]) -> Iterable[int]:
+    for names in known:
+        for spelled in json.loads(names):
+            name, _, version = spelled.rpartition("@")
+            if name == flow:
+                yield int(version)
+
+
+def _catch_up(row: ScheduleRow) -> CatchUp:
+    try:
+        return CatchUp(row.catch_up)
+    except ValueError:
+        known = ", ".join(repr(policy.value) for policy in CatchUp)
+        raise DefinitionError(f"catch_up={row.catch_up!r} is none of {known}") from None
+
+
+def _goes_on(connection: Connection, run_id: str | None) -> bool:
+    if run_id is None:
+        return False
+    return connection.execute(select(runs.c.id).where(runs.c.id == run_id, ~has_ended())).first() is not None
+
+
+def _is_live(namespace: str) -> ColumnElement[bool]:
+    return (
+        (table.c.namespace == namespace)
+        & table.c.next_at.is_not(None)
+        & table.c.paused.is_(False)
+        & table.c.broken.is_(None)
+    )
+
+
+def _is_due(namespace: str, at: datetime) -> ColumnElement[bool]:
+    return _is_live(namespace) & (table.c.next_at <= at)

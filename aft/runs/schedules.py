@@ -1,0 +1,281 @@
+"""Schedules as they lie in their rows: declared, looked at, paused, resumed, removed.
+
+Who may run at the same time: several processes that declare the same schedule when they start, people, and dispatchers
+that fire it. Whoever changes a row locks it first; two that declare it at once do so one after the other, and the
+second finds nothing to do. Everything is one transaction: a crash leaves a schedule as it was, or as it was to be.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from aft.errors import DefinitionError, OrderRefused, UnknownSchedule
+from aft.runs.calendar import Calendar, CatchUp, Timing
+from aft.store.moments import now
+from aft.store.tables import schedules
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is said about each run of a schedule."""
+
+    priority: int = 0
+    owner: str | None = None
+    expected: timedelta | None = None
+    resources: tuple[str, ...] = ()
+
+    def encode(self) -> str:
+        """Spell them for their column."""
+        expected = None if self.expected is None else self.expected.total_seconds()
+        fields = {"priority": self.priority, "owner": self.owner, "expected": expected, "resources": self.resources}
+        return json.dumps(fields, sort_keys=True)
+
+    @classmethod
+    def decode(cls, text: str) -> RunOptions:
+        """Read them; raises DefinitionError if somebody has written something else there."""
+        try:
+            fields = json.loads(text)
+            expected = fields["expected"]
+            return cls(
+                int(fields["priority"]),
+                fields["owner"],
+                None if expected is None else timedelta(seconds=expected),
+                tuple(map(str, fields["resources"])),
+            )
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise DefinitionError(f"its options {text!r:.200} cannot be read: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """What is declared: which flow, with which encoded arguments, when."""
+
+    namespace: str
+    name: str
+    flow: str
+    #: None: at each firing the newest that a live worker has, else ``declared_version``.
+    version: int | None
+    declared_version: int
+    args: str
+    timing: Timing
+    catch_up: CatchUp = CatchUp.SKIP
+    overlap: bool = False
+    options: RunOptions = RunOptions()
+
+    def columns(self) -> dict[str, Any]:
+        """What its row says of it, besides when."""
+        return {
+            "flow": self.flow,
+            "version": self.version,
+            "declared_version": self.declared_version,
+            "args": self.args,
+            "options": self.options.encode(),
+            "catch_up": self.catch_up.value,
+            "overlap": self.overlap,
+        }
+
+    def clock_columns(self) -> dict[str, Any]:
+        """What its row says of when."""
+        every = self.timing.every
+        return {
+            "cron": self.timing.cron,
+            "every_seconds": None if every is None else every.total_seconds(),
+            "zone": self.timing.zone,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One row of the table, as it is: people may have edited it, so nothing in it is taken on trust."""
+
+    namespace: str
+    name: str
+    flow: str
+    version: int | None
+    declared_version: int
+    args: str
+    options: str
+    cron: str | None
+    every_seconds: float | None
+    zone: str
+    catch_up: str
+    overlap: bool
+    since: datetime
+    next_at: datetime | None
+    last_at: datetime | None
+    last_run_id: str | None
+    skipped_at: datetime | None
+    skipped_why: str | None
+    paused: bool
+    broken: str | None
+    made_by: str
+    changed_by: str
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def timing(self) -> Timing:
+        """When it is due; raises DefinitionError if its interval is no length of time."""
+        try:
+            every = None if self.every_seconds is None else timedelta(seconds=self.every_seconds)
+        except (OverflowError, ValueError, TypeError):
+            raise DefinitionError(f"its interval of {self.every_seconds!r} seconds is no length of time") from None
+        return Timing(self.cron, every, self.zone)
+
+    def calendar(self) -> Calendar:
+        """Its moments; raises DefinitionError if it cannot be read."""
+        return Calendar(self.timing, self.since)
+
+
+COLUMNS = [schedules.c[name] for name in ScheduleRow.__slots__]
+
+
+def from_row(row: Row[Any]) -> ScheduleRow:
+    """Read a row that was selected by ``COLUMNS``."""
+    return ScheduleRow(**row._mapping)
+
+
+# Declaring ------------------------------------------------------------------------------------------------------
+
+
+def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool = True) -> bool:
+    """Make a schedule, or change the one of that name; False if it is there already, just like this.
+
+    A change of anything but the timing keeps the next moment, and a paused one stays paused. Without ``replace``, one
+    that is there and differs is left as it is: raises OrderRefused.
+    """
+    if _insert(connection, new, by, tell_time(connection)):
+        return True
+    row = lock(connection, new.namespace, new.name)
+    others = {name: value for name, value in new.columns().items() if getattr(row, name) != value}
+    times = {name: value for name, value in new.clock_columns().items() if getattr(row, name) != value}
+    if not others and not times and row.broken is None:
+        return False
+    if not replace:
+        differs = ", ".join([*others, *times]) or "nothing, but it is broken"
+        raise OrderRefused(
+            f"schedule {new.name!r} is there already; what differs: {differs}. Choose another name, or replace it"
+        )
+    # Asked after the row is locked: a moment that was fired while we waited for it is past.
+    moved = _begin(new.timing, tell_time(connection)) if times or row.broken is not None else {}
+    _change(connection, row, by, **others, **times, **moved)
+    return True
+
+
+def _insert(connection: Connection, new: NewSchedule, by: str, at: datetime) -> bool:
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = (
+        insert(schedules)
+        .values(
+            namespace=new.namespace,
+            name=new.name,
+            **new.columns(),
+            **new.clock_columns(),
+            **_begin(new.timing, at),
+            made_by=by,
+            changed_by=by,
+            created_at=now(),
+            updated_at=now(),
+        )
+        .on_conflict_do_nothing(index_elements=["namespace", "name"])
+        .returning(schedules.c.name)
+    )
+    return connection.execute(statement).one_or_none() is not None
+
+
+def _begin(timing: Timing, at: datetime) -> dict[str, Any]:
+    since = at.replace(microsecond=0)
+    return {"since": since, "next_at": Calendar(timing, since).after(at), "broken": None}
+
+
+# By hand --------------------------------------------------------------------------------------------------------
+
+
+def pause(connection: Connection, namespace: str, name: str, by: str) -> None:
+    """Fire it no more until it is resumed; raises OrderRefused if it is paused."""
+    row = lock(connection, namespace, name)
+    if row.paused:
+        raise OrderRefused(f"schedule {name!r} is paused already, by {row.changed_by!r}; there is nothing to pause")
+    _change(connection, row, by, paused=True)
+
+
+def resume(connection: Connection, namespace: str, name: str, by: str) -> None:
+    """Fire it again, from its next moment on; what came while it was paused is not made up for."""
+    row = lock(connection, namespace, name)
+    if not row.paused and row.broken is None:
+        raise OrderRefused(f"schedule {name!r} is not paused; there is nothing to resume")
+    try:
+        following = row.calendar().after(tell_time(connection))
+    except DefinitionError as error:
+        raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it anew") from None
+    _change(connection, row, by, paused=False, broken=None, next_at=following)
+
+
+def remove(connection: Connection, namespace: str, name: str) -> None:
+    """Forget it; its runs stay, and go on."""
+    lock(connection, namespace, name)
+    connection.execute(delete(schedules).where(schedules.c.namespace == namespace, schedules.c.name == name))
+
+
+def mark_broken(connection: Connection, namespace: str, name: str, why: str) -> None:
+    """Fire it no more: it cannot be. Declaring or resuming it sets it going again."""
+    connection.execute(
+        update(schedules)
+        .where(schedules.c.namespace == namespace, schedules.c.name == name)
+        .values(broken=why, updated_at=now())
+    )
+
+
+def _change(connection: Connection, row: ScheduleRow, by: str, **changes: Any) -> None:
+    write(connection, row, changed_by=by, **changes)
+
+
+def write(connection: Connection, row: ScheduleRow, **changes: Any) -> None:
+    """Change a row that is locked."""
+    connection.execute(
+        update(schedules)
+        .where(schedules.c.namespace == row.namespace, schedules.c.name == row.name)
+        .values(updated_at=now(), **changes)
+    )
+
+
+# Looking --------------------------------------------------------------------------------------------------------
+
+
+def get(connection: Connection, namespace: str, name: str) -> ScheduleRow:
+    """Return a schedule, or raise UnknownSchedule."""
+    return _found(connection.execute(_named(namespace, name)).one_or_none(), namespace, name)
+
+
+def lock(connection: Connection, namespace: str, name: str) -> ScheduleRow:
+    """Return a schedule and keep it as it is until the transaction ends; raises UnknownSchedule."""
+    return _found(connection.execute(_named(namespace, name).with_for_update()).one_or_none(), namespace, name)
+
+
+def listing(connection: Connection, namespace: str) -> list[ScheduleRow]:
+    """Return every schedule, by name."""
+    statement = select(*COLUMNS).where(schedules.c.namespace == namespace).order_by(schedules.c.name)
+    return [from_row(row) for row in connection.execute(statement)]
+
+
+def tell_time(connection: Connection) -> datetime:
+    """The database's clock, which all who declare and fire go by."""
+    return connection.execute(select(now())).scalar_one()
+
+
+def _named(namespace: str, name: str) -> Select[Any]:
+    return select(*COLUMNS).where(schedules.c.namespace == namespace, schedules.c.name == name)
+
+
+def _found(row: Row[Any] | None, namespace: str, name: str) -> ScheduleRow:
+    if row is None:
+        raise UnknownSchedule(
+            f"no schedule has the name {name!r} in namespace {namespace!r}; `aft schedules list` shows what there is"
+        )
+    return from_row(row)

@@ -1,0 +1,248 @@
+"""Claims about a run that must be executed alone: it gets its turn, behind whatever is there; nobody starves for it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import select
+
+import aft
+from aft.config import Settings
+from aft.flows import worker as rooms
+from aft.flows.tools import Tools
+from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, Worker
+from aft.recovery.takeover import Takeover
+from aft.runs.owner import MOST_SHARED_DEATHS, find_due
+from aft.runs.states import Status
+from aft.store.moments import later
+from aft.store.tables import runs
+from tests.setups import eventually
+from tests.storing import Stage
+
+did: dict[str, list[str]] = defaultdict(list)
+gates: dict[str, threading.Event] = defaultdict(threading.Event)
+#: What happens once, when the lonely run of a place is entered.
+on_entry: dict[str, Callable[[], None]] = {}
+
+
+def nothing() -> None:
+    """Nothing happens."""
+
+
+@aft.activity(name="alone_note")
+def note(place: str, what: str) -> None:
+    did[place].append(what)
+
+
+@aft.activity(name="alone_stay")
+def stay(place: str) -> None:
+    """Take long."""
+    did[place].append("long one begins")
+    assert gates[place].wait(60)
+    did[place].append("long one ends")
+
+
+@aft.flow(name="alone_lonely")
+def lonely(place: str) -> None:
+    on_entry.pop(place, nothing)()
+    note(place, "alone")
+
+
+@aft.flow(name="alone_long")
+def long(place: str) -> None:
+    stay(place)
+    note(place, "long one goes on")
+
+
+@aft.flow(name="alone_other")
+def other(place: str) -> None:
+    note(place, "other")
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    """Where the runs of a test meet."""
+    made = secrets.token_hex(4)
+    yield made
+    gates[made].set()
+
+
+@pytest.fixture
+def app(stage: Stage) -> Iterator[aft.Aft]:
+    url = stage.store.engine.url.render_as_string(hide_password=False)
+    settings = Settings.load(database_url=url, namespace=stage.namespace, grace=0.0)
+    with aft.Aft(settings=settings, clock=stage.clock) as made:
+        yield made
+
+
+@pytest.fixture
+def tools(app: aft.Aft, stage: Stage) -> Tools:
+    return app.make_tools(stage.lease())
+
+
+@pytest.fixture
+def worker(app: aft.Aft, stage: Stage, tools: Tools, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A worker for two runs at a time, whose services are called by the test."""
+    monkeypatch.setattr(rooms, "PATIENCE", 0.01)
+    nobody = cast(Any, None)
+    takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, nobody)
+    made = Worker(tools, nobody, takeover, 2, declare=lambda: None)
+    yield made
+    tools.draining.set()
+    made.join(timeout=10)
+
+
+def submit_lonely(app: aft.Aft, stage: Stage, place: str) -> aft.Run:
+    """A run that has seen too many deaths, and whose time has come."""
+    run = app.submit(lonely, place)
+    stage.change(run.id, deaths=MOST_SHARED_DEATHS, sweep_at=later(-1))
+    return run
+
+
+def let_time_pass(worker: Worker, stage: Stage, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let time pass whenever the worker looks whether room is wanted; returns when it did so while making it."""
+    looks: list[float] = []
+    real = worker._is_one_due_alone
+
+    def look() -> bool:
+        assert len(looks) < 50, "it is never given up"
+        if worker._tools.making_room.is_set():
+            looks.append(stage.clock.passed)
+        stage.clock.passed += seconds
+        return real()
+
+    monkeypatch.setattr(worker, "_is_one_due_alone", look)
+    return looks
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_the_house_is_emptied_at_the_next_step_of_whoever_is_in_it_and_they_go_on_after(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str
+) -> None:
+    neighbour = app.submit(long, place)
+    stage.change(neighbour.id, sweep_at=later(-1))
+    worker._take_due()
+    eventually(lambda: did[place] == ["long one begins"])
+    run = submit_lonely(app, stage, place)
+    solitary = in_background(worker._take_alone)
+    eventually(tools.making_room.is_set)
+    gates[place].set()
+    solitary.join(20)
+    eventually(lambda: run.status is Status.COMPLETED)
+    assert did[place] == ["long one begins", "long one ends", "alone"]
+    assert not tools.making_room.is_set()
+    eventually(lambda: worker._slots.wait_idle(0))
+    stage.change(neighbour.id, sweep_at=later(-1))
+    worker._take_due()
+    eventually(lambda: neighbour.status is Status.COMPLETED)
+    assert did[place][-1] == "long one goes on"
+
+
+def test_nobody_else_is_let_in_while_it_is_executed(app: aft.Aft, stage: Stage, worker: Worker, place: str) -> None:
+    run = app.submit(long, place)
+    stage.change(run.id, deaths=MOST_SHARED_DEATHS, sweep_at=later(-1))
+    worker._take_alone()
+    eventually(lambda: did[place] == ["long one begins"])
+    neighbour = app.submit(other, place)
+    stage.change(neighbour.id, sweep_at=later(-1))
+    for _ in range(3):
+        worker._take_due()
+    assert did[place] == ["long one begins"]
+    assert stage.row(neighbour.id).worker_id is None
+    gates[place].set()
+    eventually(lambda: worker._slots.wait_idle(0))
+    worker._take_due()
+    eventually(lambda: neighbour.status is Status.COMPLETED)
+
+
+def test_behind_what_takes_too_long_it_waits_for_another_time_and_the_others_go_on(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, neighbour = submit_lonely(app, stage, place), app.submit(other, place)
+    stage.change(neighbour.id, sweep_at=later(-1))
+    assert worker._slots.take(1, timeout=0) == 1  # something takes long here
+    looks = let_time_pass(worker, stage, 4.0, monkeypatch)
+    assert worker._take_alone() >= ALONE_PATIENCE
+    assert looks[-1] - looks[0] <= ALONE_PATIENCE, "the house was closed for longer than that"
+    assert not tools.making_room.is_set()
+    worker._take_due()
+    eventually(lambda: neighbour.status is Status.COMPLETED)
+    assert (run.status, stage.row(run.id).worker_id) == (Status.RUNNING, None)
+    worker._slots.give(1)
+    assert worker._take_alone() == 0.0
+    eventually(lambda: run.status is Status.COMPLETED)
+    assert did[place] == ["other", "alone"]
+
+
+def test_each_refusal_makes_the_next_try_later_up_to_some_minutes_and_a_success_ends_that(
+    app: aft.Aft, stage: Stage, worker: Worker, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = submit_lonely(app, stage, place)
+    assert worker._slots.take(1, timeout=0) == 1
+    let_time_pass(worker, stage, ALONE_PATIENCE, monkeypatch)
+    assert [worker._take_alone() for _ in range(6)] == [20, 40, 80, 160, LONGEST_REFUSED, LONGEST_REFUSED]
+    worker._slots.give(1)
+    worker._take_alone()
+    eventually(lambda: first.status is Status.COMPLETED and worker._slots.wait_idle(0))
+    submit_lonely(app, stage, place)
+    assert worker._slots.take(1, timeout=0) == 1
+    assert worker._take_alone() == 20
+    worker._slots.give(1)
+
+
+def test_a_run_that_somebody_else_took_meanwhile_is_no_refusal(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit_lonely(app, stage, place)
+    assert worker._slots.take(1, timeout=0) == 1
+    real = worker._slots.take_all
+
+    def take_all(timeout: float) -> int:
+        stage.change(run.id, worker_id=stage.lease().worker, wake_id=None)
+        return real(timeout)
+
+    monkeypatch.setattr(worker._slots, "take_all", take_all)
+    assert worker._take_alone() < 1, "the next one must not wait because of that"
+    assert not tools.making_room.is_set()
+    worker._slots.give(1)
+
+
+def test_room_that_was_made_for_nothing_is_given_back(
+    app: aft.Aft, stage: Stage, worker: Worker, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit_lonely(app, stage, place)
+    real = worker._slots.take_all
+
+    def take_all(timeout: float) -> int:
+        taken = real(timeout)
+        stage.change(run.id, worker_id=stage.lease().worker, wake_id=None)
+        return taken
+
+    monkeypatch.setattr(worker._slots, "take_all", take_all)
+    worker._take_alone()
+    assert worker._slots.free(timeout=0) == worker._slots.size
+
+
+def test_a_graceful_stop_makes_it_neither_less_nor_more_suspicious(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str
+) -> None:
+    run = submit_lonely(app, stage, place)
+    stage.change(run.id, deaths_alone=1)
+    on_entry[place] = tools.draining.set
+    worker._take_alone()
+    eventually(lambda: place not in on_entry and stage.row(run.id).worker_id is None)
+    with stage.store.read() as connection:
+        found = connection.execute(select(runs.c.deaths, runs.c.deaths_alone).where(runs.c.id == run.id)).one()
+        assert tuple(found) == (MOST_SHARED_DEATHS, 1)
+        assert find_due(connection, stage.namespace, tools.registry.known, 5, alone=True), "due at once, and alone"
+    assert (did[place], stage.faults(run.id)) == ([], [])
