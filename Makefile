@@ -13,6 +13,9 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
+# Test processes: two for each processor, because tests mostly wait for services.
+WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
+
 .PHONY: demo test check chaos clean
 
 demo: $(INSTALLED)
@@ -21,7 +24,7 @@ demo: $(INSTALLED)
 	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval"
 
 test: check
-	@"$(BIN)/python" -m pytest -n auto
+	@"$(BIN)/python" -m pytest -n $(WORKERS)
 
 check: $(INSTALLED_DEV)
 	@"$(BIN)/ruff" check .
