@@ -19,6 +19,7 @@
     │   ├── OrderRefused             what was asked of a run, or a schedule, does not fit its state
     │   ├── WaitTimeout              a signal did not come in time
     │   ├── DeadlineExceeded         the run did not end in time
+    │   ├── UndoneByHand             a person has a savepoint undone
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
     │   ├── ActivityFailed           a final failure whose own class cannot be rebuilt
     │   └── FlowEnded                the run ended without a result
@@ -117,6 +118,10 @@ class WaitTimeout(AftError, TimeoutError):
 
 class DeadlineExceeded(AftError, TimeoutError):
     """Raised at the step that a flow is at when its run's deadline has passed, once."""
+
+
+class UndoneByHand(AftError):
+    """Raised at the step that a flow is at when a person has it undone to a savepoint."""
 
 
 class ReplayDiverged(AftError):

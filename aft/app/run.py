@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import getpass
 import json
 import time
@@ -120,16 +121,23 @@ class Run:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
         self._order(steering.cancel if compensate else steering.abandon, note, by)
 
-    def compensate(self, *, dry_run: bool = False, note: str | None = None, by: str | None = None) -> list[Undo]:
+    def compensate(
+        self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None
+    ) -> list[Undo]:
         """Undo everything it did, though it has completed; one that has not is cancelled.
 
-        Returns what is undone, in order, then what stands all the same. With ``dry_run`` nothing is done.
+        With ``to``, the name of a savepoint that it is in, only what it did since then: ``UndoneByHand`` is raised at
+        the step that it is at, and the flow may catch it and take another way. Returns what is undone, in order, then
+        what stands all the same. With ``dry_run`` nothing is done.
         """
+        registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
-            rows.get(connection, self._app.namespace, self.id)
-            found = undoing.plan(connection, self.id, self._app.registry if self._app.registry.known else None)
+            row = rows.get(connection, self._app.namespace, self.id)
+            scope = "" if to is None else steering.find_savepoint(row, to)
+            found = undoing.plan(connection, self.id, registry, scope)
         if not dry_run:
-            self._order(steering.compensate, note, by)
+            order = steering.compensate if to is None else functools.partial(steering.undo_to, savepoint=to)
+            self._order(order, note, by)
         return found
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:

@@ -35,21 +35,28 @@ class Undo:
     obstacle: str | None = None
 
 
-def plan(connection: Connection, run_id: RunId, registry: Registry | None = None) -> list[Undo]:
-    """List what would be undone, in order, then what would stand; ``registry`` is asked whether the code is there."""
-    found = list(_owed(connection, run_id, registry))
-    return [*found, *_standing(connection, run_id)]
+def plan(connection: Connection, run_id: RunId, registry: Registry | None = None, scope: str = "") -> list[Undo]:
+    """List what would be undone, in order, then what would stand; ``registry`` is asked whether the code is there.
+
+    ``scope``: only what lies under that savepoint.
+    """
+    found = list(_owed(connection, run_id, registry, scope))
+    return [*found, *(undo for undo in _standing(connection, run_id) if _is_under(undo.path, scope))]
 
 
-def _owed(connection: Connection, run_id: RunId, registry: Registry | None) -> Iterator[Undo]:
+def _is_under(path: str, scope: str) -> bool:
+    return not scope or path.startswith(f"{scope}.")
+
+
+def _owed(connection: Connection, run_id: RunId, registry: Registry | None, scope: str = "") -> Iterator[Undo]:
     for frame in stack.of_run(connection, run_id):
-        if frame.state not in PENDING:
+        if frame.state not in PENDING or not _is_under(frame.path, scope):
             continue
         if frame.child_id is not None:
             yield from _owed(connection, RunId(frame.child_id), registry)
         else:
             yield _undo(run_id, frame, _missing(registry, frame))
-    for child in families.running(connection, families.namespace_of(connection, run_id), run_id):
+    for child in families.running(connection, families.namespace_of(connection, run_id), run_id, scope):
         yield from _owed(connection, child.id, registry)
 
 

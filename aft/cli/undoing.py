@@ -20,17 +20,18 @@ MOST_VALUE = 80
 @click.command()
 @click.argument("run")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be undone, in order, and what could not be.")
+@click.option("--to", metavar="SAVEPOINT", help="Only what it did since this savepoint, which it is in.")
 @click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 @json_option
 @click.pass_obj
-def compensate(given: Given, run: str, dry_run: bool, note: str | None, as_json: bool) -> None:
+def compensate(given: Given, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool) -> None:
     """Undo everything a run did, though it has completed.
 
     One that has not ended is cancelled. Its children are undone where they lie in its stack.
     """
     with looking(given) as app:
         found = app.run(run)
-        undos = found.compensate(dry_run=dry_run, note=note)
+        undos = found.compensate(dry_run=dry_run, to=to, note=note)
         if as_json:
             print_json([asdict(undo) for undo in undos])
         elif undos:

@@ -70,6 +70,7 @@ class Execution:
         self._run = stepper.owner.run
         self._flow = flow
         self._settler = Settler(stepper, entries, self._parking)
+        stepper.owner.savepoints.clear()  # the code enters them again
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
         self._loop: FlowLoop | None = None
@@ -243,8 +244,12 @@ class Execution:
         path = outer.next()
         token = _scope.set(Scope(path))
         failure: BaseException | None = None
+        # Left open when the run leaves: it is in it, and comes back to it.
+        inside = self._stepper.owner.savepoints
+        inside[path] = name
         try:
             yield
+            del inside[path]
         except (Exception, asyncio.CancelledError) as error:
             failure = error
         finally:
@@ -252,6 +257,7 @@ class Execution:
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             self._undo_scope(path, outer.path, name, failure)
+            del inside[path]
             raise failure
 
     # Steps ------------------------------------------------------------------------------------------------------

@@ -42,8 +42,11 @@ class Obedience:
         parked = [fault for fault in live if fault.state is FaultState.PARKED]
         changes = self._changes(letters)
         suspends = self._suspends(letters) if not changes else None
-        # One that suspends is read when the run is let go for it: something may come in between.
-        heeded = [letter for letter in letters if suspends is None or letter not in suspends.letters]
+        owner.unheeded = None if changes else self._undoes_to(letters)
+        # One that suspends is read when the run is let go for it: something may come in between. One that undoes to a
+        # savepoint is read when a step was told.
+        later = [*(suspends.letters if suspends is not None else ()), owner.unheeded]
+        heeded = [letter for letter in letters if letter not in later]
 
         def then(connection: Connection, seq: int) -> None:
             for letter in heeded:
@@ -70,6 +73,10 @@ class Obedience:
         asked = tuple(letter for letter in letters if letter.verb is Verb.SUSPEND)
         why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
         return Suspends(why, asked, doubt=self._stepper.standing.in_doubt)
+
+    def _undoes_to(self, letters: list[Letter]) -> Letter | None:
+        asked = [letter for letter in letters if letter.verb is Verb.COMPENSATE and "to" in letter.payload]
+        return asked[-1] if asked and self._stepper.owner.run.ended_as is None else None
 
     def _changes(self, letters: list[Letter]) -> dict[str, Any]:
         """What becomes of the run's row: it is undone from now on."""

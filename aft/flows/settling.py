@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from aft.errors import CodecError, ReplayDiverged, StoreError
 from aft.flows.asks import Ask
 from aft.flows.batch import MOST_BRANCHES, Batch
-from aft.flows.deadlines import check_deadline
+from aft.flows.interrupts import check_interrupts
 from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, InLadder, Leave, Lost, NewMail, Parks
 from aft.flows.replay import Replay
 from aft.flows.steps import Stepper
@@ -205,7 +205,7 @@ class Settler:
 
     def _perform(self, ask: Ask, land: Callable[[Entry], None] | None) -> None:
         try:
-            ask.entry = check_deadline(self._stepper, ask, land) or ask.perform(land)
+            ask.entry = check_interrupts(self._stepper, ask, land) or ask.perform(land)
         except Leave as leave:
             ask.blocks = leave.blocks
         except NewMail:

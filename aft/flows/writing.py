@@ -17,6 +17,7 @@ Nothing is let go while the inbox holds what was not read: whoever sent it saw a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -124,6 +125,9 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
             _park(tools, connection, block)
         if found.suspends is not None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.letters)
+        if (unheeded := owner.unheeded) is not None:
+            why = "the run is not in that savepoint any more"
+            inbox.mark_read(connection, owner.run_id, owner.epoch, [unheeded], f"refused: {why}")
         if owner.heard:
             inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
         if any(block.doubt for block in (found.gives_back, found.suspends) if block is not None):
@@ -164,14 +168,14 @@ def _sort(blocks: list[Block]) -> Departure:
 
 
 def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> dict[str, Any]:
-    changes: dict[str, Any] = dict(_NO_OWNER)
+    # All that it waits for, also in branches that nobody has looked at in this pass.
+    changes: dict[str, Any] = {**_NO_OWNER, "waits": waits.encode(owner.run.waits)}
+    changes["savepoints"] = json.dumps(owner.savepoints) if owner.savepoints else None
     if found.status is not None:
         changes["status"] = found.status
     if found.is_stop:
-        changes |= {"reason": found.reason, "waits": waits.encode(owner.run.waits)}
+        changes["reason"] = found.reason
         return changes
-    # All that it waits for, also in branches that nobody has looked at in this pass.
-    changes["waits"] = waits.encode(owner.run.waits)
     if found.gives_back is not None:
         # Solitary ones are taken by time, not by message.
         grace = 0.0 if owner.solitary else tools.grace.total_seconds()
@@ -264,7 +268,9 @@ def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, l
         faults.settle_rest(connection, owner.run_id)
         families.tell_parent(connection, owner.run, tools.clock.now(), tools.grace)
 
-    owner.write(then, status=status, ended_as=status.value, ended_at=now(), waits=None, **_NO_OWNER, **changes)
+    owner.write(
+        then, status=status, ended_as=status.value, ended_at=now(), waits=None, savepoints=None, **_NO_OWNER, **changes
+    )
     tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
 
 

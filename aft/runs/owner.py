@@ -29,6 +29,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from aft.errors import StoreError
 from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
+from aft.runs.inbox import Letter
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status, sources
 from aft.runs.waits import Wait
@@ -188,6 +189,10 @@ class Owner:
         #: Up to which number the inbox was read, and what was only to be heard: that a child has ended.
         self.read_to = 0
         self.heard: list[int] = []
+        #: A person's order to undo everything since a savepoint, until a step in it has been told.
+        self.unheeded: Letter | None = None
+        #: The savepoints that the flow's code is in, by path, with their names.
+        self.savepoints = dict(run.savepoints)
         self.lock = threading.RLock()
 
     @property

@@ -45,6 +45,7 @@ class RunRow:
     parent_id: RunId | None
     parent_path: str | None
     waits: tuple[Wait, ...]
+    savepoints: dict[str, str]
     deadline_at: datetime | None
     epoch: int
     worker_id: WorkerId | None
@@ -71,6 +72,7 @@ def from_row(row: Row[Any]) -> RunRow:
     values["ended_as"] = None if values["ended_as"] is None else Status(values["ended_as"])
     values["resources"] = tuple(json.loads(values["resources"] or "[]"))
     values["waits"] = waits.decode(values["waits"])
+    values["savepoints"] = json.loads(values["savepoints"] or "{}")
     values["expected"] = None if values["expected"] is None else timedelta(seconds=values["expected"])
     return RunRow(**values)
 

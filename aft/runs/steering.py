@@ -77,6 +77,25 @@ def compensate(connection: Connection, run: RunRow, by: Person, at: datetime, gr
     audit.write(connection, run.id, by.name, Verb.COMPENSATE.value, by.note)
 
 
+def undo_to(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, savepoint: str) -> None:
+    """Undo what a run did since a savepoint that it is in; its flow hears of it there, and may take another way."""
+    path = find_savepoint(run, savepoint)
+    payload = {"to": path, "name": run.savepoints[path] or path, "note": by.note}
+    _send(connection, run, Verb.COMPENSATE, payload, by, at, grace)
+    audit.write(connection, run.id, by.name, Verb.COMPENSATE.value, by.note)
+
+
+def find_savepoint(run: RunRow, savepoint: str) -> str:
+    """The path of a savepoint that a run is in, by its name or path; raises OrderRefused."""
+    if run.ended_as is not None or run.cause is not None:
+        raise OrderRefused(f"run {run.id} is {run.status.value}: it is in no savepoint; compensate it as a whole")
+    found = [path for path, name in run.savepoints.items() if savepoint in (path, name)]
+    if not found:
+        inside = ", ".join(repr(name or path) for path, name in run.savepoints.items()) or "none"
+        raise OrderRefused(f"run {run.id} is not in savepoint {savepoint!r}; it is in {inside}")
+    return found[-1]
+
+
 def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, undo: bool) -> None:
     if run.ended_as is not None:
         raise OrderRefused(f"run {run.id} has ended, it is {run.status.value}; `compensate` undoes a completed one")

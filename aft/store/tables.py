@@ -83,6 +83,7 @@ runs = Table(
     Column("parent_id", _id()),
     Column("parent_path", String(400)),
     Column("waits", Text),  # JSON list of what it awaits, as of when it last let go: signals, times, children
+    Column("savepoints", Text),  # JSON: the savepoints that it was in when it last let go, by path
     Column("deadline_at", Moment),  # when it fails if it has not ended
     # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),

@@ -285,3 +285,15 @@ def months(journey: str, month: int) -> str:
     if month < 3:
         aft.continue_as_new(journey, month + 1)
     return book(journey, "year")
+
+
+@aft.flow(name="agency_undecided")
+def undecided(journey: str) -> str:
+    """Book the sea way and wait for a word; another way, if somebody has that undone."""
+    book(journey, "deposit")
+    try:
+        with aft.savepoint("sea"):
+            book(journey, "ferry")
+            return str(aft.wait_for("word"))
+    except aft.UndoneByHand:
+        return book(journey, "train")

@@ -301,3 +301,28 @@ def test_a_process_that_lacks_an_owed_compensator_says_so_when_it_starts(setup: 
         pass
     (told,) = [event for event in heard if isinstance(event, FrameUnresolved)]
     assert (told.activity, told.compensator, told.runs) == ("agency_book", "unbook", 1)
+
+
+def test_a_person_has_a_savepoint_undone_and_the_flow_takes_another_way(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.undecided, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        assert [undo.arguments["what"] for undo in run.compensate(dry_run=True, to="sea")] == ["ferry"]
+        assert [undo.arguments["what"] for undo in run.compensate(dry_run=True)] == ["ferry", "deposit"]
+        run.compensate(to="sea", note="storm")
+        assert run.result(20) == f"train of {journey}"
+    assert ledger[journey] == ["deposit", "ferry", "unferry", "train"]
+
+
+def test_only_a_savepoint_that_the_run_is_in_can_be_undone(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(agency.undecided, journey)
+        eventually(lambda: run.status is Status.WAITING)
+        with pytest.raises(aft.OrderRefused, match="is not in savepoint 'land'; it is in 'sea'"):
+            run.compensate(to="land")
+        run.signal("word", "sea")
+        assert run.result(20) == "sea"
+        with pytest.raises(aft.OrderRefused, match="is completed: it is in no savepoint"):
+            run.compensate(to="sea", dry_run=True)

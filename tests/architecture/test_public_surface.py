@@ -45,6 +45,7 @@ PUBLIC = [
     "Settings",
     "Status",
     "StoreError",
+    "UndoneByHand",
     "Unknown",
     "UnknownFault",
     "UnknownFlow",

@@ -43,6 +43,7 @@ def downgrade() -> None:
 def _added() -> list[tuple[str, sa.Column[Any]]]:
     return [
         ("aft_runs", sa.Column("waits", sa.Text())),
+        ("aft_runs", sa.Column("savepoints", sa.Text())),
         ("aft_runs", sa.Column("deadline_at", Moment())),
         ("aft_journal", sa.Column("beside", sa.Integer())),
         ("aft_frames", sa.Column("child_id", sa.String(length=64))),
