@@ -19,6 +19,8 @@ from aft.store import Store, schema
 
 #: Names of the combinations.
 SETUPS = ("sqlite", "postgresql", "postgresql+rabbitmq")
+#: The two of them that most people have.
+ENDS = ("sqlite", "postgresql+rabbitmq")
 
 
 @dataclass

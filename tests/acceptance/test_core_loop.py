@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -12,12 +14,21 @@ import aft
 from aft.fault import FaultState
 from tests.acceptance import shop
 from tests.acceptance.shop import Busy, OutOfStock, ledger, trouble
-from tests.setups import Setup, eventually
+from tests.conftest import make_setup
+from tests.setups import SETUPS, Setup, eventually
 
 
 @pytest.fixture
 def order() -> str:
     return secrets.token_hex(4)
+
+
+@pytest.fixture(params=SETUPS)
+def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    """Each combination of database and broker in turn."""
+    made = make_setup(request.param, request, tmp_path)
+    yield made
+    made.close()
 
 
 def test_a_flow_that_meets_no_trouble_completes_where_it_was_started(setup: Setup, order: str) -> None:
