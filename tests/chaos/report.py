@@ -14,7 +14,7 @@ compensators append to a ledger that knows nothing of aft; in the end a checker 
 database: nothing lost or stuck, completed or fully undone, undone in order, same keys, transactional effects exactly
 once, attempts counted and waited for, no word from a stale owner. A run that is neither ended nor parked three leases
 after the last fault is stuck; a parked one counts as broken, too, unless the ledger shows five processes that were
-killed on the same step, none of which finished it: that is what parking is for. The checker itself is tested:
+killed on the same step, of which no outcome is recorded: that is what parking is for. The checker itself is tested:
 `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.
 
 One part: `make chaos PART=pauses SEED=1`. Results are kept in `docs/chaos/`, so that an interrupted profile goes on
