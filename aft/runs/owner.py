@@ -114,7 +114,7 @@ def _is_called(wakes: Sequence[Wake]) -> ColumnElement[bool]:
     Several branches of a run may be in their ladders at once; the run's own wake can be that of one only.
     """
     decided = select(faults.c.run_id).where(
-        faults.c.id.in_([wake for _, wake in wakes]),
+        tuple_(faults.c.run_id, faults.c.id).in_(list(wakes)),
         faults.c.state.in_([FaultState.WAITING.value, FaultState.FINAL.value]),
     )
     return (

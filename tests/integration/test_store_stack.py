@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_outcomes_are_read_as_they_were_written_in_order_of_completion(stage: St
     for entry in made:
         write_entry(owner, entry)
     with stage.store.read() as connection:
-        assert journal.load(connection, owner.run_id) == made
+        assert [replace(entry, seq=0) for entry in journal.load(connection, owner.run_id)] == made
 
 
 def test_a_step_has_one_outcome(stage: Stage, owner: Owner) -> None:
