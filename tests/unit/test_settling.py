@@ -20,6 +20,7 @@ from aft.flows.settling import Settler
 from aft.ids import StepPath
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.waits import Wait, WaitKind
+from tests.setups import eventually
 
 ACTIVITY, SIGNAL = EntryKind.ACTIVITY, EntryKind.SIGNAL
 MOMENT = datetime(2024, 5, 17, tzinfo=UTC)
@@ -42,7 +43,9 @@ class World:
         self.begun = begun
         stepper: Any = SimpleNamespace(
             standing=standing,
-            owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None), forget_wait=self.forgotten.append),
+            owner=SimpleNamespace(
+                run=SimpleNamespace(deadline_at=None), unheeded=None, forget_wait=self.forgotten.append
+            ),
             tools=None,
             mailbox=SimpleNamespace(take_news=lambda: False),
         )
@@ -218,8 +221,7 @@ def test_what_lands_beside_a_savepoint_s_steps_keeps_its_place_in_the_order() ->
     inner = world.ask("1.1", after=lambda: first.wait(10))
     world.pending(world.ask("2", after=lambda: None), inner)
     world.settler._begin_pending()
-    while "2" not in world.performed:
-        pass
+    eventually(lambda: "2" in world.performed)
     first.set()
     world.settler.settle_under(StepPath("1"))
     assert inner.entry is not None
@@ -229,12 +231,12 @@ def test_what_lands_beside_a_savepoint_s_steps_keeps_its_place_in_the_order() ->
 def test_several_that_land_beside_a_step_that_is_waited_for_keep_their_order() -> None:
     world = World()
     both = threading.Event()
-    world.pending(world.ask("1"), world.ask("2", after=lambda: _until(lambda: "1" in world.performed)))
+    world.pending(world.ask("1"), world.ask("2", after=lambda: eventually(lambda: "1" in world.performed)))
     world.settler._begin_pending()
     blocking = world.ask("3", after=lambda: both.wait(10))
 
     def open_when_both_landed() -> None:
-        _until(lambda: "2" in world.performed)
+        eventually(lambda: "2" in world.performed)
         both.set()
 
     thread = threading.Thread(target=open_when_both_landed)
@@ -242,11 +244,6 @@ def test_several_that_land_beside_a_step_that_is_waited_for_keep_their_order() -
     world.settler.settle([blocking])
     thread.join()
     assert world.handed_out() == ["1", "2"]
-
-
-def _until(claim: Callable[[], bool]) -> None:
-    while not claim():
-        pass
 
 
 def test_once_one_has_failed_for_good_no_more_are_begun() -> None:
