@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from aft.flows.slots import Slots
+from tests.setups import eventually
 
 
 def test_as_many_are_taken_as_are_free_and_asked_for() -> None:
@@ -93,3 +94,16 @@ def test_who_does_not_get_all_in_time_gets_none() -> None:
     slots.take(1, timeout=0)
     assert not slots.take_all(timeout=0)
     assert slots.free(timeout=0) == 1
+
+
+def test_while_somebody_urgent_waits_nobody_else_gets_a_slot() -> None:
+    slots = Slots(1)
+    slots.take(1, 0)
+    taken: list[int] = []
+    urgent = threading.Thread(target=lambda: taken.append(slots.take(1, 10, urgent=True)))
+    urgent.start()
+    eventually(lambda: slots._urgent)
+    slots.give(1)
+    assert (slots.free(0), slots.take(1, 0)) == (0, 0)
+    urgent.join()
+    assert taken == [1]
