@@ -1,7 +1,8 @@
-# make demo    see a flow fail and recover; needs no service
+# make demo    see flows fail, recover and be handled by rules; needs no service
 # make test    everything: check, then all tests on real services (tests/services.py tells which)
 # make check   lint, format, types, floors
 # make chaos   hours of faults on servers of its own: make chaos PART="kills pauses" SEED=1; docs/chaos.md is its report
+# make bench   aft beside its peers, on the PostgreSQL and RabbitMQ of this machine: make bench QUICK=1 ONLY="happy faults"
 # make clean   remove what the others made
 
 VENV := .venv
@@ -16,12 +17,12 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Test processes: two for each processor, because tests mostly wait for services.
 WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
 
-.PHONY: demo test check chaos clean
+.PHONY: demo test check chaos bench clean
 
 demo: $(INSTALLED)
-	@rm -rf .demo && mkdir .demo && cd .demo && \
-	env -u AFT_DATABASE_URL -u AFT_BROKER_URL -u AFT_NAMESPACE \
-	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval"
+	@rm -rf .demo && mkdir .demo && cd .demo && unset AFT_DATABASE_URL AFT_BROKER_URL AFT_NAMESPACE && \
+	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval" && \
+	"$(BIN)/aft" replay "$(CURDIR)/examples/organise_concert"
 
 test: check
 	@"$(BIN)/python" -m pytest -n $(WORKERS)
@@ -37,8 +38,12 @@ SEED ?= 1
 chaos: $(INSTALLED_DEV)
 	@"$(BIN)/python" -m tests.chaos $(PART) --seed $(SEED) $(if $(QUICK),--quick)
 
+# QUICK=1 takes less than five minutes; PERFORMANCE.md tells only of whole and full runs.
+bench: $(INSTALLED)
+	@"$(BIN)/python" -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
 clean:
-	rm -rf $(VENV) .demo .chaos build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .demo .chaos .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(VENV)/bin/pip

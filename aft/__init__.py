@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BrokerError,
         CodecError,
         ConfigError,
+        ConstraintViolated,
         DeadlineExceeded,
         DefinitionError,
         FlowCancelled,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         OrderRefused,
         Recoverable,
         ReplayDiverged,
+        ResourceUnavailable,
+        RuleRefused,
         StoreError,
         UndoneByHand,
         UnknownFault,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from aft.fault import Fault, FaultKind, FaultState
 
     # Declaring
+    from aft.flows.absent import FAILED, REMOVED
     from aft.flows.activity import Activity, activity, compensate_with
     from aft.flows.branching import continue_as_new, map, parallel, patched, pivot, sleep, wait_for
     from aft.flows.calls import Call
@@ -54,6 +58,10 @@ if TYPE_CHECKING:
     from aft.flows.context import Current, current, now, random, savepoint, session, uuid
     from aft.flows.flow import Flow, flow
     from aft.recovery.levels import Level
+    from aft.rules import do
+    from aft.rules.exlets import Exlet
+    from aft.rules.kinds import On
+    from aft.rules.sources import source
     from aft.runs.states import Status
     from aft.version import __version__
 
@@ -68,6 +76,7 @@ _HOMES = {
         "BrokerError",
         "CodecError",
         "ConfigError",
+        "ConstraintViolated",
         "DeadlineExceeded",
         "DefinitionError",
         "FlowCancelled",
@@ -79,6 +88,8 @@ _HOMES = {
         "OrderRefused",
         "Recoverable",
         "ReplayDiverged",
+        "ResourceUnavailable",
+        "RuleRefused",
         "StoreError",
         "UndoneByHand",
         "UnknownFault",
@@ -90,18 +101,24 @@ _HOMES = {
         "WaitTimeout",
     ],
     "aft.fault": ["Fault", "FaultKind", "FaultState"],
+    "aft.flows.absent": ["FAILED", "REMOVED"],
     "aft.flows.activity": ["Activity", "activity", "compensate_with"],
     "aft.flows.branching": ["continue_as_new", "map", "parallel", "patched", "pivot", "sleep", "wait_for"],
     "aft.flows.calls": ["Call"],
     "aft.flows.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
     "aft.flows.flow": ["Flow", "flow"],
     "aft.recovery.levels": ["Level"],
+    "aft.rules.exlets": ["Exlet"],
+    "aft.rules.kinds": ["On"],
+    "aft.rules.sources": ["source"],
     "aft.runs.states": ["Status"],
     "aft.version": ["__version__"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "FAILED",
+    "REMOVED",
     "UNKNOWN",
     "Activity",
     "ActivityFailed",
@@ -111,9 +128,11 @@ __all__ = [
     "Call",
     "CodecError",
     "ConfigError",
+    "ConstraintViolated",
     "Current",
     "DeadlineExceeded",
     "DefinitionError",
+    "Exlet",
     "Fault",
     "FaultKind",
     "FaultState",
@@ -126,11 +145,14 @@ __all__ = [
     "Level",
     "NoWorkerWarning",
     "NotMigrated",
+    "On",
     "OrderRefused",
     "ParkedWarning",
     "Recoverable",
     "ReplayDiverged",
+    "ResourceUnavailable",
     "Role",
+    "RuleRefused",
     "Run",
     "Schedule",
     "Settings",
@@ -150,6 +172,7 @@ __all__ = [
     "compensate_with",
     "continue_as_new",
     "current",
+    "do",
     "flow",
     "map",
     "now",
@@ -160,12 +183,15 @@ __all__ = [
     "savepoint",
     "session",
     "sleep",
+    "source",
     "uuid",
     "wait_for",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "do":
+        return importlib.import_module("aft.rules.do")  # a module of its own
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'aft' has no attribute {name!r}")

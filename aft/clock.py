@@ -25,12 +25,13 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def ticks(self) -> float:
-        return _boot_seconds()
-
-
-def _boot_seconds() -> float:
-    # A lease must also run out while the machine is suspended; CLOCK_MONOTONIC stands still there.
     if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+
+        def ticks(self) -> float:
+            # A lease must also run out while the machine is suspended; CLOCK_MONOTONIC stands still there.
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    else:
+
+        def ticks(self) -> float:
+            return time.monotonic()

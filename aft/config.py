@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from aft import durations, names
@@ -16,6 +16,8 @@ from aft.errors import ConfigError
 
 #: Variables beginning with AFT_ that are not settings of a process.
 _NOT_OURS = ("AFT_TEST_",)
+#: Settings whose value is shown to nobody.
+_SECRETS = ("webhook_secret",)
 
 Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 
@@ -23,7 +25,9 @@ Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 class Settings(BaseSettings):
     """How one process of aft behaves. Every field can be set by ``AFT_<FIELD>`` in upper case."""
 
-    model_config = SettingsConfigDict(env_prefix="AFT_", env_ignore_empty=True, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="AFT_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     #: Where the truth lies: ``sqlite:///file`` or ``postgresql+psycopg://user:password@host/database``.
     database_url: str = Field(default="sqlite:///aft.db", repr=False)
@@ -45,6 +49,8 @@ class Settings(BaseSettings):
     queue_type: Literal["quorum", "classic"] = "quorum"
     #: For roles that may not declare queues: check that they exist, make nothing.
     declare_passively: bool = False
+    #: What notices are signed with, so that their receivers know who sent them; without it they are not signed.
+    webhook_secret: SecretStr | None = Field(default=None, repr=False)
 
     @field_validator("namespace")
     @classmethod
@@ -56,6 +62,14 @@ class Settings(BaseSettings):
     def _broker(cls, value: str) -> str:
         if value != "embedded" and not value.startswith(("amqp://", "amqps://")):
             raise ValueError("write 'embedded', or 'amqp://user:password@host:5672/vhost'")
+        return value
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _secret(cls, value: SecretStr | None) -> SecretStr | None:
+        text = None if value is None else value.get_secret_value()
+        if text is not None and (not text or text != text.strip()):
+            raise ValueError("must not be empty, nor begin or end with white space")
         return value
 
     @model_validator(mode="after")
@@ -93,8 +107,8 @@ def _explain(error: ValidationError) -> str:
         text = problem["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in problem["loc"])
         shown = f" is {problem['input']!r}"
-        # A URL may hold a password, whatever name it is given under.
-        if field.endswith("_url"):
+        # A URL may hold a password, whatever name it is given under; a secret may come under one that is misspelt.
+        if field.endswith("_url") or difflib.get_close_matches(field, _SECRETS, n=1):
             shown = ""
         elif "://" in str(problem["input"]):
             shown, text = "", "that is a URL, which does not belong here"

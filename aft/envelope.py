@@ -29,6 +29,13 @@ MOST_TEXT = 128
 #: Possessive: hostile or unterminated text costs one pass, never more.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
+#: A message as ``encode`` spells it, with nothing that would have to be looked at twice. It is what nearly all are, and
+#: reading it so costs a tenth; whatever does not fit is read at length.
+_OURS = re.compile(
+    rb'{"v":%d,"id":"(?P<id>[\w-]{1,99})","kind":"(?P<kind>fault|resume|compensate)","run":"(?P<run>[\w-]{1,99})",'
+    rb'"(?P<what>fault|order)":"(?P<wake>[\w-]{1,99})","at":"(?P<at>[\d:.+TZ-]{1,99})"}' % VERSION
+)
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 class Kind(StrEnum):
@@ -80,11 +87,13 @@ class Message:
         body["at"] = self.at.isoformat()
         if self.trace:
             body["trace"] = self.trace
-        return json.dumps(body, separators=(",", ":"))
+        return _JSON.encode(body)
 
 
 def decode(body: bytes) -> Message:
     """Read a message, or raise :class:`Refused`. Costs are bounded before anything is parsed."""
+    if (ours := _OURS.fullmatch(body)) is not None and (message := _read_ours(*ours.groups())) is not None:
+        return message
     _check_limits(body)
     try:
         found = json.loads(body.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
@@ -99,6 +108,23 @@ def decode(body: bytes) -> Message:
     if not isinstance(found, dict):
         raise Refused(f"a JSON object is expected, not {type(found).__name__}")
     return _checked(found)
+
+
+def _read_ours(id: bytes, kind: bytes, run: bytes, what: bytes, wake: bytes, at: bytes) -> Message | None:
+    """Read what ``_OURS`` has found; None: there is something to be said against it."""
+    asked = Kind(kind.decode())
+    about_fault = what == b"fault"
+    if not about_fault and asked is not Kind.RESUME:
+        return None
+    try:
+        moment = datetime.fromisoformat(at.decode())
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return None
+    named = wake.decode()
+    fault, order = (FaultId(named), None) if about_fault else (None, OrderId(named))
+    return Message(id.decode(), asked, RunId(run.decode()), fault, order, moment, {})
 
 
 def _check_limits(body: bytes) -> None:

@@ -17,6 +17,8 @@
     │   ├── UnknownFlow              no flow is registered under that name
     │   ├── UnknownSchedule          no schedule has that name
     │   ├── OrderRefused             what was asked of a run, or a schedule, does not fit its state
+    │   ├── RuleRefused              a rule or an exlet cannot be taken as it is
+    │   ├── ConstraintViolated       a rule made a step fail whose constraint does not hold
     │   ├── WaitTimeout              a signal did not come in time
     │   ├── DeadlineExceeded         the run did not end in time
     │   ├── UndoneByHand             a person has a savepoint undone
@@ -27,6 +29,7 @@
     │       ├── FlowFailed           it could not be undone entirely
     │       └── FlowCancelled        it was cancelled, nothing was undone
     ├── Recoverable                  raise it: this will pass, try again later
+    │   └── ResourceUnavailable      raise it: something that the activity needs cannot be had now
     └── Unrecoverable                raise it: trying again is pointless
 
 A message says what, which (``!r``) and what to do next. What the engine uses to leave a flow derives from
@@ -112,6 +115,14 @@ class OrderRefused(AftError):
     """Raised when what is asked of a run, or a schedule, does not fit the state it is in; nothing was changed."""
 
 
+class RuleRefused(AftError):
+    """Raised when a rule or an exlet cannot be taken as it is; the rules that were there stay in force."""
+
+
+class ConstraintViolated(AftError):
+    """Raised when an exlet makes a step of a flow fail, because a constraint that rules tell of is violated."""
+
+
 class WaitTimeout(AftError, TimeoutError):
     """Raised when a signal that a flow waits for did not come in time."""
 
@@ -171,6 +182,10 @@ class Recoverable(Exception):
         super().__init__(*args)
         self.after = after
         self.on_signal = on_signal
+
+
+class ResourceUnavailable(Recoverable):
+    """Raise it in an activity to say: something that it needs cannot be had now; rules may have an answer to that."""
 
 
 class Unrecoverable(Exception):

@@ -19,6 +19,7 @@ class FaultKind(StrEnum):
     COMPENSATOR = "compensator"  #: a compensator raised
     FLOW = "flow"  #: the flow's own code raised
     ABORT = "abort"  #: the run's owner died or lost its lease
+    CONSTRAINT = "constraint"  #: a rule says that something is not as it should be
 
 
 class FaultState(StrEnum):
@@ -26,6 +27,7 @@ class FaultState(StrEnum):
 
     OPEN = "open"  #: raised; nobody has decided yet
     WAITING = "waiting"  #: in the ladder, to be tried again at ``due_at``
+    HANDLED = "handled"  #: an exlet is being carried out for it
     TRIED = "tried"  #: tried again, and failed again: a newer fault of the step took its place
     FINAL = "final"  #: no more tries; the failure is, or will be, raised at its call site
     PARKED = "parked"  #: its run waits for a person
@@ -74,11 +76,24 @@ class Fault:
     resource: str | None = None
     #: The signal that it waits for, instead of a time.
     signal: str | None = None
+    #: The type of exception that its rules are asked for, where its kind does not tell.
+    exception: str | None = None
+    #: JSON: what rules may want to know of the step: ``args``, ``result``, ``elapsed``.
+    step: str | None = None
+    #: JSON: which rules were asked, with which facts, and what they chose.
+    decision: str | None = None
+    #: JSON: what the run's owner shall make of the step, as ``runs.rulings`` spells it.
+    ruling: str | None = None
 
     @property
     def short_type(self) -> str:
         """The exception's class without its module."""
         return self.type.rpartition(".")[2]
+
+    @property
+    def signature(self) -> str:
+        """What tells faults of the same sort from others: the same exception of the same step."""
+        return f"{self.name}/{self.short_type}"
 
     def __str__(self) -> str:
         return f"{self.short_type}: {self.message}" if self.message else self.short_type

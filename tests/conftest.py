@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import services
 from tests.setups import SETUPS, Setup, migrate
+
+# How long an example takes says more of what else is going on than of the claim.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +57,14 @@ def migrated_url(postgres_url: str) -> str:
     return postgres_url
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file at the newest schema, to be copied: to migrate one takes longer than most tests."""
+    file = tmp_path_factory.mktemp("template") / "aft.db"
+    migrate(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture(params=SETUPS)
 def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
     """Each combination of database and broker in turn, in a namespace of the test's own."""
@@ -62,6 +76,7 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
 def make_setup(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Setup:
     """Make one combination."""
     if name == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "aft.db")
         return Setup(name, f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
     broker = request.getfixturevalue("rabbit_url") if name.endswith("rabbitmq") else "embedded"
     return Setup(name, request.getfixturevalue("migrated_url"), broker)

@@ -20,7 +20,9 @@ from sqlalchemy import select, update
 
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
-from aft.runs import faults, rows, submit
+from aft.runs import faults, journal, rows, submit
+from aft.runs.deeds import Recording, Write
+from aft.runs.journal import Entry
 from aft.runs.owner import Owner
 from aft.runs.rows import RunRow
 from aft.runs.submit import NewRun
@@ -46,6 +48,11 @@ class HandClock:
 
     def ticks(self) -> float:
         return self.passed
+
+
+def recording(owner: Owner, entry: Entry) -> Recording:
+    """What journals an outcome, as an owner's write."""
+    return Recording(owner.run_id, Write(entry=journal.fields(entry, owner.epoch)))
 
 
 @dataclass

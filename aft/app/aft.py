@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
+from aft.app.rules import RuleDesk
 from aft.app.run import Run, me
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
@@ -24,7 +25,7 @@ from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
 from aft.ids import RunId, new_id
-from aft.runs import faults, rows, schedules, submit
+from aft.runs import beginnings, faults, rows, schedules
 from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -58,6 +59,8 @@ class Aft(Parts):
         self._pid = os.getpid()
         #: Threads of attempts that were given up; they may still have an effect, which must not be lost.
         self._abandoned: list[threading.Thread] = []
+        #: Rules and exlets: look at them, teach them.
+        self.rules = RuleDesk(self)
 
     @classmethod
     def from_env(cls) -> Aft:
@@ -83,8 +86,7 @@ class Aft(Parts):
 
         def begin(expect: Expect) -> list[RunRow]:
             expect([new.id])
-            with self.store.write() as connection:
-                row, made = submit.begin(connection, new, tools.lease.worker)
+            row, made = beginnings.begin(self.store, new, tools.lease.worker)
             found.append(row)
             return [row] if made else []
 
@@ -100,8 +102,7 @@ class Aft(Parts):
         """Make a run that some dispatcher executes. It is durable when this returns; needs no broker."""
         new = self._new_run(flow, args, kwargs)
         self.check()
-        with self.store.write() as connection:
-            row, made = submit.enqueue(connection, new, self.clock.now(), self.settings.grace)
+        row, made = beginnings.enqueue(self.store, new, self.clock.now(), self.settings.grace)
         if made:
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
         return Run(self, row.id)
@@ -126,6 +127,7 @@ class Aft(Parts):
             owner=options.owner,
             expected=options.expected,
             resources=options.resources,
+            tags=options.tags,
             deadline=options.deadline,
             after=options.after,
             at=options.at,
@@ -271,7 +273,7 @@ class Aft(Parts):
         with self._lock:
             if self._pid != os.getpid():
                 # A fork: connections, lease and heartbeat are the parent's.
-                self.store.engine.dispose(close=False)
+                self.store.forget()
                 self._tools, self._pid = None, os.getpid()
             if self._tools is None:
                 self.check()

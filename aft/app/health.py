@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 
 from aft.fault import FaultState
+from aft.rules.plans import PlanState
 from aft.runs import rows
+from aft.runs.notices import NoticeState
 from aft.runs.quarantine import State
 from aft.runs.rows import RunRow
 from aft.runs.states import ENDS, Status
@@ -70,6 +72,9 @@ class Health:
     orphans: int  #: runs whose worker is lost, and that nobody has rescued yet
     quarantined: int
     late_effects: int
+    stuck_exlets: Backlog  #: plans that should have gone on longer than the grace ago
+    unheard: Backlog  #: notices that were sent and not heard, and will be again
+    given_up: int  #: notices that nobody heard
 
     @property
     def roles(self) -> set[str]:
@@ -97,6 +102,9 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
         orphans=_orphans(connection, namespace),
         quarantined=_count(connection, tables.quarantine, namespace, tables.quarantine.c.state == State.HELD.value),
         late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
+        stuck_exlets=_stuck_exlets(connection, namespace, grace),
+        unheard=_unheard(connection, namespace),
+        given_up=_count(connection, tables.notices, namespace, tables.notices.c.state == NoticeState.GIVEN_UP.value),
     )
 
 
@@ -176,6 +184,28 @@ def _overdue(connection: Connection, namespace: str, grace: timedelta) -> Backlo
         runs.c.worker_id.is_(None),
         runs.c.wake_id.is_not(None),
         runs.c.sweep_at <= later(-grace.total_seconds()),
+    )
+
+
+def _stuck_exlets(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
+    plans = tables.plans
+    return _backlog(
+        connection,
+        plans.c.due_at,
+        plans.c.namespace == namespace,
+        plans.c.state == PlanState.OPEN.value,
+        plans.c.due_at <= later(-grace.total_seconds()),
+    )
+
+
+def _unheard(connection: Connection, namespace: str) -> Backlog:
+    notices = tables.notices
+    return _backlog(
+        connection,
+        notices.c.made_at,
+        notices.c.namespace == namespace,
+        notices.c.state == NoticeState.OPEN.value,
+        notices.c.attempts > 0,
     )
 
 

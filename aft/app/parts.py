@@ -8,6 +8,9 @@ from typing import Any
 from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.config import Settings
+from aft.dispatcher.intake import Intake
+from aft.dispatcher.judging import Judge
+from aft.dispatcher.plans import Plans
 from aft.errors import ConfigError
 from aft.flows.loop import LoopThread
 from aft.flows.overdue import Attempts
@@ -15,6 +18,8 @@ from aft.flows.registry import Registry
 from aft.flows.tools import Tools
 from aft.recovery.delays import Delays
 from aft.recovery.levels import Ladder
+from aft.recovery.sender import Sends
+from aft.rules.book import Book
 from aft.runs.holdings import Holdings
 from aft.store import Store, schema
 from aft.store.leases import Lease
@@ -34,6 +39,7 @@ class Parts:
         self.ladder = _make_ladder(settings)
         self.broker = _make_broker(settings, self.store)
         self.loop = LoopThread()
+        self.book = Book(self.store, self.namespace, clock, self.telemetry)
         self._checked = False
 
     def delays(self) -> Delays:
@@ -64,9 +70,29 @@ class Parts:
             immediate=self.settings.immediate,
             grace=self.settings.grace,
             holdings=Holdings(),
+            book=self.book,
             attempts=Attempts(self.clock, self.telemetry),
             **more,
         )
+
+    def make_intake(self, delays: Delays, sender: Sends, plans: Plans | None = None) -> Intake:
+        """Make what decides about faults, and carries out what their rules choose."""
+        return Intake(
+            self.namespace,
+            self.store,
+            self.broker,
+            delays,
+            sender,
+            self.clock,
+            self.telemetry,
+            self.settings.grace,
+            Judge(self.namespace, self.store, self.book),
+            plans or self.make_plans(),
+        )
+
+    def make_plans(self) -> Plans:
+        """Make what carries exlets out."""
+        return Plans(self.namespace, self.store, self.clock, self.telemetry, self.settings.grace)
 
     def make_lease(self) -> Lease:
         """Make a membership among the workers, not begun yet."""

@@ -3,7 +3,7 @@
 ==========  ====================================================================================
 role        what it does
 ==========  ====================================================================================
-intake      takes faults off their queue and decides about them
+intake      takes faults off their queue and decides about them; sends notices
 work        executes runs that shall go on; needs the flows' code
 relay       publishes what the outbox still holds
 sweep       finds what lost messages, dead workers and late effects left lying; looks out for deaths;
@@ -19,20 +19,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from aft.app.parts import Parts
 from aft.compensation import stack
 from aft.dispatcher.intake import Intake
+from aft.dispatcher.plans import Plans
 from aft.dispatcher.schedules import Schedules
 from aft.dispatcher.sweeper import Sweeper
 from aft.flows.orphanage import Orphanage
 from aft.flows.registry import flow_names
 from aft.flows.tools import Tools
 from aft.flows.worker import Worker
+from aft.recovery.keeper import Keeper, while_leased
 from aft.recovery.relay import Relay
+from aft.recovery.sender import Sender
 from aft.recovery.service import Service
 from aft.recovery.takeover import Takeover
+from aft.rules import sources
 from aft.telemetry import Event, FrameUnresolved, encode_event
+
+if TYPE_CHECKING:
+    from aft.dispatcher.notices import Notices
 
 #: Seconds between two looks of the relay at an empty outbox.
 RELAY_PAUSE = 0.05
@@ -56,48 +64,44 @@ class DispatcherProcess:
         self._concurrency = concurrency
         self._services: list[Service] = []
         self._intake: Intake | None = None
+        self._notices: Notices | None = None
         self._worker: Worker | None = None
+        self._sender: Sender | None = None
         self._lease = app.make_lease()
         self._forget_events: Callable[[], None] = _nothing
         self._stopped = threading.Event()
 
     def start(self) -> None:
         """Check database, declarations and queues, then begin; raises before anything has begun."""
-        app, settings, telemetry = self._app, self._app.settings, self._app.telemetry
+        app, telemetry = self._app, self._app.telemetry
         app.check()
         app.registry.check()
         delays = app.delays()
         delays.declare(app.waits())
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock)
-        self._intake = Intake(app.namespace, app.store, app.broker, delays, relay, app.clock, telemetry, settings.grace)
+        self._sender = sender = Sender(relay)
+        plans = app.make_plans()
+        self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
-        sweeper = Sweeper(
-            app.namespace,
-            app.store,
-            self._intake,
-            takeover,
-            app.clock,
-            telemetry,
-            grace=settings.grace,
-            lease=settings.lease,
-        )
-        steps = {
-            Role.INTAKE: self._intake.step,
-            Role.RELAY: lambda: 0.0 if relay.run_once() else RELAY_PAUSE,
-            Role.SWEEP: sweeper.step,
-        }
-        self._services = [Service(role.value, steps[role], telemetry) for role in steps if role in self._roles]
+        self._services = [Service("sender", sender.send, telemetry), Service("tidy", sender.tidy, telemetry)]
+        if Role.RELAY in self._roles:
+            self._services.append(
+                Service(Role.RELAY.value, lambda: 0.0 if relay.run_once() else RELAY_PAUSE, telemetry)
+            )
+        if Role.INTAKE in self._roles:
+            self._services += self._make_intake_services(self._intake, plans)
         if Role.SWEEP in self._roles:
-            self._services.append(Service("lookout", takeover.look, telemetry))
-            schedules = Schedules(app.namespace, app.store, telemetry, settings.grace)
-            self._services.append(Service("schedules", schedules.step, telemetry))
+            self._services += self._make_sweep_services(self._intake, takeover)
+        takeover.rehearse()
         self._forget_events = telemetry.subscribe(self._broadcast)
-        tools = app.make_tools(self._lease, send=relay.try_send)
+        tools = app.make_tools(self._lease, send=sender.try_send)
         self._join_workers(tools)
         self._check_frames()
         if Role.WORK in self._roles:
             self._worker = Worker(tools, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
+        receivers = [part.step_back for part in (self._worker, self._intake) if part is not None]
+        self._services.append(Service("keeper", Keeper(self._lease, receivers).step, telemetry))
         for service in self._services:
             service.start()
 
@@ -117,8 +121,12 @@ class DispatcherProcess:
             service.stop()
         for service in self._services:
             service.join(timeout)
+        if self._notices is not None:
+            self._notices.close(timeout)
         if self._intake is not None:
-            self._intake.close()
+            self._intake.step_back()
+        if self._sender is not None:
+            self._sender.close()
         self._forget_events()
         if drained:
             self._lease.end()
@@ -131,9 +139,36 @@ class DispatcherProcess:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def _make_intake_services(self, intake: Intake, plans: Plans) -> list[Service]:
+        self._notices = self._make_notices()
+        steps = {
+            Role.INTAKE.value: while_leased(self._lease, intake.step),
+            "plans": plans.step,
+            "notices": self._notices.step,
+        }
+        return [Service(name, step, self._app.telemetry) for name, step in steps.items()]
+
+    def _make_sweep_services(self, intake: Intake, takeover: Takeover) -> list[Service]:
+        app, grace, lease = self._app, self._app.settings.grace, self._app.settings.lease
+        sweeper = Sweeper(
+            app.namespace, app.store, intake, takeover, app.clock, app.telemetry, grace=grace, lease=lease
+        )
+        schedules = Schedules(app.namespace, app.store, app.telemetry, grace)
+        steps = {Role.SWEEP.value: sweeper.step, "lookout": takeover.look, "schedules": schedules.step}
+        return [Service(name, step, app.telemetry) for name, step in steps.items()]
+
+    def _make_notices(self) -> Notices:
+        # Imported here: a process that tells nobody does not pay for loading an HTTP client.
+        from aft.dispatcher.notices import Notices
+
+        app, secret = self._app, self._app.settings.webhook_secret
+        given = None if secret is None else secret.get_secret_value()
+        return Notices(app.namespace, app.store, app.telemetry, app.clock, given)
+
     def _join_workers(self, tools: Tools) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []
-        self._lease.begin(roles=sorted(self._roles), flows=flows, on_beat=Orphanage(tools).collect)
+        known = {name: one.type for name, one in sources.declared.items()}
+        self._lease.begin(roles=sorted(self._roles), flows=flows, sources=known, on_beat=Orphanage(tools).collect)
 
     def _check_frames(self) -> None:
         """Tell of undos that are owed and that this code does not have, before one of them is needed at night."""

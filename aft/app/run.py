@@ -81,11 +81,11 @@ class Run:
         pause, warned = FIRST_LOOK, False
         while not (row := self.row).status.ended:
             waited = time.monotonic() - began
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(_still(row, timeout))
             if not warned and waited >= WARN_AFTER:
                 self._warn_if_nobody_knows(row)
                 warned = True
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(_still(row, timeout))
             left = LONGEST_LOOK if timeout is None else timeout - waited
             time.sleep(min(pause, max(left, 0.001)))
             pause = min(LONGEST_LOOK, pause * 1.5)

@@ -11,15 +11,20 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from aft.app.handling import plans_of, read_ruling, spell_progress, spell_rule, spell_ruling, taught
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.children import PARENT
 from aft.ids import RunId, StepPath
+from aft.rules.kinds import On
+from aft.rules.plans import Plan
 from aft.runs import audit, families, faults, inbox, journal, rows, waits
+from aft.runs.audit import Deed
 from aft.runs.inbox import Letter, Verb
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.rows import RunRow
+from aft.runs.rulings import Do
 from aft.runs.states import Status
 from aft.runs.waits import Wait, WaitKind
 
@@ -33,6 +38,10 @@ class What(StrEnum):
     FAULT = "fault"  #: something raised
     WAIT = "wait"  #: the fault was put into a level
     FINAL = "final"  #: the failure was found to be final
+    EXLET = "exlet"  #: a rule has chosen what is done about it
+    PROCEEDED = "proceeded"  #: it failed for good, and the flow went on without it
+    REMOVED = "removed"  #: an exlet took it away
+    RULED = "ruled"  #: a constraint of the run was handled, and it went on
     ABORTED = "aborted"  #: the worker was lost
     POPPED = "popped"  #: a compensator ran, and its frame came off
     SETTLED = "settled"  #: a person took a frame off
@@ -81,32 +90,46 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     children = families.of(connection, run_id)
     letters = inbox.of_run(connection, run_id)
     entries = journal.load(connection, run_id)
-    story = [Happening(row.created_at, What.STARTED, None, row.flow, row.args)]
-    story += [_of_child(child) for child in children]
+    story = [_of_child(child) for child in children]
     senders = _match(entries, letters)
     for entry in entries:
         story += _of_entry(entry, senders.get(entry.path), children)
+    plans = plans_of(connection, run_id)
+    for fault in faults.of_run(connection, run_id):
+        story += _of_fault(fault, plans.get(fault.id))
     for frame in stack.of_run(connection, run_id):
         story += _of_frame(frame)
-    for fault in faults.of_run(connection, run_id):
-        story += _of_fault(fault)
     for deed in audit.of_run(connection, run_id):
-        story.append(Happening(deed.at, What.DEED, None, deed.action, f"by {deed.actor}: {deed.note or 'no note'}"))
+        story.append(Happening(deed.at, What.DEED, None, deed.action, _spell_deed(deed, run_id)))
     story += [happening for letter in letters for happening in _of_letter(letter)]
     story += _of_waits(row, {entry.path for entry in entries})
-    story += _of_end(row, told=any(happening.what is What.PARKED for happening in story))
-    # The sort is stable: what happened in one transaction stays in the order in which it is told here.
-    return row, sorted(story, key=lambda happening: happening.at)
+    story += _of_end(row, story)
+    # The sort is stable: what happened in one transaction stays in the order in which it is told here. Two clocks, the
+    # worker's and the database's: nothing is told before the start, and no step after the end.
+    started = Happening(row.created_at, What.STARTED, None, row.flow, row.args)
+    return row, [started, *sorted(story, key=lambda happening: happening.at)]
+
+
+def _spell_deed(deed: Deed, run_id: RunId) -> str:
+    """Who did it, and why; an exlet that was chosen for this very run is told where it was chosen."""
+    if deed.actor.startswith("exlet ") and (deed.note or "").endswith(f"of run {run_id}"):
+        return f"by {deed.actor}"
+    return f"by {deed.actor}: {deed.note or 'no note'}"
+
+
+#: What became of a step that an exlet has settled.
+_BY_EXLET = {Outcome.PROCEED: What.PROCEEDED, Outcome.REMOVED: What.REMOVED}
 
 
 # Forward --------------------------------------------------------------------------------------------------------
 
 
 def _of_entry(entry: Entry, letter: Letter | None, children: list[RunRow]) -> list[Happening]:
-    if entry.kind is EntryKind.ACTIVITY and entry.outcome is not Outcome.OK:
+    if entry.kind in (EntryKind.ACTIVITY, EntryKind.RULE) and entry.outcome is Outcome.FAILED:
         return []  # the fault tells it
     kinds = {
-        EntryKind.ACTIVITY: What.ACTIVITY,
+        EntryKind.ACTIVITY: _BY_EXLET.get(entry.outcome, What.ACTIVITY),
+        EntryKind.RULE: What.RULED,
         EntryKind.SAVEPOINT: What.UNDONE,
         EntryKind.SIGNAL: What.SIGNAL if entry.outcome is Outcome.OK else What.TIMEOUT,
         EntryKind.SLEEP: What.SLEPT,
@@ -158,7 +181,7 @@ def _of_letter(letter: Letter) -> list[Happening]:
     if letter.verb is Verb.SIGNAL and letter.note is not None:
         why = letter.note.removeprefix("refused: ")
         return [Happening(letter.at, What.REFUSED, None, name, f"{value}: {why}", by=letter.actor)]
-    if letter.verb is not Verb.CHILD and not letter.read:
+    if letter.verb not in (Verb.CHILD, Verb.RULING) and not letter.read:
         return [Happening(letter.at, What.UNREAD, None, name, value, by=letter.actor)]
     if letter.verb in (Verb.CANCEL, Verb.COMPENSATE) and letter.actor == PARENT:
         # What people ask is audited, and told from there.
@@ -201,30 +224,76 @@ def _called_with(frame: Frame) -> str:
 # Trouble --------------------------------------------------------------------------------------------------------
 
 
-def _of_fault(fault: Fault) -> list[Happening]:
+#: When a constraint was asked, for people.
+_WHEN = {
+    On.ACTIVITY_PRE: "before it",
+    On.ACTIVITY_POST: "after it",
+    On.VIOLATED: "while it was executed",
+    On.RUN_PRE: "before it begins",
+    On.RUN_POST: "before it ends",
+    On.ABORT: "after its worker was lost",
+}
+#: What is no failure, though there is no other try.
+_NOT_FINAL = (Do.COMPLETE, Do.PROCEED, Do.REMOVE, Do.PARK)
+
+
+def _of_fault(fault: Fault, plan: Plan | None) -> list[Happening]:
     if fault.kind is FaultKind.ABORT:
-        return [Happening(fault.raised_at, What.ABORTED, None, fault.name, fault.message)]
-    story = [Happening(fault.raised_at, What.FAULT, fault.path, fault.name, str(fault))]
+        aborted = Happening(fault.raised_at, What.ABORTED, None, fault.name, fault.message)
+        return [aborted, *_of_rule(fault, plan)]
+    story = [Happening(fault.raised_at, What.FAULT, fault.path, fault.name, _spell_fault(fault))]
     if fault.kind is FaultKind.FLOW and fault.state is not FaultState.FINAL:
         return [Happening(fault.raised_at, What.PARKED, None, fault.name, str(fault))]
     if fault.decided_at is None:
         return story
     # Two clocks, the worker's and the database's: a decision is never told before its fault.
     at = max(fault.decided_at, fault.raised_at)
-    if fault.level is not None:
-        told = f"level {fault.level}, try {fault.try_in_level}: {fault.verdict}"
+    story += _of_rule(fault, plan)
+    if fault.level is not None or (fault.wait and read_ruling(fault).do is None):
+        rung = "by its rule" if fault.level is None else f"level {fault.level}, try {fault.try_in_level}"
+        told = f"{rung}: {fault.verdict}"
         wait = Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
         story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
         story.append(Happening(at, What.PARKED, fault.path, fault.name, fault.verdict or ""))
-    elif fault.state is FaultState.FINAL:
-        story.append(Happening(at, What.FINAL, fault.path, fault.name, fault.verdict or "", queue=fault.queue))
+    elif fault.state is FaultState.FINAL and read_ruling(fault).do not in _NOT_FINAL:
+        story.append(Happening(at, What.FINAL, fault.path, fault.name, _spell_verdict(fault), queue=fault.queue))
     return story
 
 
-def _of_end(row: RunRow, *, told: bool) -> list[Happening]:
-    if row.status is Status.PARKED and not told:
-        return [Happening(row.updated_at, What.PARKED, None, row.flow, row.reason or "")]
-    if row.ended_at is not None:
-        return [Happening(row.ended_at, What.ENDED, None, row.status.value, row.result or "")]
-    return []
+def _of_rule(fault: Fault, plan: Plan | None) -> list[Happening]:
+    """Tell which exlet somebody's rule has chosen, how far it is, and what it has decided."""
+    decision = taught(fault)
+    if decision is None or fault.decided_at is None:
+        return []
+    at = max(fault.decided_at, fault.raised_at)
+    told_below = fault.settled_at is not None and read_ruling(fault).do in (Do.PROCEED, Do.REMOVE, Do.FAIL)
+    ruling = "" if told_below else spell_ruling(fault)
+    parts = (spell_rule(decision), "" if plan is None else spell_progress(plan), ruling)
+    told = f"by {'; '.join(part for part in parts if part)}"
+    return [Happening(at, What.EXLET, fault.path, decision.exlet, told)]
+
+
+def _spell_verdict(fault: Fault) -> str:
+    """Why there is no other try; a rule that says so was told already."""
+    decision = taught(fault)
+    return "" if decision is not None and fault.verdict == decision.why else fault.verdict or ""
+
+
+def _spell_fault(fault: Fault) -> str:
+    """What went wrong; of a constraint, what the rule has asked."""
+    decision = taught(fault) if fault.kind is FaultKind.CONSTRAINT else None
+    if decision is None:
+        return str(fault)
+    return f"constraint {_WHEN.get(On(decision.on), decision.on)}: {decision.condition}"
+
+
+def _of_end(row: RunRow, story: list[Happening]) -> list[Happening]:
+    parked = row.status is Status.PARKED and all(happening.what is not What.PARKED for happening in story)
+    at = row.updated_at if parked else row.ended_at
+    if at is None:
+        return []
+    at = max([at, *(happening.at for happening in story if happening.path is not None)])
+    if parked:
+        return [Happening(at, What.PARKED, None, row.flow, row.reason or "")]
+    return [Happening(at, What.ENDED, None, row.status.value, row.result or "")]

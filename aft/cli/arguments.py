@@ -60,6 +60,19 @@ def read_time(word: str) -> datetime:
     return found
 
 
+def read_tags(words: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs, each value as JSON, else as plain text; raises Failure."""
+    tags: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise Failure(f"--tag {word!r} names no value; write --tag NAME=VALUE")
+        if name in tags:
+            raise Failure(f"tag {name!r} is given twice")
+        tags[name] = _as_json(value)
+    return tags
+
+
 def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:
     signature = flow.arguments.signature
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())

@@ -72,7 +72,7 @@ def problem(name: str, says: str, advice: str) -> Check:
 
 
 def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
-    """List the settings in force; URLs without their passwords."""
+    """List the settings in force; URLs without their passwords, secrets as stars."""
     shown = {"database_url": app.store.url}
     if app.settings.broker_url != "embedded":
         shown["broker_url"] = app.broker.url
@@ -85,6 +85,8 @@ def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
 def _spell(value: object) -> str:
     if isinstance(value, timedelta):
         return durations.spell(value)
+    if value is None:
+        return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -254,6 +256,11 @@ def _stuck(found: Health) -> Iterator[Check]:
     if found.late_effects:
         says = f"{count(found.late_effects, 'effect')} finished after the run was lost"
         yield warning("late", says, _who(Role.SWEEP, found, "it settles them"))
+    if found.stuck_exlets.count:
+        yield _waiting(found, found.stuck_exlets, "exlets", "exlet", "stuck", Role.INTAKE)
+    if found.unheard.count or found.given_up:
+        says = f"{count(found.unheard.count, 'notice')} not heard yet, {found.given_up} given up"
+        yield warning("notices", says, "is the receiver up? a dispatcher's log tells which, and why")
 
 
 def _waiting(found: Health, backlog: Backlog, name: str, thing: str, how: str, role: Role) -> Check:

@@ -166,5 +166,8 @@ def _counts(health: Health) -> dict[str, Any]:
         "overdue_runs": health.overdue.count,
         "orphaned_runs": health.orphans,
         "late_effects": health.late_effects,
+        "stuck_exlets": health.stuck_exlets.count,
+        "notices_unheard": health.unheard.count,
+        "notices_given_up": health.given_up,
         "quarantined_messages": health.quarantined,
     }

@@ -34,6 +34,7 @@ from aft.app.story import Story
 from aft.app.timeline import Happening, What
 from aft.cli.layout import Folded, Group, Line, Still, Turned, lay_out
 from aft.cli.marks import MARKS, status_style
+from aft.cli.output import showable
 from aft.cli.wording import LEAST_ROOM, word
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -67,7 +68,7 @@ def _draw(console: Console, offset: str, rail: Text, words: Text, rails: int) ->
         part.rstrip()
         first = number == 0
         line = Text.assemble((offset if first else " " * len(offset), "dim"), rail if first else below, part)
-        console.print(_showable(console, line), highlight=False, soft_wrap=True)
+        console.print(showable(console, line), highlight=False, soft_wrap=True)
 
 
 def _rail(console: Console, line: Line) -> Text:
@@ -127,11 +128,3 @@ def _symbol(console: Console, symbol: str, plain: str) -> str:
 
 def _fancy(console: Console) -> bool:
     return not console.options.ascii_only
-
-
-def _showable(console: Console, text: Text) -> Text:
-    """Spell what the terminal's encoding lacks as question marks: better than no story at all."""
-    if _fancy(console):
-        return text
-    plain = text.plain.replace("…", "~").encode(console.encoding, "replace")
-    return Text(plain.decode(console.encoding), spans=text.spans)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import click
 
-from aft.errors import AftError
+from aft.errors import AftError, RuleRefused
 
 
 class Failure(AftError):
@@ -37,6 +37,9 @@ def exit_status(call: Callable[[], object]) -> int:
     except click.Abort:
         tell("stopped")
         return 1
+    except RuleRefused as error:
+        _tell_refusal(str(error))
+        return 1
     except AftError as error:
         tell(str(error))
         if isinstance(error, Failure) and error.details:
@@ -49,6 +52,14 @@ def tell(text: str) -> None:
     """Say one line on stderr."""
     click.echo(f"aft: {one_line(text)}", err=True)
     sys.stderr.flush()
+
+
+def _tell_refusal(text: str) -> None:
+    """Tell what is wrong with a rule; the lines below say where, and must stay as they are: one may be a caret."""
+    first, _, below = text.partition("\n")
+    tell(first)
+    if below:
+        click.echo(printable(below.expandtabs(4)), err=True)
 
 
 def one_line(text: str) -> str:

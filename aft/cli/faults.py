@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app import Aft, health
+from aft.app.handling import plans_of, spell_progress, spell_rule, spell_ruling, taught
 from aft.app.run import me
 from aft.cli import shapes
 from aft.cli.errors import Failure, printable, tell
@@ -31,6 +32,7 @@ from aft.cli.output import (
 from aft.errors import UnknownRun
 from aft.fault import Fault, FaultState
 from aft.recovery.levels import Ladder
+from aft.rules.plans import Plan
 from aft.runs import faults as fault_rows
 from aft.runs import quarantine, rows
 from aft.runs.quarantine import Refusal, State
@@ -146,12 +148,18 @@ def show(given: Given, fault: str, as_json: bool) -> None:
     with looking(given) as app:
         app.check()
         found = find(app, fault)
+        if isinstance(found, Refusal):
+            if as_json:
+                print_json(shapes.refusal(found))
+            else:
+                _show_refused(app, found)
+            return
+        with app.store.read() as connection:
+            plan = plans_of(connection, found.run_id).get(found.id)
         if as_json:
-            print_json(shapes.refusal(found) if isinstance(found, Refusal) else shapes.fault(found))
-        elif isinstance(found, Refusal):
-            _show_refused(app, found)
+            print_json({**shapes.fault(found), "plan": None if plan is None else shapes.plan(plan)})
         else:
-            _show(found)
+            _show(found, plan)
 
 
 def find(app: Aft, part: str) -> Fault | Refusal:
@@ -173,10 +181,12 @@ def find(app: Aft, part: str) -> Fault | Refusal:
     return of_run[-1]
 
 
-def _show(one: Fault) -> None:
-    print_fields(_fields(one))
+def _show(one: Fault, plan: Plan | None) -> None:
+    print_fields(_fields(one) | _handling(one, plan))
     if one.traceback:
         click.echo(f"\n{printable(one.traceback).rstrip()}")
+    if one.decision is not None:
+        say(f"\n`aft rules explain {short_id(one.id)}` tells which rules were asked.")
 
 
 def _show_refused(app: Aft, one: Refusal) -> None:
@@ -224,6 +234,19 @@ def _fields(one: Fault) -> dict[str, str]:
         "decided": exactly(one.decided_at),
         "due": exactly(one.due_at),
         "settled": exactly(one.settled_at),
+    }
+
+
+def _handling(one: Fault, plan: Plan | None) -> dict[str, str]:
+    """Which rule has chosen which exlet, how far that is, and what was decided about the step."""
+    decision = taught(one)
+    if decision is None:
+        return {}
+    return {
+        "rule": f"{spell_rule(decision)}: {decision.condition}",
+        "exlet": decision.exlet if plan is None else f"{decision.exlet}: {spell_progress(plan)}",
+        "ruling": spell_ruling(one),
+        "warnings": "; ".join(dict.fromkeys(decision.warnings)),
     }
 
 

@@ -25,7 +25,7 @@ MOST_QUIET = 12
 #: The end of a path that is about undoing the step.
 UNDO = "/undo"
 #: How a step ends.
-_ENDS = (What.ACTIVITY, What.RETURNED, What.FINAL)
+_ENDS = (What.ACTIVITY, What.RETURNED, What.FINAL, What.PROCEEDED, What.REMOVED)
 _BACKWARD = (What.POPPED, What.SETTLED, What.UNDONE)
 #: What a parent says of a child that tells its own story.
 _OF_CHILD = (What.CHILD, What.RETURNED, What.FAULT)

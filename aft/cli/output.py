@@ -26,6 +26,8 @@ SHORT_ID = 12
 #: Columns that nothing is cut to: a pipe has no width.
 _ENDLESS = 100_000
 _GAP = 2
+#: What stands for signs that a poorer terminal lacks.
+_PLAIN = str.maketrans({"…": "~", "→": "->", "×": "x", "·": "-"})
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, with stable keys.")
 
@@ -65,7 +67,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]])
     with out.capture() as drawn:
         out.print(table)
     for line in drawn.get().splitlines():
-        click.echo(line.rstrip())
+        click.echo(_encodable(line.rstrip()))
 
 
 def _cell(value: str | Text) -> Text:
@@ -78,11 +80,13 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]], total: in
         max([cell_len(column.title), *(row[index].cell_len for row in rows)]) for index, column in enumerate(columns)
     ]
     excess = sum(natural) + _GAP * len(columns) - total
-    for index in sorted(range(len(columns)), key=lambda index: -natural[index]):
-        if excess > 0 and columns[index].flexible:
-            cut = min(excess, natural[index] - len(columns[index].title))
-            natural[index] -= cut
-            excess -= cut
+    while excess > 0:
+        cut = {i: natural[i] for i, one in enumerate(columns) if one.flexible and natural[i] > len(one.title)}
+        if not cut:
+            break
+        # The widest gives way until it is as wide as the next; then both do.
+        natural[max(cut, key=lambda index: cut[index])] -= 1
+        excess -= 1
     return natural
 
 
@@ -91,7 +95,27 @@ def print_fields(fields: dict[str, str], *, err: bool = False) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         if value:
-            click.echo(f"{name:<{width}}  {one_line(value)}", err=err)
+            click.echo(_encodable(f"{name:<{width}}  {one_line(value)}"), err=err)
+
+
+def print_text(out: Console, text: Text) -> None:
+    """Print a text as it is: what is longer than a line is the terminal's to wrap."""
+    out.print(showable(out, text), highlight=False, soft_wrap=True)
+
+
+def showable(out: Console, text: Text) -> Text:
+    """Spell what the terminal's encoding lacks as question marks: better than nothing at all."""
+    if not out.options.ascii_only:
+        return text
+    plain = text.plain.translate(_PLAIN).encode(out.encoding, "replace").decode(out.encoding)
+    return Text(plain, spans=text.spans if len(plain) == len(text.plain) else [])
+
+
+def _encodable(line: str) -> str:
+    if _speaks_unicode():
+        return line
+    encoding = sys.stdout.encoding or "ascii"
+    return line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
 
 def print_json(value: Any) -> None:

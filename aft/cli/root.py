@@ -17,6 +17,8 @@ PLACES = {
     "runs": Place("aft.cli.runs:runs", "Start runs, look at them, steer them."),
     "schedules": Place("aft.cli.schedules:schedules", "See and steer flows that are run at certain times."),
     "faults": Place("aft.cli.faults:faults", "Look at what went wrong."),
+    "rules": Place("aft.cli.rules.command:rules", "See and teach what is done about which fault."),
+    "exlets": Place("aft.cli.rules.exlets:exlets", "See and add what rules can choose."),
     "workers": Place("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
     "flows": Place("aft.cli.flows:flows", "See which versions of flows are still needed."),
     "stack": Place("aft.cli.stack:stack", "Show what a run owes to be undone."),

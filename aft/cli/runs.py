@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app import story
+from aft.app.handling import plans_of, spell_progress
 from aft.cli import shapes
 from aft.cli.advice import advise, begins_later
 from aft.cli.drawing import draw_story
@@ -32,6 +33,7 @@ from aft.cli.starting import start
 from aft.cli.steering import cancel, frame_done, release, resume, retry, skip_frame, suspend
 from aft.cli.undoing import compensate
 from aft.cli.waits import spell_waits
+from aft.rules.plans import PlanState
 from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -160,11 +162,19 @@ def _about(connection: Connection, row: RunRow) -> str:
         return "executing"
     if begins_later(row):
         return f"begins at {moment(row.due_at)}"
+    if row.status is Status.RECOVERING and (handled := _handled(connection, row)):
+        return shorten(handled, MOST_VALUE)
     if row.waits and row.status in (Status.WAITING, Status.RECOVERING):
         return shorten(f"waits for {spell_waits(connection, row)}", MOST_VALUE)
     return (
         f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
     )
+
+
+def _handled(connection: Connection, row: RunRow) -> str:
+    """Say which exlet is carried out for a run, if one is."""
+    going = [plan for plan in plans_of(connection, row.id).values() if plan.state is PlanState.OPEN]
+    return f"exlet {going[-1].exlet.name}: {spell_progress(going[-1])}" if going else ""
 
 
 @runs.command()

@@ -5,7 +5,6 @@ Arguments and results are the stored values; what JSON has no word for is ``{"$a
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +16,8 @@ from aft.compensation.stack import Frame
 from aft.errors import DefinitionError
 from aft.fault import Fault
 from aft.ids import RunId
-from aft.recovery.levels import Ladder
+from aft.recovery.levels import Ladder, read_ladder
+from aft.rules.plans import Plan
 from aft.runs.inbox import Letter
 from aft.runs.quarantine import Refusal
 from aft.runs.rows import RunRow
@@ -41,6 +41,7 @@ def run(row: RunRow) -> dict[str, Any]:
         "fault": row.fault_id,
         "priority": row.priority,
         "owner": row.owner,
+        "tags": row.tags,
         "root": row.root_id,
         "parent": row.parent_id,
         "parent_path": row.parent_path,
@@ -168,6 +169,9 @@ def fault(one: Fault) -> dict[str, Any]:
         "resource": one.resource,
         "signal": one.signal,
         "verdict": one.verdict,
+        "exception": one.exception,
+        "decision": stored(one.decision),
+        "ruling": stored(one.ruling),
         "said": None if one.said is None else one.said.value,
         "declared": None if one.declared is None else one.declared.value,
         "http_status": one.status,
@@ -179,6 +183,19 @@ def fault(one: Fault) -> dict[str, Any]:
         "decided_at": iso(one.decided_at),
         "due_at": iso(one.due_at),
         "settled_at": iso(one.settled_at),
+    }
+
+
+def plan(one: Plan) -> dict[str, Any]:
+    """An exlet that is, or was, carried out; ``position`` primitives of it are done."""
+    return {
+        "exlet": one.exlet.name,
+        "does": [str(step) for step in one.exlet.steps],
+        "state": one.state.value,
+        "position": one.position,
+        "note": one.note,
+        "made_at": iso(one.made_at),
+        "ended_at": iso(one.ended_at),
     }
 
 
@@ -233,6 +250,6 @@ def worker(one: WorkerSeen) -> dict[str, Any]:
 def ladder(one: Fault) -> Ladder:
     """Read the ladder of a fault; none, where its row was damaged."""
     try:
-        return Ladder.decode(json.loads(one.ladder))
+        return read_ladder(one.ladder)
     except ValueError:
         return Ladder()

@@ -6,7 +6,7 @@ import click
 
 from aft.app import Aft, Run
 from aft.cli.advice import begins_later, tell_if_nobody_works
-from aft.cli.arguments import find_flow, read_arguments, read_time
+from aft.cli.arguments import find_flow, read_arguments, read_tags, read_time
 from aft.cli.errors import Failure
 from aft.cli.given import Given
 from aft.cli.groups import Words
@@ -42,6 +42,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--key", metavar="TEXT", help="The same key means the same run: nothing is started twice.")
 @click.option("--after", metavar="DURATION", help="Begin later: in 1h, 30m.")
 @click.option("--at", metavar="TIME", help="Begin then: 2027-01-31T08:00+01:00.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For rules and people; more than once.")
 @click.option("--here/--submit", "here", default=False, help="Execute it here, or let a dispatcher do it.")
 @click.option(
     "--wait",
@@ -60,6 +61,7 @@ def start(
     key: str | None,
     after: str | None,
     at: str | None,
+    tags: tuple[str, ...],
     here: bool,
     wait: float | None,
 ) -> None:
@@ -77,7 +79,7 @@ def start(
         raise click.UsageError("--here executes it now; a run that begins later is a dispatcher's: leave out --here")
     flow, loaded = find_flow(target, modules)
     args, kwargs = read_arguments(flow, words)
-    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at))
+    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at), tags=read_tags(tags))
     with opened(given, loaded) as app:
         begin = app.start if here else app.submit
         run = begin(flow, *args, **kwargs)

@@ -49,6 +49,14 @@ def word(row: RunRow, happening: Happening, room: int, number: str = "") -> Text
             return _letter(row, happening, style)
         case What.CHILD | What.RETURNED:
             return _child(happening, name, style, room)
+        case What.EXLET:
+            return Text.assemble(("exlet ", "dim"), (happening.name, style), f"  {detail}")
+        case What.PROCEEDED:
+            return Text.assemble((name, style), "  failed for good; the flow goes on with aft.FAILED")
+        case What.REMOVED:
+            return Text.assemble((name, style), "  removed: its branch ends here")
+        case What.RULED:
+            return Text.assemble((name, style), "  its constraint is settled; it goes on")
         case What.ABORTED:
             return Text(detail, style)
         case What.FINAL | What.PARKED:
@@ -60,6 +68,8 @@ def word(row: RunRow, happening: Happening, room: int, number: str = "") -> Text
 def _started(row: RunRow, happening: Happening, room: int) -> Text:
     """Begin a story; a child's says which run it is."""
     of = "" if row.parent_id is None else f"  run {short_id(row.id)}"
+    if row.tags and not happening.by:
+        of += f"  tags {shorten(_spell_value(json.dumps(row.tags)), max(LEAST_ROOM, room // 3))}"
     stored = "" if happening.by else happening.detail  # of one that goes on, undone by its parent, they were told
     told = _with_value(happening.name, MARKS[What.STARTED].style, stored, room - len(of))
     return told.append(of, "dim")

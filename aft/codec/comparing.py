@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from aft.codec.refusal import Refused, kind_name
+from aft.codec.refusal import Refused, kind_name, spell_key
 
 
 def compare(value: Any, rebuilt: Any) -> None:
@@ -61,14 +61,19 @@ def _compare_lengths(value: Any, rebuilt: Any) -> None:
 
 
 def _compare_dicts(value: dict[Any, Any], rebuilt: dict[Any, Any]) -> None:
-    for key in value:
-        if key not in rebuilt:
-            raise Refused(f"its item {str(key)[:40]!r} would be lost; declare all that it may hold")
+    came_back = {key: (key, theirs) for key, theirs in rebuilt.items()}
+    pairs = [(key, ours, *_find(key, came_back)) for key, ours in value.items()]
     _compare_lengths(value, rebuilt)
-    keys = {key: key for key in rebuilt}
-    for key, ours in value.items():
-        _compare_under(key, key, keys[key])  # 1, 1.0 and True are one key
-        _compare_under(key, ours, rebuilt[key])
+    for key, ours, same, theirs in pairs:
+        _compare_under(key, key, same)  # 1, 1.0 and True are one key
+        _compare_under(key, ours, theirs)
+
+
+def _find(key: Any, came_back: dict[Any, tuple[Any, Any]]) -> tuple[Any, Any]:
+    try:
+        return came_back[key]
+    except Exception:  # it is not there, or cannot be compared; whatever a foreign class does in ==, as in ``equal``
+        raise Refused(f"its item {spell_key(key)} would be lost; declare all that it may hold") from None
 
 
 def _has_fields(value: Any) -> bool:

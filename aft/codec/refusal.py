@@ -27,11 +27,17 @@ class Refused(Exception):
 
 
 def _spell_step(step: object) -> str:
-    if isinstance(step, str):
-        return f".{step}" if step.isidentifier() else f"[{step[:40]!r}]"
-    if isinstance(step, int) and abs(step) < 10**18:
-        return f"[{step}]"
-    return f"[<{type(step).__name__}>]"  # whatever a foreign class says in its repr, it may also raise
+    named = isinstance(step, str) and str.isidentifier(step)
+    return f".{str.__str__(step)}" if named else f"[{spell_key(step)}]"
+
+
+def spell_key(key: object) -> str:
+    """Show a key. Whatever a foreign class, or one of text or number, says of itself, it may also raise."""
+    if isinstance(key, str):
+        return repr(str.__str__(key)[:40])
+    if isinstance(key, int) and -(10**18) < (number := int.__index__(key)) < 10**18:
+        return str(number)
+    return f"<{type(key).__name__}>"
 
 
 def kind_name(kind: type) -> str:

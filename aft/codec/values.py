@@ -26,21 +26,34 @@ _NOT_SO = object()
 class ValueCodec:
     """Encodes and decodes the values of one annotation; made by :func:`value_codec`."""
 
-    __slots__ = ("_adapter", "_open", "_plain", "annotation")
+    __slots__ = ("_adapter", "_last", "_open", "_plain", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._adapter: TypeAdapter[Any] | None = None if is_untyped(annotation) else adapter_for(annotation)
         self._plain = is_plain(annotation)
         self._open = is_open(annotation)
+        #: What was encoded last, and of what: a first execution decodes just that.
+        self._last: tuple[str | None, Any] = (None, None)
 
     def encode(self, value: Any, where: str) -> str:
         """Spell the value as JSON; raises CodecError whose path begins with ``where``."""
-        return write(self.tag(value, where), where)
+        text = write(self.tag(value, where), where)
+        if self.keeps(value):
+            self._last = (text, value)
+        return text
 
     def decode(self, text: str) -> Any:
         """Read what :meth:`encode` wrote, or JSON written by hand; raises only CodecError."""
+        text_of_last, last = self._last
+        if text is text_of_last:
+            return last
         return self.build(decode_untyped(text), "value")
+
+    def keeps(self, value: Any) -> bool:
+        """Tell whether what would be read back is surely the same: then it need not be."""
+        kind = type(value)
+        return kind in _SIMPLE and (kind is self.annotation or self._adapter is None)
 
     def tag(self, value: Any, where: str, depth: int = 0) -> Any:
         """Turn the value into what JSON has words for: :meth:`encode` without the text, part of a whole."""
@@ -80,6 +93,10 @@ class ValueCodec:
         tagged = tag(simple, depth)
         compare(value, _build(adapter, simple, self.annotation))
         return tagged
+
+
+#: Types whose values cannot change, and are after their way through text what they were before.
+_SIMPLE = frozenset({int, str, bool, type(None)})
 
 
 def value_codec(annotation: Any) -> ValueCodec:

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, Row, distinct, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, distinct, func, insert, select, tuple_, update
 
 from aft.ids import RunId, StepPath
+from aft.store import moments
 from aft.store.moments import now
+from aft.store.questions import Question
 from aft.store.tables import frames, journal, runs
 
 
@@ -32,6 +34,8 @@ class FrameState(StrEnum):
     KEPT = "kept"  #: the run went past its pivot: what it did stands
 
 
+#: Generations of keys that a run has before those of steps begin that were undone and begun anew.
+RESTARTED = 1_000_000
 #: What undoes a frame that is a child.
 CHILD = "(child)"
 #: States of a frame that still has to be unwound.
@@ -76,6 +80,32 @@ _COLUMNS = [
 _FRAMES = select(*_COLUMNS).select_from(
     frames.outerjoin(journal, (journal.c.run_id == frames.c.run_id) & (journal.c.path == frames.c.path))
 )
+_BEGUN = (FrameState.ARMED, FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
+#: Armed frames of several runs, steps that were started whatever came of it; and those that were taken off. What was
+#: undone while its run goes forward has its keys behind it: it would be begun anew under others.
+BEGUN = Question.about(
+    f"SELECT run_id, path, state, key_generation FROM {frames.name} WHERE run_id {{among}} "
+    f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) AND child_id IS NULL"
+)
+_STATES = ", ".join(repr(state.value) for state in PENDING)
+#: Frames that are read at once.
+MOST_READ = 200
+#: The undos that a run owes, the topmost first, as many as are read at once; to be read by ``read``.
+OWED = Question.about(
+    # Not a join: planned while the journal was small, it might go through all of it once it is large.
+    f"""
+SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
+    coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE j.run_id = f.run_id AND j.path = f.path)),
+    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE j.run_id = f.run_id AND j.path = f.path)),
+    f.key_generation, f.note, f.pushed_at, f.settled_at, f.child_id
+FROM {frames.name} AS f
+WHERE f.run_id {{among}} AND f.state IN ({_STATES}) ORDER BY f.seq DESC LIMIT {MOST_READ}
+"""
+)
+#: Whether a person let a frame of a run go: then it was not fully undone.
+SKIPPED = Question.about(
+    f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' LIMIT 1"
+)
 _PENDING = frames.c.state.in_([state.value for state in PENDING])
 _INSERT = insert(frames)
 
@@ -86,10 +116,15 @@ def _frame(row: Row[Any]) -> Frame:
     return Frame(**values)
 
 
-def push(
-    connection: Connection,
-    run_id: RunId,
-    seq: int,
+def read(values: Sequence[Any]) -> Frame:
+    """Read a frame as the driver gives it, in answer to ``OWED``."""
+    seq, path, scope, activity, compensator, state, args, value, generation, note, pushed, settled, child = values
+    pushed_at, settled_at = cast(datetime, moments.read(pushed)), moments.read(settled)
+    made = (seq, path, scope, activity, compensator, FrameState(state), args, value, generation, note)
+    return Frame(*made, pushed_at, settled_at, child)
+
+
+def fields(
     path: StepPath,
     scope: str,
     activity: str,
@@ -100,24 +135,24 @@ def push(
     key_generation: int = 0,
     args: str | None = None,
     value: str | None = None,
-) -> None:
-    """Put a frame on top; ``args`` and ``value`` only where the journal has no row to take them from."""
-    connection.execute(
-        _INSERT,
-        {
-            "run_id": run_id,
-            "seq": seq,
-            "path": path,
-            "scope": scope,
-            "activity": activity,
-            "compensator": compensator,
-            "state": state.value,
-            "key_generation": key_generation,
-            "args": args,
-            "value": value,
-            "pushed_at": at,
-        },
-    )
+) -> dict[str, Any]:
+    """A frame as it lies in its row; ``args`` and ``value`` only where the journal has no row to take them from."""
+    return {
+        "path": path,
+        "scope": scope,
+        "activity": activity,
+        "compensator": compensator,
+        "state": state.value,
+        "args": args,
+        "value": value,
+        "key_generation": key_generation,
+        "pushed_at": at,
+    }
+
+
+def push(connection: Connection, run_id: RunId, seq: int, frame: dict[str, Any]) -> None:
+    """Put a frame on top."""
+    connection.execute(_INSERT, {**frame, "run_id": run_id, "seq": seq})
 
 
 def push_child(
@@ -149,23 +184,48 @@ def complete(connection: Connection, run_id: RunId, path: StepPath, seq: int) ->
     )
 
 
-def top(connection: Connection, run_id: RunId, scope: str = "", *, path: str = "", late: bool = False) -> Frame | None:
-    """Return the topmost frame that is owed: of all, under a savepoint, of one step, or of the late ones."""
-    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(frames.c.seq.desc()).limit(1)
+def learn(connection: Connection, run_id: RunId, path: StepPath, value: str) -> None:
+    """Let an armed frame know the result of its activity, which has none in the journal yet."""
+    connection.execute(
+        update(frames)
+        .where(frames.c.run_id == run_id, frames.c.path == path, frames.c.state == FrameState.ARMED.value)
+        .values(value=value)
+    )
+
+
+def owed(
+    connection: Connection,
+    run_id: RunId,
+    scope: str = "",
+    *,
+    path: str = "",
+    generation: int | None = None,
+    late: bool = False,
+    limit: int = 1,
+) -> list[Frame]:
+    """Return frames that are owed, the topmost first: of all, under a savepoint, of one step, or of the late ones.
+
+    A step of a run that has begun anew is one of a ``generation``: an earlier one's may have had the same path.
+    """
+    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(frames.c.seq.desc()).limit(limit)
     if scope:
         statement = statement.where((frames.c.scope == scope) | frames.c.scope.startswith(scope + ".", autoescape=True))
     if path:
         statement = statement.where(frames.c.path == path)
+    if generation is not None:
+        statement = statement.where(_is_of(generation))
     if late:
         statement = statement.where(frames.c.state == FrameState.LATE.value)
-    row = connection.execute(statement).one_or_none()
-    return None if row is None else _frame(row)
+    return [_frame(row) for row in connection.execute(statement)]
 
 
-def armed(connection: Connection, run_id: RunId) -> set[str]:
-    """Return the paths of armed frames: steps that were started, whatever came of it."""
-    statement = select(frames.c.path).where(frames.c.run_id == run_id, frames.c.state == FrameState.ARMED.value)
-    return set(connection.execute(statement).scalars())
+def is_of(frame: int, generation: int) -> bool:
+    """Tell whether a frame with these keys is of a run's generation, of whichever beginning of its step."""
+    return frame % RESTARTED == generation
+
+
+def _is_of(generation: int) -> ColumnElement[bool]:
+    return frames.c.key_generation % RESTARTED == generation
 
 
 def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None) -> None:
@@ -195,18 +255,13 @@ def carry_over(connection: Connection, run_id: RunId) -> None:
 
 
 def settle_step(connection: Connection, run_id: RunId, path: str, state: FrameState, note: str | None) -> None:
-    """Take the frame of a step off, as a person asked."""
+    """Take the topmost frame of a step off, as a person asked."""
+    topmost = select(func.max(frames.c.seq)).where(frames.c.run_id == run_id, frames.c.path == path, _PENDING)
     connection.execute(
         update(frames)
-        .where(frames.c.run_id == run_id, frames.c.path == path, _PENDING)
+        .where(frames.c.run_id == run_id, frames.c.seq == topmost.scalar_subquery())
         .values(state=state.value, note=note, settled_at=now())
     )
-
-
-def any_skipped(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a person let a frame go: then the run was not fully undone."""
-    statement = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.state == FrameState.SKIPPED.value)
-    return connection.execute(statement.limit(1)).first() is not None
 
 
 def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:

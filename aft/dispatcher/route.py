@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from aft import durations
-from aft.fault import Fault, FaultKind
+from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.knowledge import Verdict
-from aft.recovery.levels import Ladder, Rung
+from aft.recovery.levels import Rung, read_ladder
+from aft.rules.exlets import Exlet
 from aft.runs.owner import MOST_SHARED_DEATHS
+from aft.runs.rulings import Ruling
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,31 @@ class Park:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An exlet has decided: the run's owner obeys. ``state`` is the fault's then."""
+
+    ruling: Ruling
+    state: FaultState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """An exlet is carried out, primitive by primitive; what becomes of the fault is its to say."""
+
+    exlet: Exlet
+    facts: dict[str, Any]
+    why: str
+
+
 #: Deaths of workers that executed nothing else, after which a run waits for a person.
 MOST_DEATHS_ALONE = 3
 
-Route = Retry | GiveUp | Park
+Route = Retry | GiveUp | Park | Rule | Carry
 
 
-def route(fault: Fault, verdict: Verdict) -> Route:
+def route(fault: Fault, verdict: Verdict) -> Retry | GiveUp | Park:
     """Choose what to do about a fault."""
     if fault.kind is FaultKind.ABORT:
         return _after_death(fault.attempt, verdict)
@@ -69,7 +89,7 @@ def route(fault: Fault, verdict: Verdict) -> Route:
     return Retry(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
 
 
-def _after_death(deaths: int, verdict: Verdict) -> Route:
+def _after_death(deaths: int, verdict: Verdict) -> Retry | Park:
     if deaths < MOST_SHARED_DEATHS:
         return Retry(timedelta(0), verdict.reason)
     alone = deaths - MOST_SHARED_DEATHS
@@ -81,13 +101,13 @@ def _after_death(deaths: int, verdict: Verdict) -> Route:
     )
 
 
-def _give_up(fault: Fault, why: str) -> Route:
+def _give_up(fault: Fault, why: str) -> GiveUp | Park:
     return Park(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
 def _rung(fault: Fault) -> Rung | None:
     try:
-        return Ladder.decode(json.loads(fault.ladder)).rung(fault.attempt)
+        return read_ladder(fault.ladder).rung(fault.attempt)
     except (ValueError, RecursionError):
         # A row that somebody edited by hand: no more tries, and its run is undone or parked, not lost.
         return None

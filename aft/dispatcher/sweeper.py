@@ -174,10 +174,7 @@ class Sweeper:
         ).scalar()
         if seq is None:
             return False  # somebody has the run just now; the next round looks again
-        stack.push(
-            connection,
-            effect.run_id,
-            seq,
+        frame = stack.fields(
             effect.path,
             effect.scope,
             effect.activity,
@@ -188,6 +185,7 @@ class Sweeper:
             args=effect.args,
             value=effect.value,
         )
+        stack.push(connection, effect.run_id, seq, frame)
         message = Message.about_order(effect.run_id, order, self._clock.now())
         outbox.put(connection, self._namespace, [(names.resume(self._namespace), message.encode())])
         return True
@@ -212,7 +210,7 @@ class Sweeper:
 
 def _in_trouble() -> ColumnElement[bool]:
     """Whether a fault of the run awaits a decision, a try or a person: one late effect after the other."""
-    live = [state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.PARKED)]
+    live = [state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.PARKED)]
     return exists().where(faults.c.run_id == runs.c.id, faults.c.state.in_(live))
 
 

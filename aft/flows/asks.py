@@ -15,7 +15,7 @@ from aft.runs.journal import Entry, EntryKind
 Landed = Callable[[Entry], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Returns:
     """What the flow's code gets for an outcome."""
 
@@ -26,7 +26,7 @@ class Returns:
 class Raises:
     """What is raised in the flow's code for an outcome."""
 
-    error: Exception
+    error: BaseException
 
 
 @dataclass(slots=True, eq=False)

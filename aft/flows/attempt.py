@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
-
-from sqlalchemy import Connection
-from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from aft import durations
 from aft.clock import Clock
@@ -33,7 +33,10 @@ from aft.flows.leaving import Leave
 from aft.flows.loop import LoopThread, running_on
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
-from aft.runs.owner import Fenced, LeaseOver, Owner
+from aft.flows.vigil import Vigil, Watch
+from aft.rules.asking import Decision
+from aft.rules.kinds import On
+from aft.runs.owner import Fenced, LeaseOver, Owner, Then
 
 #: What user code may raise without ending more than its attempt.
 CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
@@ -42,12 +45,22 @@ CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
 class Raised(Exception):
     """Raised when the user's function raised; ``error`` is what."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, on: On | None = None) -> None:
         super().__init__(repr(error))
         self.error = error
+        #: The type of exception that it is, where that is not just what was raised.
+        self.on = on
 
 
-@dataclass(frozen=True, slots=True)
+class Objected(Exception):
+    """Raised when the rules object to an attempt that is under way: it was given up."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.why)
+        self.decision = decision
+
+
+@dataclass(slots=True)
 class Attempt:
     """A function to be called for a step, and what to do with its value.
 
@@ -68,38 +81,41 @@ class Attempt:
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    record: Callable[[Any], Callable[[Connection, int], None]]
+    record: Callable[[Any], Then]
     late: Callable[[Any], None]
     recorded: Callable[[], None] | None = None
     probe: Question | None = None
     doubtful: bool = False
     result_probe: Question | None = None
+    #: What the rules are asked while it lasts; None: there are none.
+    watch: Callable[[], Decision | None] | None = None
 
 
 class Performer:
     """Performs attempts for one run, and remembers the threads that it gave up waiting for."""
 
-    def __init__(self, loop: LoopThread, clock: Clock) -> None:
+    def __init__(self, loop: LoopThread, clock: Clock, vigil: Vigil) -> None:
         self._loop = loop
         self._clock = clock
+        self._vigil = vigil
         self.abandoned: list[threading.Thread] = []
 
     def perform(self, attempt: Attempt) -> None:
         """Call the function until it returns or its immediate retries are spent; its value is recorded on return."""
+        for again in range(attempt.immediate):
+            try:
+                self._try(attempt, again)
+                return
+            except Raised as raised:
+                if not passes(raised.error, attempt.policy, self._clock.now()):
+                    raise
+        self._try(attempt, attempt.immediate)
 
-        def again(error: BaseException) -> bool:
-            return isinstance(error, Raised) and passes(error.error, attempt.policy, self._clock.now())
-
-        retrying = Retrying(
-            stop=stop_after_attempt(attempt.immediate + 1), retry=retry_if_exception(again), reraise=True
-        )
-        for trial in retrying:
-            with trial:
-                _check_lease(attempt.owner)
-                nth = trial.retry_state.attempt_number
-                current = replace(attempt.current, attempt=attempt.current.attempt + nth - 1)
-                if not self._settle(attempt, current, doubtful=attempt.doubtful or nth > 1):
-                    self._once(self._informed(attempt, current), current)
+    def _try(self, attempt: Attempt, again: int) -> None:
+        _check_lease(attempt.owner)
+        current = replace(attempt.current, attempt=attempt.current.attempt + again) if again else attempt.current
+        if not self._settle(attempt, current, doubtful=attempt.doubtful or again > 0):
+            self._once(self._informed(attempt, current), current)
 
     def _settle(self, attempt: Attempt, current: Current, *, doubtful: bool) -> bool:
         """Record what the probe finds, if there is one and it finds something; then nothing is left to be done."""
@@ -154,7 +170,7 @@ class Performer:
         owner = attempt.owner
         with owner.lock:
             try:
-                with owner.store.write() as connection:
+                with owner.store.write(at_work=True) as connection:
                     ours = AttemptContext(current, connection)
                     value = self._call(attempt, ours)
                     if ours.session is not None:
@@ -170,30 +186,41 @@ class Performer:
                 attempt.recorded()
 
     def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
-        timeout = attempt.policy.timeout
+        timeout, began = attempt.policy.timeout, self._clock.ticks()
         try:
             with context.in_attempt(ours), running_on(None):
-                if inspect.iscoroutinefunction(attempt.fn):
-                    return self._loop.run(
-                        attempt.fn(*attempt.args, **attempt.kwargs),
-                        None if timeout is None else timeout.total_seconds(),
-                    )
-                if timeout is None:
-                    return attempt.fn(*attempt.args, **attempt.kwargs)
-                return self._call_in_time(attempt, timeout.total_seconds())
+                is_async = _is_async(attempt.fn)
+                if attempt.watch is not None or (timeout is not None and not is_async):
+                    return self._call_in_time(attempt, None if timeout is None else timeout.total_seconds())
+                return self._plainly(attempt)
+        except Objected:
+            raise
         except Leave as error:
             raise Raised(RuntimeError(f"{attempt.what} leaked control flow of aft")) from error
         except CATCHABLE as error:
-            raise Raised(error) from error
+            over = isinstance(error, TimeoutError) and self._is_over(timeout, began)
+            raise Raised(error, On.TIMEOUT if over else None) from error
 
-    def _call_in_time(self, attempt: Attempt, seconds: float) -> Any:
+    def _plainly(self, attempt: Attempt) -> Any:
+        if not _is_async(attempt.fn):
+            return attempt.fn(*attempt.args, **attempt.kwargs)
+        limit = attempt.policy.timeout
+        coroutine = attempt.fn(*attempt.args, **attempt.kwargs)
+        return self._loop.run(coroutine, None if limit is None else limit.total_seconds())
+
+    def _is_over(self, timeout: timedelta | None, began: float) -> bool:
+        """Whether it is the activity's own time limit that was reached."""
+        return timeout is not None and self._clock.ticks() - began >= timeout.total_seconds()
+
+    def _call_in_time(self, attempt: Attempt, seconds: float | None) -> Any:
         """Wait so long for a function on a thread of its own; one that is given up tells ``late`` when it returns."""
         outcome: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        given_up = threading.Lock()  # held by whoever decides first: the function's end, or the time limit
+        # Held by whoever decides first: the function's end, the time limit, or the rules.
+        given_up = threading.Lock()
 
         def call() -> None:
             try:
-                returned, value = True, attempt.fn(*attempt.args, **attempt.kwargs)
+                returned, value = True, self._plainly(attempt)
             except CATCHABLE as error:
                 returned, value = False, error
             if given_up.acquire(blocking=False):
@@ -204,17 +231,28 @@ class Performer:
         here = contextvars.copy_context()
         thread = threading.Thread(target=here.run, args=(call,), name=f"aft-{attempt.what}", daemon=True)
         thread.start()
+
+        def object_to(decision: Decision) -> None:
+            if given_up.acquire(blocking=False):
+                self.abandoned.append(thread)
+                outcome.put((False, Objected(decision)))
+
         try:
-            returned, value = outcome.get(timeout=seconds)
+            watched = nullcontext() if attempt.watch is None else self._vigil.over(Watch(attempt.watch, object_to))
+            with watched:
+                returned, value = outcome.get(timeout=seconds)
         except queue.Empty:
             if given_up.acquire(blocking=False):
                 self.abandoned.append(thread)
-                limit = durations.spell(attempt.policy.timeout or durations.parse(seconds))
+                limit = durations.spell(attempt.policy.timeout or timedelta(0))
                 raise TimeoutError(f"{attempt.what} did not return within {limit}") from None
             returned, value = outcome.get()
         if returned:
             return value
         raise value
+
+
+_is_async = functools.lru_cache(1_000)(inspect.iscoroutinefunction)  # asked before each call, and never changes
 
 
 def _forget(answer: Any) -> None:

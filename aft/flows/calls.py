@@ -21,7 +21,7 @@ class Target(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Call(Generic[R]):
     """An activity or a flow and its arguments, not yet executed; awaited in an async flow, or given to ``parallel``."""
 

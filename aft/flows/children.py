@@ -87,6 +87,7 @@ class Children:
             owner=options.owner or run.owner,
             expected=options.expected,
             resources=options.resources,
+            tags=options.tags,
             deadline=options.deadline,
             parent=(run.id, path, RunId(run.root_id)),
             after=options.after,
@@ -123,7 +124,7 @@ class Children:
         )
 
         def then(connection: Connection, seq: int) -> None:
-            if child.ended_as is Status.FAILED or (completed and families.owes(connection, child.id)):
+            if child.ended_as is Status.FAILED or families.owes(connection, child.id):
                 self._push(child, path, connection, seq)
 
         return self._stepper.record(entry, then, landed)
@@ -150,7 +151,7 @@ class Children:
 
     def _push(self, child: RunRow, path: StepPath, connection: Connection, seq: int) -> None:
         """Push the frame of a child; one that could not be undone entirely leaves its parent so, too."""
-        failed = child.ended_as is Status.FAILED
+        failed = child.ended_as in (Status.FAILED, Status.CANCELLED)
         stack.push_child(
             connection,
             self._stepper.owner.run_id,
@@ -161,16 +162,16 @@ class Children:
             child.id,
             at=self._stepper.tools.clock.now(),
             state=FrameState.SKIPPED if failed else FrameState.OWED,
-            note=f"child {child.id} could not be undone entirely" if failed else None,
+            note=_left_standing(child) if failed else None,
         )
 
     def undo(self, frame: Frame) -> None:
         """Have a completed child undone, and take its frame off; leaves until that has happened."""
         child = self._find(RunId(frame.child_id or ""))
-        if child is None or child.ended_as in (Status.COMPENSATED, Status.CANCELLED):
+        if child is None or child.ended_as is Status.COMPENSATED:
             self._take_off(frame, FrameState.UNDONE, None)
-        elif child.ended_as is Status.FAILED:
-            self._take_off(frame, FrameState.SKIPPED, f"child {child.id} could not be undone entirely")
+        elif child.ended_as in (Status.FAILED, Status.CANCELLED):
+            self._take_off(frame, FrameState.SKIPPED, _left_standing(child))
         else:
             if child.ended_as is Status.COMPLETED:
                 self._order(child, Verb.COMPENSATE, {})
@@ -192,6 +193,12 @@ class Children:
     def _block(self, path: StepPath, child: RunRow) -> Block:
         wait = self._wait(path, child.id)
         return Awaits(wait, None if self._stepper.owner.run.status is Status.COMPENSATING else Status.WAITING)
+
+
+def _left_standing(child: RunRow) -> str:
+    """Why a child's effects stand though its parent is undone."""
+    how = "could not be undone entirely" if child.ended_as is Status.FAILED else "was ended as it was, nothing undone"
+    return f"child {child.id} {how}"
 
 
 def _child_id(parent: RunId, key: str) -> RunId:

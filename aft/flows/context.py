@@ -79,14 +79,19 @@ def in_flow(context: FlowContext) -> Iterator[None]:
         _attempt.reset(attempt_token)
 
 
-@contextmanager
-def in_attempt(context: AttemptContext) -> Iterator[None]:
+class in_attempt:  # read as a verb, like the one above; a class, because it is entered very often
     """Let the code in this block be an attempt's."""
-    token = _attempt.set(context)
-    try:
-        yield
-    finally:
-        _attempt.reset(token)
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: AttemptContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _attempt.set(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        _attempt.reset(self._token)
 
 
 def current() -> Current:

@@ -21,7 +21,8 @@ from typing import Any, NoReturn, TypeVar
 from aft.codec import ValueCodec, value_codec
 from aft.errors import CodecError, DefinitionError, ReplayDiverged
 from aft.fault import FaultKind, FaultState
-from aft.flows import context, failures, marks
+from aft.flows import context, failures, marks, ruled
+from aft.flows.absent import FAILED, REMOVED
 from aft.flows.activity import Activity
 from aft.flows.asks import Ask, Landed, Raises, Returns
 from aft.flows.calls import Call
@@ -30,17 +31,19 @@ from aft.flows.declaring import MOST_NAME
 from aft.flows.driving import Driver
 from aft.flows.failures import Place
 from aft.flows.flow import Flow, declared_signal
+from aft.flows.forward import Forward
 from aft.flows.leaving import Anew, HasMail, Leave, Lost, NewMail, Parks
-from aft.flows.loop import FlowLoop, foreign_awaitable, running_on
+from aft.flows.loop import BranchRemoved, FlowLoop, foreign_awaitable, running_on
 from aft.flows.marks import Pivot
 from aft.flows.policy import Policy
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
 from aft.flows.waiting import Waiting
+from aft.flows.whole import Whole
 from aft.ids import StepPath
-from aft.runs import faults
-from aft.runs.journal import Entry, EntryKind
+from aft.rules.kinds import On
+from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.states import Status
 
 T = TypeVar("T")
@@ -71,6 +74,8 @@ class Execution:
         self._flow = flow
         self._settler = Settler(stepper, entries, self._parking)
         stepper.owner.savepoints.clear()  # the code enters them again
+        self._forward = Forward(stepper)
+        self._whole = Whole(stepper, self._settler.replay.rules, begins=not entries and not self._was_begun())
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
         self._loop: FlowLoop | None = None
@@ -89,13 +94,24 @@ class Execution:
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
         token = _scope.set(Scope(""))
         try:
+            self._check_whole(On.RUN_PRE)
             with context.in_flow(self):
-                if self._flow.is_async:
-                    return self._checked(self._drive(self._flow.fn(*args, **kwargs)))
-                return self._checked(self._flow.fn(*args, **kwargs))
+                made = self._flow.fn(*args, **kwargs)
+                value = self._checked(self._drive(made) if self._flow.is_async else made)
+            return value
         finally:
             _scope.reset(token)
             self._land()
+
+    def check_end(self, result: str) -> None:
+        """Leave, or raise, if the rules object to how the run is about to end."""
+        self._check_whole(On.RUN_POST, result)
+
+    def _check_whole(self, on: On, result: str | None = None) -> None:
+        """Leave if the rules object to the run as a whole; raises what an exlet has it fail with."""
+        entry = self._guarded(lambda: self._whole.check(on, result))
+        if entry is not None and entry.outcome is Outcome.FAILED:
+            raise self._guarded(lambda: self._failure(entry))
 
     def _checked(self, value: Any) -> Any:
         self.check_leaving()  # the flow's code may have swallowed it
@@ -156,6 +172,7 @@ class Execution:
         """The number of a new task, and its context: it takes its numbers under that one."""
         here, path = contextvars.copy_context(), _scope.get().next()
         here.run(_scope.set, Scope(path))
+        self._stepper.branches.add(path)
         return path, here
 
     def _cancel_under(self, path: StepPath) -> None:
@@ -216,12 +233,16 @@ class Execution:
             self._patches[change] = self._has_change(change)
         return self._patches[change]
 
+    def _was_begun(self) -> bool:
+        """Whether an earlier owner has begun something, or may have."""
+        standing = self._stepper.standing
+        return standing.unseen or standing.any_live or bool(standing.armed) or bool(self._stepper.owner.run.waits)
+
     def _has_change(self, change: str) -> bool:
-        replay, standing = self._settler.replay, self._stepper.standing
+        replay = self._settler.replay
         if marks.patch_path(change) in replay.patches:
             return True
-        begun = standing.unseen or standing.any_live or bool(self._stepper.owner.run.waits)
-        if not replay.is_spent or self._settler.pending or begun:
+        if not replay.is_spent or self._settler.pending or self._was_begun():
             return False
         self._guarded(lambda: marks.record_patch(self._stepper, change))
         return True
@@ -276,15 +297,7 @@ class Execution:
 
     def _activity(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Ask:
         def perform(landed: Landed | None) -> Entry:
-            fault = self._stepper.standing.final_fault(path)
-            if fault is not None and fault.name != activity.name:
-                raise ReplayDiverged(
-                    f"step {path} is activity {fault.name!r}, which failed for good, but the code now calls "
-                    f"{activity.name!r} there; bring back code that matches, then retry"
-                )
-            if fault is not None:
-                return self._stepper.record_failure(activity, path, scope, args, fault, landed)
-            return self._stepper.execute(activity, path, scope, args, landed)
+            return ruled.perform(self._forward, activity, path, scope, args, landed)
 
         def read(entry: Entry) -> Returns:
             return Returns(activity.result.decode(entry.value or "null"))
@@ -319,6 +332,10 @@ class Execution:
             return ask.read(entry)
         failure = self._failure(entry)
         self._undo_armed(ask.path, failure)
+        if entry.outcome is Outcome.PROCEED:
+            return Returns(FAILED)
+        if entry.outcome is Outcome.REMOVED:
+            return Raises(BranchRemoved()) if ask.future is not None else Returns(REMOVED)
         return Raises(failure)
 
     def _guarded(self, engine: Callable[[], T]) -> T:
@@ -341,8 +358,7 @@ class Execution:
             unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=path)
 
     def _failure(self, entry: Entry) -> Exception:
-        tools, owner = self._stepper.tools, self._stepper.owner
-        fault = owner.read(lambda connection: faults.get(connection, tools.namespace, entry.fault_id or ""))
+        fault = self._stepper.find_fault(entry.fault_id or "")
         if fault is None:
             raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
         return failures.rebuild(fault)

@@ -7,13 +7,14 @@ name; where it cannot be rebuilt, the flow gets ``ActivityFailed``. Both carry `
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TypeGuard
 
 from aft import durations
@@ -28,6 +29,8 @@ from aft.recovery.levels import Ladder
 #: Characters of a message, and of a traceback, that are kept; of the latter its end.
 MOST_MESSAGE = 10_000
 MOST_TRACEBACK = 50_000
+#: Frames whose words are kept.
+MOST_SPELLED = 1000
 
 #: Exceptions that, raised by the flow function itself, are taken for bugs: the run is parked, not undone.
 BUGS = (NameError, AttributeError, TypeError, ImportError, AssertionError, SyntaxError)
@@ -78,7 +81,7 @@ def describe(
         status=knowledge.http_status(error),
         after=_after(error, at),
         signal=error.on_signal if isinstance(error, Recoverable) else None,
-        ladder=json.dumps(ladder.encode()),
+        ladder=ladder.spelled,
         raised_at=at,
         verdict=verdict,
         resource=policy.resource,
@@ -181,14 +184,51 @@ def _trace(error: BaseException) -> str:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None and _is_ours(frame):
             frame = frame.tb_next
+        with suppress(Exception):  # then Python itself shall try
+            if (told := _spell_plainly(error, frame)) is not None:
+                return told
         return "".join(traceback.format_exception(type(error), error, frame))
     except Exception:
         return ""
 
 
+def _spell_plainly(error: BaseException, frame: TracebackType | None) -> str | None:
+    """Spell the traceback of an exception that stands alone, as most do; None: it has to be done at length.
+
+    A line of code that fails is spelled once: finding it, and the place in it, costs more than all else here.
+    """
+    alone = error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
+    if not alone or isinstance(error, _TOLD_AT_LENGTH) or frame is None:
+        return None
+    lines: Counter[str] = Counter()  # which keeps their order
+    while frame is not None:
+        lines[_spell_frame(frame)] += 1
+        frame = frame.tb_next
+    if max(lines.values()) > 1:
+        return None  # a recursion, which is told in fewer words
+    return "".join(("Traceback (most recent call last):\n", *lines, *traceback.format_exception_only(error)))
+
+
+def _spell_frame(frame: TracebackType) -> str:
+    code = frame.tb_frame.f_code
+    place = (code.co_filename, code, frame.tb_lasti)
+    if (known := _spelled.get(place)) is None:
+        if len(_spelled) >= MOST_SPELLED:
+            _spelled.clear()
+        known = _spelled[place] = "".join(traceback.format_tb(frame, limit=1))
+    return known
+
+
+#: Exceptions that are more than one, or of which later versions of Python tell what may have been meant.
+_TOLD_AT_LENGTH = (BaseExceptionGroup, NameError, AttributeError, ImportError, SyntaxError)
+#: Places in the code that have failed before, as tracebacks tell them: by file, code (equal in two copies of one file)
+#: and instruction.
+_spelled: dict[tuple[str, CodeType, int], str] = {}
+
+
 def _is_ours(frame: TracebackType) -> bool:
     module = str(frame.tb_frame.f_globals.get("__name__", ""))
-    return module.startswith(("aft.", "tenacity")) and not module.startswith("aft._examples")
+    return module.startswith("aft.") and not module.startswith("aft._examples")
 
 
 def _clean(text: str) -> str:

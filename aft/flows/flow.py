@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -38,6 +38,8 @@ class Options:
     expected: timedelta | None = None
     #: Names of what it needs.
     resources: tuple[str, ...] = ()
+    #: What rules, and people, may want to know of it.
+    tags: dict[str, Any] = field(default_factory=dict)
     #: How long it may take: then ``DeadlineExceeded`` is raised in it.
     deadline: timedelta | None = None
     #: When it begins: after so long, or at that time; None: at once.
@@ -92,6 +94,7 @@ class Flow(Generic[P, R]):
         owner: str | None = None,
         expected: Duration | None = None,
         resources: Iterable[str] = (),
+        tags: Mapping[str, Any] | None = None,
         deadline: Duration | None = None,
         after: Duration | None = None,
         at: datetime | None = None,
@@ -101,8 +104,8 @@ class Flow(Generic[P, R]):
         ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
         how long it should take until its end: an event tells when it takes longer. ``deadline`` is how long it may
         take: ``aft.DeadlineExceeded`` is raised, once, at the step that it is at then; nobody catching it, everything
-        is undone. ``after`` is how long a run that is submitted waits before it begins, ``at`` is when; a time that is
-        past means at once.
+        is undone. ``tags`` are names with values, for rules and people; rules may change them. ``after`` is how long a
+        run that is submitted waits before it begins, ``at`` is when; a time that is past means at once.
         """
         of = f"flow {self.name!r}"
         said = Options(
@@ -111,6 +114,7 @@ class Flow(Generic[P, R]):
             owner=checks.check_text(of, "owner", owner),
             expected=checks.check_duration(of, "expected", expected),
             resources=checks.check_resources(of, resources),
+            tags=checks.check_tags(of, tags),
             deadline=checks.check_duration(of, "deadline", deadline),
             after=checks.check_duration(of, "after", after),
             at=checks.check_at(of, at),

@@ -60,6 +60,13 @@ class Parks:
 
 
 @dataclass(frozen=True, slots=True)
+class Removes:
+    """An exlet has taken it away, and with it the run: it ends as it is."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class GivesBack:
     """It could go on, but not here; ``doubt``: an earlier owner may have begun its next step."""
 
@@ -88,7 +95,7 @@ class HasMail:
     """A person asks for something: the run begins anew with that."""
 
 
-Block = Failed | InLadder | Awaits | Parks | GivesBack | Suspends | HasMail | Lost
+Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | Lost
 
 
 class NewMail(Exception):

@@ -6,11 +6,11 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 from aft.errors import DefinitionError
+from aft.flows.absent import REMOVED
 
 
 class LoopThread:
@@ -84,6 +84,38 @@ class FlowTask(asyncio.Task[Any]):
         return self._number
 
 
+class BranchRemoved(BaseException):
+    """Raised in a task at the step that an exlet has taken away: the task ends there, with ``aft.REMOVED``."""
+
+
+class Branch(Coroutine[Any, Any, Any]):
+    """The coroutine of a task, which ends where a step of it was taken away.
+
+    Not an ``async def`` around it: a task that is cancelled before it began would leave the inner one never awaited.
+    """
+
+    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro = coro
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coro.send(value)
+        except BranchRemoved:
+            raise StopIteration(REMOVED) from None
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coro.throw(*error)
+        except BranchRemoved:
+            raise StopIteration(REMOVED) from None
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+
 class FlowLoop(asyncio.AbstractEventLoop):
     """The loop that an async flow runs on: tasks and futures, and no way to the world outside.
 
@@ -116,7 +148,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""
         branch, context = self._branch()
-        task = FlowTask(coro, len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
+        task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
         self.tasks.append(task)
         return task
 
@@ -151,12 +183,17 @@ def foreign_awaitable(what: str) -> DefinitionError:
     )
 
 
-@contextmanager
-def running_on(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+class running_on:  # read as a verb; a class, because it is entered very often
     """Let this thread's code believe that it runs on ``loop``, or on none."""
-    before = asyncio._get_running_loop()
-    asyncio._set_running_loop(loop)
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(before)
+
+    __slots__ = ("_before", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(self._before)

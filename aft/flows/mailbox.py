@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from aft.flows.leaving import NewMail
 from aft.runs import inbox
-from aft.runs.inbox import MAIL, Letter, Verb
+from aft.runs.inbox import HINTS, MAIL, Letter, Verb
 from aft.runs.owner import Owner
 from aft.store.moments import now
 
@@ -44,7 +44,7 @@ class Mailbox:
         """Put in what is unread."""
         letters = list(letters)
         self._signals = [letter for letter in letters if letter.verb is Verb.SIGNAL]
-        self._owner.heard = [letter.seq for letter in letters if letter.verb is Verb.CHILD]
+        self._owner.heard = [letter.seq for letter in letters if letter.verb in HINTS]
 
     def look(self) -> None:
         """Read what has come since; raises NewMail if a person asks for something."""

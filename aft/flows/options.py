@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,8 @@ MOST_KEY = 400
 MOST_TEXT = 200
 #: Resources that one run may name.
 MOST_RESOURCES = 100
+#: Tags of one run, and characters of all of them, as JSON.
+MOST_TAGS, MOST_TAGS_TEXT = 100, 10_000
 
 
 def check_levels(of: str, levels: Sequence[Level | Duration] | None) -> Ladder | None:
@@ -116,6 +119,23 @@ def check_resources(of: str, given: Iterable[str]) -> tuple[str, ...]:
     if len(names) > MOST_RESOURCES:
         raise DefinitionError(f"{of}: resources holds {len(names)} names; {MOST_RESOURCES} are the most")
     return tuple(dict.fromkeys(names))
+
+
+def check_tags(of: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a run's tags: names, each with a value that JSON has a word for."""
+    tags = dict(given or {})
+    for name in tags:
+        if not _is_text(name):
+            raise DefinitionError(f"{of}: tags holds the name {name!r}; each is a text of 1 to {MOST_TEXT} characters")
+    try:
+        size = len(json.dumps(tags, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DefinitionError(f"{of}: tags cannot be stored: {error}; use what JSON has words for") from None
+    if len(tags) > MOST_TAGS or size > MOST_TAGS_TEXT:
+        raise DefinitionError(
+            f"{of}: {len(tags)} tags of {size} characters; {MOST_TAGS} and {MOST_TAGS_TEXT} are the most"
+        )
+    return tags
 
 
 def check_at(of: str, at: datetime | None) -> datetime | None:

@@ -16,6 +16,7 @@ class Orphanage:
         """Rescue what is owned but not executed here; see ``runs.holdings`` for how that comes about."""
         tools = self._tools
         tools.attempts.look()  # first, and without the database: it may be away
+        tools.vigil.look()
         worker = tools.lease.worker
         with tools.store.read() as connection:
             orphans = tools.holdings.orphans(connection, worker)

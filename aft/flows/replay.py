@@ -13,12 +13,17 @@ from aft.errors import ReplayDiverged
 from aft.ids import StepPath
 from aft.runs.journal import Entry, EntryKind
 
+#: What the code does not ask for by number.
+_BESIDE = (EntryKind.PATCH, EntryKind.RULE)
+
 
 class Replay:
     """The journal of one run, being replayed. One thread at a time."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self._left = {entry.path: entry for entry in entries if entry.kind is not EntryKind.PATCH}
+        self._left = {entry.path: entry for entry in entries if entry.kind not in _BESIDE}
+        #: What came of the constraints of the run as a whole, by path.
+        self.rules = {str(entry.path): entry for entry in entries if entry.kind is EntryKind.RULE}
         #: Changes that the run has; code that no longer asks for one has not diverged.
         self.patches = {entry.path for entry in entries if entry.kind is EntryKind.PATCH}
 

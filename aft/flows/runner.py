@@ -11,24 +11,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from typing import NoReturn
 
 from sqlalchemy import Connection
 
-from aft.compensation import stack
 from aft.errors import StoreError
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import failures, writing
+from aft.flows import failures, loading, writing
 from aft.flows.attempt import Performer
+from aft.flows.children import Children
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
-from aft.flows.leaving import Anew, Leave, NewMail, Over, Parks
+from aft.flows.leaving import Anew, Leave, NewMail, Over, Parks, Removes
+from aft.flows.loading import Recorded
 from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
-from aft.flows.unwind import unwind
-from aft.runs import faults, inbox, journal
-from aft.runs.inbox import MAIL
+from aft.flows.unwind import any_skipped, unwind, unwind_all
+from aft.runs import faults, journal
+from aft.runs.deeds import Write
+from aft.runs.inbox import HINTS, MAIL
 from aft.runs.journal import Entry
 from aft.runs.owner import Fenced, Owner
 from aft.runs.rows import RunRow
@@ -42,29 +45,33 @@ class Runner:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
-    def run(self, row: RunRow, *, fresh: bool = False, wake: str | None = None) -> list[threading.Thread]:
+    def run(
+        self, row: RunRow, *, fresh: bool = False, wake: str | None = None, recorded: Recorded | None = None
+    ) -> list[threading.Thread]:
         """Execute an owned run; ``fresh`` if it was just made, so that there is nothing to read.
 
-        ``wake`` is the fault or order that called us. Returns the threads of attempts that were given up and have not
-        returned: they still hold resources.
+        ``wake`` is the fault or order that called us; ``recorded`` is what was read since it was claimed. Returns the
+        threads of attempts that were given up and have not returned: they still hold resources.
         """
         owner = Owner(self._tools.store, self._tools.lease, row)
-        performer = Performer(self._tools.loop, self._tools.clock)
+        performer = Performer(self._tools.loop, self._tools.clock, self._tools.vigil)
         stepper = Stepper(self._tools, owner, performer, wake)
-        while not self._pass(stepper, fresh):
+        while not self._pass(stepper, fresh, recorded):
             # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
-            fresh, unseen = False, stepper.standing.unseen
+            fresh, recorded, unseen = False, None, stepper.standing.unseen
             stepper = Stepper(self._tools, owner, performer, wake)
             stepper.standing.unseen = unseen
         return performer.abandoned
 
-    def _pass(self, stepper: Stepper, fresh: bool) -> bool:
+    def _pass(self, stepper: Stepper, fresh: bool, recorded: Recorded | None) -> bool:
         """Go through the run once; False: it has to be read again, because something has come for it."""
         owner = stepper.owner
         try:
             try:
-                self._carry_out(stepper, [] if fresh else self._load(stepper))
+                self._carry_out(stepper, [] if fresh else self._recall(stepper, recorded or self._load(owner)))
             except Leave as leave:
+                if any(isinstance(block, Removes) for block in leave.blocks):
+                    self._remove(stepper)
                 writing.let_go(self._tools, owner, leave.blocks)
             except Anew as anew:
                 writing.begin_anew(self._tools, owner, anew.encoded)
@@ -76,6 +83,12 @@ class Runner:
         except Exception as error:
             self._lost(owner, error)
         return True
+
+    def _remove(self, stepper: Stepper) -> NoReturn:
+        """End a run whose last step an exlet has taken away; what it did stays as it is."""
+        Children(stepper).stop("", undo=False)
+        writing.end(self._tools, stepper.owner, Status.CANCELLED)
+        raise Over
 
     def _lost(self, owner: Owner, error: Exception) -> None:
         """Something could not be written: if it never can be, a person must see it; else lease and sweeper act."""
@@ -93,25 +106,23 @@ class Runner:
                 error = another
         tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=str(error)))
 
-    def _load(self, stepper: Stepper) -> list[Entry]:
-        """Read what is recorded; only after the claim has committed, or it could be a stale owner's world."""
-        owner = stepper.owner
+    def _load(self, owner: Owner) -> Recorded:
+        """Read what is recorded, as the row is by now; the database being away is waited for."""
+        row = replace(owner.run, seq=owner.seq, inbox_seq=owner.inbox_seq)
+        return owner.patiently(lambda: loading.load(self._tools.store, [row])[row.id])
+
+    def _recall(self, stepper: Stepper, recorded: Recorded) -> list[Entry]:
+        """Take over what earlier owners left, and do what was asked meanwhile; returns the outcomes."""
+        owner, entries, live, letters = stepper.owner, recorded.entries, recorded.live, recorded.letters
         seen = owner.inbox_seq
-        entries, live, armed, letters = owner.read(
-            lambda connection: (
-                journal.load(connection, owner.run_id),
-                faults.live_of_run(connection, owner.run_id),
-                stack.armed(connection, owner.run_id),
-                inbox.unread(connection, owner.run_id) if seen else [],
-            )
-        )
-        stepper.standing.remember(live, armed)
+        stepper.standing.remember(live, recorded.armed, recorded.undone)
         stepper.mailbox.fill(letters)
         # What has come since the run was let go last is awaited no more, though its owner died before saying so.
-        recorded = {entry.path for entry in entries}
-        owner.change(waits=tuple(wait for wait in owner.run.waits if wait.path not in recorded))
+        if owner.run.waits:
+            done = {entry.path for entry in entries}
+            owner.change(waits=tuple(wait for wait in owner.run.waits if wait.path not in done))
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
-        orders = [letter for letter in letters if letter.verb not in MAIL]
+        orders = [letter for letter in letters if letter.verb not in (*MAIL, *HINTS)]
         if orders:
             Obedience(self._tools, stepper).obey(orders, live)
         return entries
@@ -129,7 +140,7 @@ class Runner:
         """Undo what arrived after the end; one that a person let go makes it a run that was not fully undone."""
         owner = stepper.owner
         unwind(stepper, None, None, late=True)
-        if owner.run.ended_as is Status.COMPENSATED and self._any_skipped(owner):
+        if owner.run.ended_as is Status.COMPENSATED and any_skipped(owner):
             writing.end(self._tools, owner, Status.FAILED)
         else:
             writing.release(self._tools, owner)
@@ -143,6 +154,7 @@ class Runner:
         failure: BaseException | None = None
         try:
             result = flow.result.encode(execution.play(), "result")
+            execution.check_end(result)
         except (Exception, asyncio.CancelledError) as error:
             failure = error
         except SystemExit as error:
@@ -184,9 +196,11 @@ class Runner:
             if known is None:
                 faults.add(connection, self._tools.namespace, fault)
 
+        owner, told = stepper.owner, None if known else faults.fields(self._tools.namespace, fault)
         changes = {"status": Status.COMPENSATING, "cause": "fault", "fault_id": fault.id, "deadline_at": None}
-        stepper.owner.write(then, None, **changes)
-        stepper.owner.change(**changes)
+        if owner.share(Write(fault=told, turning=fault.id)) is None:
+            owner.write(then, None, **changes)
+        owner.change(**changes)
         stepper.cause = fault
 
     def _flow_fault(self, stepper: Stepper, error: BaseException) -> Fault:
@@ -205,12 +219,5 @@ class Runner:
 
     def _unwind(self, stepper: Stepper) -> None:
         owner = stepper.owner
-        unwind(stepper, stepper.cause or self._cause(owner), None)
-        status = Status.FAILED if self._any_skipped(owner) else Status.COMPENSATED
-        writing.end(self._tools, owner, status)
-
-    def _any_skipped(self, owner: Owner) -> bool:
-        return owner.read(lambda connection: stack.any_skipped(connection, owner.run_id))
-
-    def _cause(self, owner: Owner) -> Fault | None:
-        return owner.read(lambda connection: faults.get(connection, self._tools.namespace, owner.run.fault_id or ""))
+        skipped = unwind_all(stepper, stepper.cause or stepper.find_fault(owner.run.fault_id or ""))
+        writing.end(self._tools, owner, Status.FAILED if skipped else Status.COMPENSATED)

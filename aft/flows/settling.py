@@ -57,8 +57,12 @@ class Settler:
             return
         if len(asks) == 1 and not self._flying:
             if asks[0].entry is None and not asks[0].blocks:
-                with self._stepper.standing.branch():
+                standing = self._stepper.standing
+                standing.begin_branch()
+                try:
                     self._perform(asks[0], None)
+                finally:
+                    standing.end_branch()
         else:
             self._settle_beside(asks, most)
         if self._has_news(asks):

@@ -22,14 +22,17 @@ class Slots:
             self._changed.wait_for(lambda: self._open() > 0, timeout)
             return self._open()
 
-    def take(self, limit: int, timeout: float, *, urgent: bool = False) -> int:
+    def take(self, limit: int, timeout: float, *, urgent: bool = False, gather: float = 0.0) -> int:
         """Take as many free slots as there are, up to ``limit``; wait for the first one; 0 after ``timeout``.
 
-        While somebody waits who is urgent, nobody else gets one.
+        While somebody waits who is urgent, nobody else gets one. ``gather``: seconds to wait for more of them, a
+        quarter of all or as many as are wanted: what is taken one by one costs more.
         """
         with self._changed:
             self._urgent += urgent
             self._changed.wait_for(lambda: self._open(urgent) > 0, timeout)
+            if gather and self._open(urgent):
+                self._changed.wait_for(lambda: self._open(urgent) >= min(limit, self.size // 4), gather)
             taken = min(limit, self._open(urgent))
             self._free -= taken
             self._urgent -= urgent

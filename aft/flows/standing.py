@@ -9,19 +9,19 @@ Who may run at the same time: the branches of one run, each on a thread of its o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
+from aft.flows import constraints
 from aft.flows.leaving import Failed, InLadder, Leave
 from aft.flows.mailbox import Mailbox
 from aft.ids import StepPath
-from aft.runs import faults, inbox
+from aft.runs import inbox
 from aft.runs.inbox import Letter
-from aft.runs.owner import Owner
+from aft.runs.owner import Owner, Then
+from aft.runs.rulings import Do, Ruling
 from aft.runs.states import Status
 
 
@@ -39,6 +39,8 @@ class Standing:
         #: Aborts that this owner came to make good: settled with its next outcome.
         self._aborts: list[str] = []
         self.armed: set[str] = set()
+        #: How often the effect of each step was undone.
+        self.undone: dict[str, int] = {}
         #: Signals that a failed step has waited for: read with what comes of its next try.
         self._spent: dict[StepPath, Letter] = {}
         #: What was raised in this pass: whether it has its row already.
@@ -46,11 +48,11 @@ class Standing:
         #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
         self.unseen = False
 
-    def remember(self, live: list[Fault], armed: set[str]) -> None:
-        """Take over what earlier owners left: faults that are not settled, and armed frames."""
+    def remember(self, live: list[Fault], armed: set[str], undone: dict[str, int]) -> None:
+        """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid."""
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
         self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
-        self.armed = armed
+        self.armed, self.undone = armed, undone
         # A run that was parked counts, too: whatever it had come from was settled when it was parked.
         self.unseen = self.unseen or bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
 
@@ -66,15 +68,6 @@ class Standing:
         with self._lock:
             self._at_work -= 1
 
-    @contextmanager
-    def branch(self) -> Iterator[None]:
-        """Let the flow's own thread be at work in this block."""
-        self.begin_branch()
-        try:
-            yield
-        finally:
-            self.end_branch()
-
     # Asking -------------------------------------------------------------------------------------------------------
 
     @property
@@ -85,7 +78,9 @@ class Standing:
     @property
     def any_live(self) -> bool:
         """Whether a step has failed that is not recorded yet: it was begun before."""
-        return any(fault.state in (FaultState.OPEN, FaultState.WAITING) for fault in self._faults.values())
+        return any(
+            fault.state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED) for fault in self._faults.values()
+        )
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
@@ -95,15 +90,22 @@ class Standing:
         """Tell whether an earlier owner has begun a step, and left it without an outcome."""
         return path in self.armed or path in self._faults
 
-    def final_fault(self, path: StepPath) -> Fault | None:
-        """The fault that ended a step for good, if one did and the journal has not recorded it yet."""
+    def fault(self, path: StepPath) -> Fault | None:
+        """What stands against a step."""
+        return self._faults.get(path)
+
+    def decided_fault(self, path: StepPath) -> Fault | None:
+        """The fault that ended a step for good, or that an exlet has ruled about, and the journal does not know yet."""
         fault = self._faults.get(path)
-        return fault if fault is not None and fault.state is FaultState.FINAL else None
+        ruled = fault is not None and fault.state is FaultState.WAITING and fault.ruling is not None
+        return fault if ruled or (fault is not None and fault.state is FaultState.FINAL) else None
 
     def failures(self, path: StepPath) -> int:
-        """How often a step has failed."""
+        """How often a step has failed, since it was begun or begun anew."""
         fault = self._faults.get(path)
-        return 0 if fault is None else fault.attempt
+        if fault is None or Ruling.decode(fault.ruling).do is Do.RESTART:
+            return 0
+        return constraints.failures(fault)
 
     def replaced(self, path: StepPath | None = None) -> tuple[str, ...]:
         """The faults whose place a new one takes: the aborts, and that of the step itself."""
@@ -117,7 +119,8 @@ class Standing:
             return
         if fault.state is FaultState.OPEN:
             raise Leave(self._raised.get(path) or Failed(fault, status, written=True))
-        if fault.state is FaultState.WAITING and not self._is_due(fault, path):
+        waits = fault.state is FaultState.WAITING and not self._is_due(fault, path)
+        if waits or fault.state is FaultState.HANDLED:
             raise Leave(InLadder(fault, status))
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
@@ -134,9 +137,13 @@ class Standing:
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 
-    def forget(self, fault: Fault) -> None:
-        """Let a step begin anew, as a person asked."""
-        if fault.path is not None:
+    def forget(self, fault: Fault, ruling: str | None = None) -> None:
+        """Let a step begin anew, as a person asked; ``ruling``: with what rules have made of it."""
+        if fault.path is not None and ruling is not None:
+            self._faults[fault.path] = replace(
+                fault, state=FaultState.WAITING, ruling=ruling, due_at=fault.raised_at, signal=None
+            )
+        elif fault.path is not None:
             self._faults.pop(fault.path, None)
 
     def passed(self, path: StepPath) -> None:
@@ -163,11 +170,22 @@ class Standing:
         self._raised[block.fault.path or StepPath("")] = written
         return written
 
-    def settle(self, connection: Connection, path: StepPath, state: FaultState) -> None:
-        """Settle what stood against a step; in the transaction that records its outcome."""
-        if (letter := self._spent.get(path)) is not None:
-            inbox.mark_read(connection, self._owner.run_id, self._owner.epoch, [letter])
-        if (fault := self._faults.get(path)) is not None:
-            faults.settle(connection, [fault.id], state)
-        if self._aborts:
-            faults.settle(connection, self._aborts, FaultState.RESOLVED)
+    def settled(self, path: StepPath, state: FaultState) -> tuple[tuple[str, FaultState], ...]:
+        """What stood against a step, and what becomes of it with its outcome."""
+        fault = self._faults.get(path)
+        aborts = [(abort, FaultState.RESOLVED) for abort in self._aborts]
+        return tuple(aborts if fault is None else [(fault.id, state), *aborts])
+
+    def with_letters(self, path: StepPath, more: Then | None) -> Then | None:
+        """What belongs to a step's outcome: the signal that its last try had waited for is read with it."""
+        letter = self._spent.get(path)
+        if letter is None:
+            return more
+        owner = self._owner
+
+        def read(connection: Connection, seq: int) -> None:
+            inbox.mark_read(connection, owner.run_id, owner.epoch, [letter])
+            if more is not None:
+                more(connection, seq)
+
+        return read

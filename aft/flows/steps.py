@@ -11,26 +11,20 @@ step that cannot go on raises ``Leave``, and the runner lets go when all have co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
 from typing import Any, NoReturn
 
-from sqlalchemy import Connection
-
-from aft.compensation import stack
-from aft.compensation.registry import UNKNOWN, Compensator
-from aft.compensation.stack import Frame, FrameState
-from aft.errors import CodecError
+from aft.compensation.stack import RESTARTED
+from aft.errors import CodecError, ResourceUnavailable
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import failures, writing
-from aft.flows.activity import Activity, compensator_policy, compensator_question
+from aft.flows import constraints, failures, writing
 from aft.flows.asks import Landed
-from aft.flows.attempt import Attempt, Performer, Raised
+from aft.flows.attempt import Attempt, Objected, Performer, Raised
+from aft.flows.constraints import Constraints
 from aft.flows.context import Current
 from aft.flows.failures import Place
-from aft.flows.lateness import keep_late
 from aft.flows.leaving import GivesBack, Leave, Parks
 from aft.flows.mailbox import Mailbox
 from aft.flows.policy import Policy
@@ -38,17 +32,24 @@ from aft.flows.probe import Question
 from aft.flows.standing import Standing
 from aft.flows.tools import Tools
 from aft.ids import StepPath
-from aft.runs import journal
+from aft.rules.asking import Decision
+from aft.rules.case import StepFacts
+from aft.rules.kinds import On
+from aft.runs import faults, journal
+from aft.runs.deeds import Recording, Write
 from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.owner import MOST_SHARED_DEATHS, Owner
+from aft.runs.owner import MOST_SHARED_DEATHS, Owner, Then
 from aft.runs.states import Status
-from aft.telemetry import ActivityRecorded, AttemptStarted, FrameCompensated
+from aft.store.spelling import Fields
+from aft.telemetry import AttemptStarted
 
+#: Characters of a step's arguments that its faults keep for rules.
+MOST_STORED = 20_000
 #: Encodes a value and returns what writes it in the owner's transaction.
-Record = Callable[[Any], Callable[[Connection, int], None]]
+Record = Callable[[Any], Then]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """A function to be executed for a run; ``status`` is what a fault makes of the run, None: no change.
 
@@ -67,6 +68,10 @@ class Step:
     doubtful: bool = False
     result_probe: Question | None = None
     generation: int | None = None
+    #: Its arguments, as they are stored; rules may look at them.
+    stored: str | None = None
+    #: What the rules are asked while it lasts; None: there are none.
+    watch: Callable[[], Decision | None] | None = None
 
 
 class Stepper:
@@ -78,6 +83,9 @@ class Stepper:
         self.performer = performer
         self.mailbox = Mailbox(owner)
         self.standing = Standing(owner, self.mailbox, wake)
+        self.constraints = Constraints(tools, owner)
+        #: Paths of the tasks of an async flow.
+        self.branches: set[str] = set()
         #: How many calls each parallel step has, by its path.
         self.widths: dict[str, int] = {}
         #: The failure that the run is being undone for, once that is known.
@@ -85,244 +93,111 @@ class Stepper:
 
     def key(self, path: str, generation: int | None = None) -> str:
         """The idempotency key of a step: the same for every attempt, and for nothing else."""
-        current = self.owner.run.key_generation
-        return f"{self.owner.run_id}/{current if generation is None else generation}/{path}"
+        return f"{self.owner.run_id}/{self.generation(path) if generation is None else generation}/{path}"
+
+    def generation(self, path: str) -> int:
+        """The generation of a step's keys: the run's, and one of its own if it was undone and is begun anew."""
+        return self.owner.run.key_generation + self.standing.undone.get(path, 0) * RESTARTED
+
+    def find_fault(self, fault_id: str) -> Fault | None:
+        """Read one fault, if there is one of this name."""
+        (rows,) = self.owner.ask([(faults.NAMED, json.dumps([fault_id]))])
+        return next((faults.read(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
 
     def check_may_go_on(self) -> None:
         """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone."""
-        was_solitary = self.owner.run.deaths >= MOST_SHARED_DEATHS
-        for asked, why in (
-            (self.tools.draining.is_set(), "this process is stopping"),
-            (self.tools.making_room.is_set(), "this process is needed for a run that must be executed alone"),
-            (was_solitary and not self.owner.solitary, "it got on, and need not be executed alone any more"),
-        ):
-            if asked:
-                raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
+        why = None
+        if self.tools.draining.is_set():
+            why = "this process is stopping"
+        elif self.tools.making_room.is_set():
+            why = "this process is needed for a run that must be executed alone"
+        elif self.owner.run.deaths >= MOST_SHARED_DEATHS and not self.owner.solitary:
+            why = "it got on, and need not be executed alone any more"
+        if why is not None:
+            raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
         self.mailbox.look()
 
-    # Forward ----------------------------------------------------------------------------------------------------
-
-    def execute(
-        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None = None
-    ) -> Entry:
-        """Execute an activity and return its recorded outcome, or leave with a fault.
-
-        ``landed`` hears of the outcome when it is committed, before that of any other step is.
-        """
-        self.check_may_go_on()
-        self.standing.check_ladder(path, Status.RECOVERING)
-        doubtful = self.standing.is_doubtful(path)
-        self._arm(activity, path, scope, args)
-        recorded: list[Entry] = []
-        started = self.tools.clock.ticks()
-
-        def record(value: Any) -> Callable[[Connection, int], None]:
-            entry = self._entry(activity, path, scope, args, activity.result.encode(value, "result"))
-
-            def write(connection: Connection, seq: int) -> None:
-                recorded[:] = [replace(entry, seq=seq)]
-                self._record(connection, seq, activity, entry)
-
-            return write
-
-        positional, named = activity.arguments.call_arguments(activity.arguments.decode(args))
-        step = Step(
-            FaultKind.ACTIVITY,
-            path,
-            activity.name,
-            activity.policy,
-            activity.fn,
-            positional,
-            named,
-            Status.RECOVERING,
-            probe=activity.question(args, self.key(path)),
-            doubtful=doubtful,
-        )
-        late = partial(keep_late, self.tools, self.owner, activity, path, scope, self.key(path), args)
-        self._perform(step, record, late, None if landed is None else lambda: landed(recorded[0]))
-        self.tools.telemetry.emit(
-            ActivityRecorded(
-                run=self.owner.run_id,
-                path=path,
-                activity=activity.name,
-                outcome=Outcome.OK.value,
-                frame=activity.compensator.name if activity.compensator else None,
-                elapsed=timedelta(seconds=self.tools.clock.ticks() - started),
-            )
-        )
-        return recorded[0]
-
-    def record_failure(
-        self,
-        activity: Activity[Any, Any],
-        path: StepPath,
-        scope: str,
-        args: str,
-        fault: Fault,
-        landed: Landed | None = None,
-    ) -> Entry:
-        """Journal that a step failed for good; from now on a replay raises it at its call site."""
-        entry = Entry(
-            path,
-            scope,
-            EntryKind.ACTIVITY,
-            activity.name,
-            Outcome.FAILED,
-            self.tools.clock.now(),
-            fault.attempt,
-            args=args,
-            fault_id=fault.id,
-            key_generation=self.owner.run.key_generation,
-        )
-        return self.record(entry, landed=landed)
+    # Recording ----------------------------------------------------------------------------------------------------
 
     def record(
         self,
         entry: Entry,
-        then: Callable[[Connection, int], None] | None = None,
+        then: Then | None = None,
         landed: Landed | None = None,
         **changes: Any,
     ) -> Entry:
         """Journal an outcome, and do ``then`` in the same transaction; returns it with its place in the order."""
         recorded: list[Entry] = []
 
-        def write(connection: Connection, seq: int) -> None:
-            recorded[:] = [replace(entry, seq=seq)]
-            self._append(connection, seq, entry)
-            if then is not None:
-                then(connection, seq)
+        def land() -> None:
+            recorded.append(self.numbered(entry))
+            if landed is not None:
+                landed(recorded[0])
 
-        self.owner.write(write, None if landed is None else lambda: landed(recorded[0]), **changes)
+        self.owner.write(self.recording(entry, more=then), land, **changes)
         self.owner.forget_wait(entry.path)
         return recorded[0]
+
+    def numbered(self, entry: Entry) -> Entry:
+        """Give an outcome that was written last its place in the order; only while no other can be written."""
+        entry.seq = self.owner.seq
+        return entry
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:
         """Journal that a savepoint's frames were unwound."""
         self.record(Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, self.tools.clock.now()))
 
-    def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
-        """Push the frame of an activity whose undo is owed once it was started, with a commit of its own."""
-        undo = activity.compensator
-        if undo is None or not activity.arms or path in self.standing.armed:
-            return
-        self.owner.write(
-            lambda connection, seq: stack.push(
-                connection,
-                self.owner.run_id,
-                seq,
-                path,
-                scope,
-                activity.name,
-                undo.name,
-                at=self.tools.clock.now(),
-                state=FrameState.ARMED,
-                key_generation=self.owner.run.key_generation,
-                args=args,
-            )
-        )
-        self.standing.armed.add(path)
-
-    def _entry(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str) -> Entry:
-        return Entry(
-            path=path,
-            scope=scope,
-            kind=EntryKind.ACTIVITY,
-            name=activity.name,
-            outcome=Outcome.OK,
-            recorded_at=self.tools.clock.now(),
-            attempts=self.standing.failures(path) + 1,
-            args=args,
-            value=value,
-            key_generation=self.owner.run.key_generation,
-        )
-
-    def _record(self, connection: Connection, seq: int, activity: Activity[Any, Any], entry: Entry) -> None:
-        self._append(connection, seq, entry)
-        undo = activity.compensator
-        if undo is None or not activity.owes(entry.args or "{}", entry.value or "null"):
-            return
-        if entry.path in self.standing.armed:
-            stack.complete(connection, self.owner.run_id, entry.path, seq)
-            return
-        stack.push(
-            connection,
-            self.owner.run_id,
-            seq,
-            entry.path,
-            entry.scope,
-            activity.name,
-            undo.name,
-            at=entry.recorded_at,
-            key_generation=entry.key_generation,
-        )
-
-    def _append(self, connection: Connection, seq: int, entry: Entry) -> None:
-        entry = replace(entry, beside=self.widths.get(entry.scope))
-        journal.append(connection, self.owner.run_id, self.owner.epoch, seq, entry)
+    def recording(self, entry: Entry, frame: Fields | None = None, more: Then | None = None) -> Recording:
+        """What journals an outcome and settles what stood against its step, with a frame that is owed from then on."""
         state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
-        self.standing.settle(connection, entry.path, state)
+        fields = journal.fields(entry, self.owner.epoch, self.widths.get(entry.scope))
+        write = Write(entry=fields, frame=frame, settled=self.standing.settled(entry.path, state))
+        return Recording(self.owner.run_id, write, self.standing.with_letters(entry.path, more))
 
-    # Backward ---------------------------------------------------------------------------------------------------
+    # Performing -----------------------------------------------------------------------------------------------------
 
-    def undo(
-        self,
-        frame: Frame,
-        activity: Activity[Any, Any],
-        compensator: Compensator,
-        cause: Fault | None,
-        status: Status | None,
-    ) -> None:
-        """Run a frame's compensator and take the frame off, or leave with a fault; ``status`` is the run's then."""
-        self.check_may_go_on()
-        path = StepPath(f"{frame.path}/undo")
-        self.standing.check_ladder(path, status)
-        offered = activity.arguments.decode(frame.args or "{}")
-        offered["result"] = UNKNOWN if frame.value is None else activity.result.decode(frame.value)
-        offered["fault"] = cause
-        offered["key"] = self.key(path, frame.key_generation)
-
-        def settle(connection: Connection, seq: int) -> None:
-            stack.settle(connection, self.owner.run_id, frame.seq, FrameState.UNDONE)
-            self.standing.settle(connection, path, FaultState.RESOLVED)
-            self.standing.armed.discard(frame.path)
-
-        wanted = compensator.arguments(offered)
-        policy = compensator_policy(activity, compensator)
-        step = Step(
-            FaultKind.COMPENSATOR,
-            path,
-            compensator.name,
-            policy,
-            compensator.fn,
-            (),
-            wanted,
-            status,
-            probe=compensator_question(compensator, policy, wanted, self.key(path, frame.key_generation)),
-            generation=frame.key_generation,
-            doubtful=self.standing.is_doubtful(path),
-            result_probe=self._question_about(frame, activity) if "result" in wanted else None,
-        )
-        # One that was given up and returns after all has undone it; the retry does so again under the same key.
-        with self.standing.branch():
-            self._perform(step, lambda value: settle, lambda value: None)
-        self.tools.telemetry.emit(
-            FrameCompensated(
-                run=self.owner.run_id, path=frame.path, activity=frame.activity, compensator=frame.compensator
-            )
-        )
-
-    def _question_about(self, frame: Frame, activity: Activity[Any, Any]) -> Question | None:
-        """What the probe of a started activity is asked, so that its compensator may learn the result."""
-        if frame.state is not FrameState.ARMED:
-            return None
-        return activity.question(frame.args or "{}", self.key(frame.path, frame.key_generation))
-
-    # Both -------------------------------------------------------------------------------------------------------
-
-    def _perform(
+    def perform(
         self, step: Step, record: Record, late: Callable[[Any], None], recorded: Callable[[], None] | None = None
     ) -> None:
-        failed, immediate = self.standing.failures(step.path), self.tools.immediate_of(step.policy)
+        """Perform a step and record what came of it, or leave with a fault."""
+        began = self.tools.clock.ticks()
+        failed = self.standing.failures(step.path)
+        attempt = self._attempt(step, failed, record, late, recorded)
+        if self.tools.telemetry.hears:
+            self.tools.telemetry.emit(
+                AttemptStarted(
+                    run=self.owner.run_id, path=step.path, activity=step.name, attempt=attempt.current.attempt
+                )
+            )
+        try:
+            if step.policy.expected is None:
+                self.performer.perform(attempt)
+            else:
+                with self.tools.attempts.watched(self.owner.run_id, step.path, step.name, step.policy.expected):
+                    self.performer.perform(attempt)
+        except Raised as raised:
+            self._fail(step, raised.error, raised.on, self.tools.clock.ticks() - began)
+        except Objected as objected:
+            facts, before = StepFacts(step.name, step.stored, None, failed), self.standing.fault(step.path)
+            fault = self.constraints.make_fault(
+                On.VIOLATED, objected.decision, step.path, facts, before, self.tools.ladder_of(step.policy)
+            )
+            self.fail(step.path, fault, step.status)
+        except CodecError as error:
+            if step.policy.transactional:
+                self._fail(step, error)
+            self._park(step, error)
+        self.standing.passed(step.path)
+
+    def _attempt(
+        self,
+        step: Step,
+        failed: int,
+        record: Record,
+        late: Callable[[Any], None],
+        recorded: Callable[[], None] | None,
+    ) -> Attempt:
+        immediate = self.tools.immediate_of(step.policy)
         current = Current(
             run_id=self.owner.run_id,
             key=self.key(step.path, step.generation),
@@ -330,10 +205,7 @@ class Stepper:
             epoch=self.owner.epoch,
             activity=step.name,
         )
-        self.tools.telemetry.emit(
-            AttemptStarted(run=self.owner.run_id, path=step.path, activity=step.name, attempt=current.attempt)
-        )
-        attempt = Attempt(
+        return Attempt(
             owner=self.owner,
             what=f"{step.kind.value} {step.name!r}",
             current=current,
@@ -348,23 +220,22 @@ class Stepper:
             probe=step.probe,
             doubtful=step.doubtful,
             result_probe=step.result_probe,
+            watch=step.watch,
         )
-        try:
-            with self.tools.attempts.watched(self.owner.run_id, step.path, step.name, step.policy.expected):
-                self.performer.perform(attempt)
-        except Raised as raised:
-            self._fail(step, raised.error)
-        except CodecError as error:
-            if step.policy.transactional:
-                self._fail(step, error)
-            self._park(step, error)
-        self.standing.passed(step.path)
 
-    def _fail(self, step: Step, error: BaseException) -> NoReturn:
-        fault = failures.describe(
-            error, self._place(step), step.policy, self.tools.ladder_of(step.policy), self.tools.clock.now()
-        )
-        failed, alone = self.standing.failed(step.path, fault, step.status)
+    def _fail(self, step: Step, error: BaseException, on: On | None = None, elapsed: float | None = None) -> NoReturn:
+        ladder, before = self.tools.ladder_of(step.policy), self.standing.fault(step.path)
+        fault = failures.describe(error, self._place(step), step.policy, ladder, self.tools.clock.now())
+        exception = on or (On.UNAVAILABLE if isinstance(error, ResourceUnavailable) else None)
+        # What is large is not copied with every try: rules see no arguments then.
+        stored = step.stored if len(step.stored or "") <= MOST_STORED else None
+        kept = constraints.spell(StepFacts(step.name, stored, elapsed=elapsed), before)
+        fault = replace(fault, exception=None if exception is None else exception.value, step=kept)
+        self.fail(step.path, fault, step.status)
+
+    def fail(self, path: StepPath, fault: Fault, status: Status | None) -> NoReturn:
+        """Leave with a fault; beside others it has its row at once, so that it counts even if this process dies."""
+        failed, alone = self.standing.failed(path, fault, status)
         if not alone:
             self.owner.write(lambda connection, seq: writing.write_fault(self.tools, self.owner, connection, failed))
             writing.tell_raised(self.tools, fault)

@@ -12,7 +12,9 @@ from aft.flows.loop import LoopThread
 from aft.flows.overdue import Attempts
 from aft.flows.policy import Policy
 from aft.flows.registry import Registry
+from aft.flows.vigil import Vigil
 from aft.recovery.levels import Ladder
+from aft.rules.book import Book
 from aft.runs.holdings import Holdings
 from aft.store import Store
 from aft.store.leases import Lease
@@ -35,12 +37,16 @@ class Tools:
     immediate: int
     grace: timedelta
     holdings: Holdings
+    #: The rules in force.
+    book: Book
     #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.
     send: Callable[[Sequence[OutboxRow]], None] | None = None
     #: Set when this process is stopping: runs are given back at their next step.
     draining: Event = field(default_factory=Event)
     #: Tells of activities that take longer than they were expected to.
     attempts: Attempts = field(kw_only=True)
+    #: Watches over attempts that rules may object to while they last.
+    vigil: Vigil = field(default_factory=Vigil)
     #: Set while the house is being emptied for a run that must be executed alone.
     making_room: Event = field(default_factory=Event)
 

@@ -10,6 +10,9 @@ is still held comes back to another worker, which takes over (``recovery.takeove
 A delivery is held while its run is executed, for some seconds at the most: until then the broker is the quickest to
 tell of our death, and after that its own patience must not end, which would have the run executed twice.
 
+A worker whose lease is over gives back what it has received, and takes nothing until it is leased again
+(``recovery.keeper``).
+
 A run on which workers have died again and again is taken by a service of its own, which empties the house before.
 """
 
@@ -21,32 +24,36 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Row, func, select, tuple_
+from sqlalchemy import Row
 
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
 from aft.envelope import Kind, Message
-from aft.errors import AftError, Unroutable
+from aft.errors import AftError, BrokerError, Unroutable
+from aft.flows import loading
 from aft.flows.held import Held
+from aft.flows.loading import Recorded
 from aft.flows.runner import Runner
 from aft.flows.slots import Slots
 from aft.flows.tools import Tools
 from aft.ids import RunId
 from aft.recovery.door import Admitted, Door
+from aft.recovery.keeper import is_leased, while_leased
 from aft.recovery.service import Service
 from aft.recovery.takeover import Takeover
-from aft.runs import owner
+from aft.runs import claiming
+from aft.runs.claiming import Due
 from aft.runs.holdings import Expect
 from aft.runs.owner import LeaseOver
 from aft.runs.rows import RunRow
-from aft.store.moments import now
-from aft.store.tables import runs
 from aft.telemetry import RunClaimed, ServiceFailed, logger
 
-#: Seconds between two looks at a lease that is over: nothing is claimed that could not be executed.
-UNLEASED = 0.1
 #: Seconds that one look at an empty queue, or at a full house, takes at the most.
 PATIENCE = 0.5
+#: Seconds to wait for more slots, where more messages are at hand than there are slots for.
+GATHER = 0.005
+#: Seconds for which messages that come faster than they are worked off are left to do what they are there for.
+FLOW = 1.0
 #: Seconds to wait when what is due was taken by somebody else, or is not for the timer.
 BEATEN = 0.05
 #: Seconds between two tries to empty the house that fail, at the most.
@@ -73,9 +80,11 @@ class Worker:
         self._consumer: Consumer | None = None
         self._held = Held(tools.clock)
         self._refused = 0
+        #: When there were last more messages than free slots.
+        self._flowed_at = float("-inf")
         self._services = [
-            Service("receiver", self._receive, tools.telemetry),
-            Service("timer", self._take_due, tools.telemetry),
+            Service("receiver", while_leased(tools.lease, self._receive), tools.telemetry),
+            Service("timer", while_leased(tools.lease, self._take_due), tools.telemetry),
             Service("solitary", self._take_alone, tools.telemetry),
             Service("takeover", takeover.settle, tools.telemetry),
         ]
@@ -99,7 +108,7 @@ class Worker:
             # What is still held comes back to others, who find that its owner lives: it costs nothing.
             with suppress(AftError):
                 self._consumer.ack(self._held.pop_done())
-            self._drop_consumer()
+            self.step_back()
         idle = self._slots.wait_idle(timeout)
         self._pool.shutdown(wait=idle, cancel_futures=False)
         return idle
@@ -107,27 +116,37 @@ class Worker:
     # Woken by a message -----------------------------------------------------------------------------------------
 
     def _receive(self) -> float:
-        if not self._leased():
-            return UNLEASED
         try:
             consumer = self._open_consumer()
             consumer.ack(self._held.pop_done())
             # Slots are not held while waiting for messages: the timer may need them meanwhile.
             if free := self._slots.free(timeout=PATIENCE):
-                self._take_all(consumer, consumer.receive(free, PATIENCE))
+                # Not just as many as there are slots: with the next ones at hand, more of them are claimed at once.
+                deliveries = consumer.receive(self._slots.size, PATIENCE)
+                if len(deliveries) > free:
+                    self._flowed_at = self._tools.clock.ticks()
+                self._take_all(consumer, deliveries)
         except Unroutable:
             # The broker has lost its queues: wiped, or a new node. What was in them is the timer's.
-            self._drop_consumer()
+            self.step_back()
             self._declare()
+        except BrokerError:
+            raise  # the consumer connects again by itself, and goes on with what it has begun
         except Exception:
             # What was not acknowledged comes back to whoever opens the queues next.
-            self._drop_consumer()
+            self.step_back()
             raise
         return 0.0
 
+    def step_back(self) -> None:
+        """Give back what was received and is not acknowledged, for others to take; any thread may say so."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
     def _take_all(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         while deliveries and not self._tools.draining.is_set():
-            taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE)
+            taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE, gather=GATHER)
             now_on, deliveries = deliveries[:taken], deliveries[taken:]
             self._take(consumer, now_on, taken)
             consumer.ack(self._held.pop_done())
@@ -156,8 +175,8 @@ class Worker:
         if not self._leased():
             raise LeaseOver("the lease ran out while messages were awaited")
         expect({run for run, _ in wakes})
-        with self._tools.store.write() as connection:
-            claimed = owner.claim(connection, self._tools.namespace, self._tools.lease.worker, wakes, self._known)
+        tools = self._tools
+        claimed = claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known)
         if not claimed and not self._tools.lease.check():
             raise LeaseOver("the lease was ended by somebody else")
         return claimed
@@ -170,37 +189,32 @@ class Worker:
         return "it must be executed alone, and will be"
 
     def _leased(self) -> bool:
-        return self._tools.lease.holds(self._tools.lease.worker)
+        return is_leased(self._tools.lease)
 
     def _open_consumer(self) -> Consumer:
-        if self._consumer is None:
+        consumer = self._consumer
+        if consumer is None:
             namespace = self._tools.namespace
             queues = [names.resume(namespace), names.compensate(namespace)]
             # For each queue: as many as are held while they are executed, and as many again that wait for a slot.
-            self._consumer = self._broker.consumer(queues, prefetch=2 * self._slots.size * len(queues))
-        return self._consumer
-
-    def _drop_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+            consumer = self._consumer = self._broker.consumer(queues, prefetch=2 * self._slots.size * len(queues))
+        return consumer
 
     # Woken by time ----------------------------------------------------------------------------------------------
 
     def _take_due(self) -> float:
-        if not self._leased():
-            return UNLEASED
-        urgent = self._is_urgent_due()
-        pause = 0.0 if urgent else self._until_next_due()
-        if pause > 0:
-            return pause
+        due = self._look_due(patient := self._messages_flow())
+        urgent = due.urgent
+        if not urgent and (due.next is None or due.next > 0):
+            # Bounded by our patience: a nearer one may turn up meanwhile.
+            return PATIENCE if due.next is None else min(PATIENCE, due.next)
         # Messages come in the order in which they were sent: what is urgent gets ahead of them here.
         free = self._slots.take(limit=100, timeout=PATIENCE, urgent=urgent)
         claimed: list[RunRow] = []
         try:
             if free:
                 claimed = self._tools.holdings.claim(
-                    lambda expect: self._claim_due(free, expect, alone=False, urgent=urgent)
+                    lambda expect: self._claim_due(free, expect, urgent=urgent, patient=patient and not urgent)
                 )
         finally:
             self._slots.give(free - len(claimed))
@@ -248,42 +262,35 @@ class Worker:
         return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
 
     def _is_one_due_alone(self) -> bool:
-        with self._tools.store.read() as connection:
-            return bool(owner.find_due(connection, self._tools.namespace, self._known, 1, alone=True))
+        return self._look_due().alone
 
-    def _is_urgent_due(self) -> bool:
-        with self._tools.store.read() as connection:
-            return owner.is_urgent_due(connection, self._tools.namespace, self._known)
+    def _look_due(self, patient: bool = False) -> Due:
+        return claiming.look_due(self._tools.store, self._tools.namespace, self._known, patient=patient)
 
-    def _claim_due(self, limit: int, expect: Expect, *, alone: bool, urgent: bool = False) -> list[RunRow]:
+    def _messages_flow(self) -> bool:
+        """Whether there are more messages than we can work off: then a message that did not come is only late."""
+        return self._tools.clock.ticks() - self._flowed_at < FLOW
+
+    def _claim_due(
+        self, limit: int, expect: Expect, *, alone: bool = False, urgent: bool = False, patient: bool = False
+    ) -> list[RunRow]:
         tools = self._tools
         with tools.store.write() as connection:
-            due = owner.find_due(connection, tools.namespace, self._known, limit, alone=alone, urgent=urgent)
+            due = claiming.find_due(
+                connection, tools.namespace, self._known, limit, alone=alone, urgent=urgent, patient=patient
+            )
             expect({run for run, _ in due})
             if not due:
                 return []
-            return owner.claim(connection, tools.namespace, tools.lease.worker, due, self._known, alone=alone)
-
-    def _until_next_due(self) -> float:
-        """Seconds until the next run is due, bounded by our patience: a nearer one may turn up meanwhile."""
-        statement = select(func.min(runs.c.sweep_at), now()).where(
-            runs.c.namespace == self._tools.namespace,
-            runs.c.sweep_at.is_not(None),
-            runs.c.worker_id.is_(None),
-            runs.c.wake_id.is_not(None),
-            tuple_(runs.c.flow, runs.c.version).in_(self._known),
-            ~owner.is_solitary(),
-        )
-        with self._tools.store.read() as connection:
-            due, here = connection.execute(statement).one()
-        return PATIENCE if due is None else float(min(PATIENCE, max(0.0, (due - here).total_seconds())))
+            return claiming.claim(connection, tools.namespace, tools.lease.worker, due, self._known, alone=alone)
 
     # Executing --------------------------------------------------------------------------------------------------
 
     def _execute(self, claimed: list[RunRow], wakes: dict[RunId, str], slots: int = 1) -> None:
+        recorded = self._load(claimed)
         for row in claimed:
             try:
-                self._pool.submit(self._run, row, slots, wakes.get(row.id))
+                self._pool.submit(self._run, row, recorded.get(row.id), slots, wakes.get(row.id))
             except RuntimeError:
                 # No thread can be started. Nobody executes it: it is an orphan, and rescued as one.
                 logger.exception("run cannot be executed: run=%s", row.id)
@@ -293,10 +300,18 @@ class Worker:
             wake = wakes.get(row.id, "due")
             self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
 
-    def _run(self, row: RunRow, slots: int, wake: str | None) -> None:
+    def _load(self, claimed: list[RunRow]) -> dict[RunId, Recorded]:
+        try:
+            return loading.load(self._tools.store, claimed)
+        except Exception as error:
+            # They are ours whatever happens here: each is read by its own thread, which waits for the database.
+            logger.debug("runs are read one by one: %r", error)
+            return {}
+
+    def _run(self, row: RunRow, recorded: Recorded | None, slots: int, wake: str | None) -> None:
         abandoned: list[threading.Thread] = []
         try:
-            abandoned = self._runner.run(row, wake=wake)
+            abandoned = self._runner.run(row, recorded=recorded, wake=wake)
         except Exception as error:
             # The edge of a thread. A defect of aft must not take the slot with it; the run is rescued as an orphan.
             logger.exception("run failed inside aft: run=%s", row.id)

@@ -1,4 +1,4 @@
-"""What a run's owner writes when it lets go of the run: each a single guarded transaction, picked up by somebody.
+"""What a run's owner writes when it lets go of the run: each a single guarded write, picked up by somebody.
 
 ==================  ==================================================  ===========================================
 the run             leaves behind                                       who goes on
@@ -33,6 +33,7 @@ from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, InLadde
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
 from aft.runs import families, faults, inbox, journal, waits, waking
+from aft.runs.deeds import Leaving, Write
 from aft.runs.inbox import Letter
 from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.rescue import make_abort
@@ -78,6 +79,12 @@ class Departure:
         """Why it stops."""
         return self.parked[0].reason if self.parked else self.suspends.why if self.suspends else None
 
+    @property
+    def is_plain_failure(self) -> bool:
+        """Whether all there is to say is that one step has failed."""
+        others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.gives_back)
+        return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].letters)
+
     def due(self, grace: timedelta, deadline: datetime | None) -> tuple[datetime | None, datetime | None]:
         """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
         tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
@@ -113,6 +120,8 @@ def _keep_failures(tools: Tools, owner: Owner, failed: Sequence[Failed]) -> None
 
 def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
     found = _sort(blocks)
+    if found.is_plain_failure and owner.unheeded is None and not owner.heard and _share_failure(tools, owner, found):
+        return
     order = OrderId(new_id())
     written: list[OutboxRow] = []
 
@@ -143,6 +152,26 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
     _send(tools, written)
 
 
+def _share_failure(tools: Tools, owner: Owner, found: Departure) -> bool:
+    """Let go for one failure, the ordinary case, in a commit that others share; False: it has to be done alone."""
+    block = found.failed[0]
+    queue, message = _announcement(tools, block.fault)
+    body = message.encode()
+    write = Write(
+        fault=faults.fields(tools.namespace, block.fault),
+        settled=tuple((id, FaultState.TRIED) for id in block.replaces),
+        message=(tools.namespace, queue, body, _hold(tools)),
+        leaving=Leaving(found.status, waits.encode(owner.run.waits), _spell(owner.savepoints)),
+    )
+    with owner.lock:
+        shared = owner.share(write, read_to=owner.read_to)
+    if shared is None or shared.message is None:
+        return False
+    _tell(tools, owner, found)
+    _send(tools, [OutboxRow(shared.message, queue, body)])
+    return True
+
+
 def _wake_for_orders(tools: Tools, owner: Owner, connection: Connection, order: OrderId) -> bool:
     """Wake a run that parks if a person has asked something of it meanwhile, who saw it being executed."""
     if not inbox.any_order(connection, owner.run_id, owner.read_to):
@@ -170,7 +199,7 @@ def _sort(blocks: list[Block]) -> Departure:
 def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> dict[str, Any]:
     # All that it waits for, also in branches that nobody has looked at in this pass.
     changes: dict[str, Any] = {**_NO_OWNER, "waits": waits.encode(owner.run.waits)}
-    changes["savepoints"] = json.dumps(owner.savepoints) if owner.savepoints else None
+    changes["savepoints"] = _spell(owner.savepoints)
     if found.status is not None:
         changes["status"] = found.status
     if found.is_stop:
@@ -191,12 +220,20 @@ def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> di
     return changes
 
 
+def _spell(savepoints: dict[str, str]) -> str | None:
+    return json.dumps(savepoints) if savepoints else None
+
+
 def _raise(tools: Tools, owner: Owner, connection: Connection, block: Failed) -> tuple[str, Message]:
     fault = block.fault
     if block.written:
         faults.renew(connection, fault.id, owner.epoch)
     else:
         write_fault(tools, owner, connection, block)
+    return _announcement(tools, fault)
+
+
+def _announcement(tools: Tools, fault: Fault) -> tuple[str, Message]:
     return names.faults(tools.namespace), Message.about_fault(Kind.FAULT, fault.run_id, fault.id, fault.raised_at)
 
 
@@ -254,15 +291,30 @@ def tell_raised(tools: Tools, fault: Fault) -> None:
     )
 
 
-def end(tools: Tools, owner: Owner, status: Status, result: str | None = None, letters: Sequence[Letter] = ()) -> None:
+def end(
+    tools: Tools,
+    owner: Owner,
+    status: Status,
+    result: str | None = None,
+    letters: Sequence[Letter] = (),
+    *,
+    asked: bool = False,
+) -> None:
     """Bring the run to its end; faults that still stand are settled by it, and so is what was asked in ``letters``.
 
-    Raises NewMail if something was asked of the run that its end would leave undone.
+    Raises NewMail if something was asked of the run that its end would leave undone; unless it ends because a person
+    ``asked`` for that, or because everything is undone.
     """
+    checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
+    if not letters and owner.run.parent_id is None:
+        leaving = Leaving(status, ends=True, result=result if result is not None else owner.run.result)
+        if owner.share(Write(leaving=leaving), read_to=owner.read_to if checked else None) is not None:
+            tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
+            return
     changes: dict[str, Any] = {} if result is None else {"result": result}
 
     def then(connection: Connection, seq: int) -> None:
-        if status is Status.COMPLETED:
+        if checked:
             _check_orders(owner, connection)
         inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
         faults.settle_rest(connection, owner.run_id)
@@ -304,10 +356,14 @@ def _check_orders(owner: Owner, connection: Connection) -> None:
 
 
 def _announce(tools: Tools, connection: Connection, messages: Sequence[tuple[str, Message]]) -> list[OutboxRow]:
-    hold = 0.0 if tools.send is None else HOLD
     return outbox.put(
-        connection, tools.namespace, [(queue, message.encode()) for queue, message in messages], hold=hold
+        connection, tools.namespace, [(queue, message.encode()) for queue, message in messages], hold=_hold(tools)
     )
+
+
+def _hold(tools: Tools) -> float:
+    """Seconds for which we mean to publish messages ourselves."""
+    return 0.0 if tools.send is None else HOLD
 
 
 def _send(tools: Tools, written: list[OutboxRow]) -> None:

@@ -376,10 +376,14 @@ def retry_after(exception: BaseException, now: datetime) -> timedelta | None:
         _header(_attribute(exception, "headers")),
         _header(_entry(_entry(response, "ResponseMetadata"), "HTTPHeaders")),
     )
-    for found in candidates:
-        if (wait := _wait(found, now)) is not None:
-            return min(max(wait, timedelta(0)), LONGEST_RETRY_AFTER)
-    return None
+    waits = (read_retry_after(found, now) for found in candidates)
+    return next((wait for wait in waits if wait is not None), None)
+
+
+def read_retry_after(found: Any, now: datetime) -> timedelta | None:
+    """Read what stood in Retry-After, or None; the past is 0, and more than a week is a week."""
+    wait = _wait(found, now)
+    return None if wait is None else min(max(wait, timedelta(0)), LONGEST_RETRY_AFTER)
 
 
 def _attribute(thing: Any, name: str) -> Any:

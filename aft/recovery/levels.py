@@ -7,6 +7,8 @@ the user's code. It counts nothing itself; the number of failures is the caller'
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -108,6 +110,11 @@ class Ladder:
         """The distinct waits: one delay queue each."""
         return frozenset(level.wait for level in self.levels)
 
+    @functools.cached_property
+    def spelled(self) -> str:
+        """The ladder as a fault keeps it, JSON."""
+        return json.dumps(self.encode())
+
     def encode(self) -> list[list[int]]:
         """Spell the ladder for JSON: ``[[wait in milliseconds, tries], …]``."""
         return [[level.wait // _MILLISECOND, level.tries] for level in self.levels]
@@ -118,6 +125,12 @@ class Ladder:
         if not isinstance(value, list):
             raise ValueError(f"a stored ladder must be a list, not a {type(value).__name__}")
         return cls(tuple(map(_decode_level, value[: MOST_LEVELS + 1])))
+
+
+@functools.lru_cache(maxsize=256)
+def read_ladder(spelled: str) -> Ladder:
+    """Read a ladder as a fault keeps it; there are few of them and many faults. Raises ValueError."""
+    return Ladder.decode(json.loads(spelled))
 
 
 def _read_level(part: str, text: str) -> Level:

@@ -1,4 +1,4 @@
-"""Who publishes what the outbox holds? Its writer at once; the relay whatever is left.
+"""Who publishes what the outbox holds? Its writer at once (``recovery.sender``); the relay whatever is left.
 
 ``send`` may be called by any number of threads and processes for rows that each of them holds. A crash before the
 broker's confirm loses nothing: the row is still there, and free when its hold is over. A crash after the confirm
@@ -8,6 +8,7 @@ publishes twice, which consumers expect. A broker that lost its queues (wiped, o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from aft.brokers.base import Broker, Outgoing, Topology
 from aft.clock import Clock
@@ -45,37 +46,48 @@ class Relay:
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows that the caller holds, and delete them. Raises BrokerError or StoreError; then they stay."""
-        if not rows:
-            return
+        if rows:
+            self._publish(rows)
+            self.confirm(rows)
+
+    def confirm(self, rows: Sequence[OutboxRow]) -> None:
+        """Delete rows that were published. Raises StoreError; then they are published once more, later."""
+        self._store.write_now(outbox.CONFIRMS, [row.id for row in rows])
+
+    def try_publish(self, rows: Sequence[OutboxRow]) -> bool:
+        """Publish rows right after their commit; False: that cannot be done now, and is the relay's to do.
+
+        Whoever calls this has better things to do than to wait for a broker that was away a moment ago.
+        """
+        if self._clock.ticks() >= self._away_until:
+            try:
+                self._publish(rows)
+                return True
+            except Exception as error:
+                # Whatever it was: the state has committed, and the rows are in the outbox.
+                logger.debug("published later, by the relay: %r", error)
+                self._away_until = self._clock.ticks() + AWAY
+        self._let_go(rows)
+        return False
+
+    def try_send(self, rows: Sequence[OutboxRow]) -> None:
+        """Publish rows right after their commit, and delete them; what cannot be done now is the relay's to do."""
+        if rows and self.try_publish(rows):
+            with suppress(StoreError):
+                self.confirm(rows)
+
+    def _publish(self, rows: Sequence[OutboxRow]) -> None:
         messages = [Outgoing(row.queue, row.body.encode()) for row in rows]
         try:
             self._broker.publish(messages)
         except Unroutable:
             self._broker.declare(self._topology())
             self._broker.publish(messages)
-        with self._store.write() as connection:
-            outbox.confirm(connection, [row.id for row in rows])
-
-    def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish rows right after their commit; if that cannot be done now, it is the relay's to do.
-
-        Whoever calls this has better things to do than to wait for a broker that was away a moment ago.
-        """
-        if self._clock.ticks() >= self._away_until:
-            try:
-                self.send(rows)
-                return
-            except Exception as error:
-                # Whatever it was: the state has committed, and the rows are in the outbox.
-                logger.debug("published later, by the relay: %r", error)
-                self._away_until = self._clock.ticks() + AWAY
-        self._let_go(rows)
 
     def run_once(self) -> int:
         """Publish what nobody holds; tells how many. Reads only, when there is nothing."""
-        with self._store.read() as connection:
-            if not outbox.any_free(connection, self._namespace):
-                return 0
+        if not outbox.any_free(self._store, self._namespace):
+            return 0
         with self._store.write() as connection:
             rows = outbox.take(connection, self._namespace, BATCH)
         sent = self._send_each_queue(rows)

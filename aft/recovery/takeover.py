@@ -21,22 +21,25 @@ RunRescued.
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from aft.clock import Clock
+from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.runs.rescue import any_expired, rescue_expired
+from aft.runs.rescue import REHEARSAL, any_expired, rehearse, rescue_expired
 from aft.store import Store, outbox
 from aft.store.leases import end_leases
 from aft.store.outbox import OutboxRow
+from aft.store.questions import Question
 from aft.store.signs import make_lookout
 from aft.store.tables import runs, workers
-from aft.telemetry import RunRescued, Telemetry, WorkerDied
+from aft.telemetry import RunRescued, Telemetry, WorkerDied, logger
 
 #: Runs that are rescued in one transaction.
 BATCH = 200
@@ -49,6 +52,19 @@ PATIENCE = 0.5
 SUSPECT_FOR = 0.3
 #: Seconds between two looks at those under suspicion.
 LOOK_AGAIN = 0.01
+
+_SIGNS = Question(
+    f"SELECT id, sign FROM {workers.name} WHERE namespace = %s AND sign IS NOT NULL AND stopped_at IS NULL",
+    f"SELECT id, sign FROM {workers.name} WHERE namespace = ? AND sign IS NOT NULL AND stopped_at IS NULL",
+)
+_SIGNS_OF_OWNERS = Question.about(
+    f"SELECT id, sign FROM {workers.name} WHERE sign IS NOT NULL AND stopped_at IS NULL "
+    f"AND id IN (SELECT worker_id FROM {runs.name} WHERE id {{among}} AND worker_id IS NOT NULL)"
+)
+
+
+class _TakenBack(Exception):
+    """Raised to take back what a rehearsal wrote."""
 
 
 class Takeover:
@@ -72,6 +88,20 @@ class Takeover:
         self._suspected: queue.SimpleQueue[list[RunId]] = queue.SimpleQueue()
         self._pause = threading.Event()  # never set: something to wait on
 
+    def rehearse(self) -> None:
+        """Bury somebody who never lived, and take it back: when a worker dies, others wait for nothing but the act."""
+        try:
+            with self._store.write() as connection:
+                end_leases(connection, REHEARSAL, [WorkerId("")], died=True)
+                rehearse(connection, self._clock.now())
+                raise _TakenBack
+        except _TakenBack:
+            return
+        except StoreError as error:
+            if not error.transient:
+                raise
+            logger.debug("not rehearsed, so the first rescue takes longer: %s", error)
+
     # By lease ---------------------------------------------------------------------------------------------------
 
     def rescue(self) -> int:
@@ -79,7 +109,7 @@ class Takeover:
         with self._store.read() as connection:
             if not any_expired(connection, self._namespace):
                 return 0
-            looked = self._lookout.look(connection, self._signs(connection))
+            looked = self._lookout.look(connection, self._signs())
         living = {worker for worker, held in looked.items() if held}
         with self._store.write() as connection:
             events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, living)
@@ -99,8 +129,8 @@ class Takeover:
     def look(self) -> float:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
         seen, self._seen = self._seen, Counter()  # a look that fails is no look in a row
+        signs = self._signs()
         with self._store.read() as connection:
-            signs = self._signs(connection)
             free = self._free(connection, signs)
         if not self._store.has_been_well_for(SETTLED):
             return self._lookout.pause
@@ -129,8 +159,8 @@ class Takeover:
 
     def _owners_live(self, run_ids: Sequence[RunId]) -> bool:
         """Bury those owners of these runs whose lock is free; tell whether there are others."""
+        signs = self._signs_of_owners(run_ids)
         with self._store.read() as connection:
-            signs = self._signs(connection, run_ids)
             free = self._free(connection, signs)
         if not self._store.has_been_well_for(SETTLED):
             return False  # left for the lookout
@@ -139,15 +169,15 @@ class Takeover:
 
     # All --------------------------------------------------------------------------------------------------------
 
-    def _signs(self, connection: Connection, run_ids: Collection[RunId] | None = None) -> dict[WorkerId, str]:
-        """The signs of workers that have not ended: of all, or of those who own one of these runs."""
-        statement = select(workers.c.id, workers.c.sign).where(
-            workers.c.namespace == self._namespace, workers.c.sign.is_not(None), workers.c.stopped_at.is_(None)
-        )
-        if run_ids is not None:
-            owners = select(runs.c.worker_id).where(runs.c.id.in_(list(run_ids)), runs.c.worker_id.is_not(None))
-            statement = statement.where(workers.c.id.in_(owners))
-        return {WorkerId(row.id): row.sign for row in connection.execute(statement)}
+    def _signs(self) -> dict[WorkerId, str]:
+        """The signs of workers that have not ended."""
+        (found,) = self._store.ask([(_SIGNS, self._namespace)])
+        return {WorkerId(worker): sign for worker, sign in found}
+
+    def _signs_of_owners(self, run_ids: Collection[RunId]) -> dict[WorkerId, str]:
+        """The signs of those of them who own one of these runs."""
+        (found,) = self._store.ask([(_SIGNS_OF_OWNERS, json.dumps(list(run_ids)))])
+        return {WorkerId(worker): sign for worker, sign in found}
 
     def _free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
         return {worker for worker, held in self._lookout.look(connection, signs).items() if not held}

@@ -13,7 +13,11 @@ from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
 from aft.runs.waking import Post
+from aft.store.questions import Question
 from aft.store.tables import frames, runs
+
+#: Whether a run has children at all; most have none.
+ANY = Question.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
 
 
 def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
@@ -52,7 +56,7 @@ def running(connection: Connection, namespace: str, run_id: RunId, under: str = 
 def unframed(connection: Connection, run_id: RunId, under: str = "") -> list[RunRow]:
     """Return children that have ended, may owe something, and are no frame of their parent's, in order of their end."""
     framed = select(frames.c.child_id).where(frames.c.run_id == run_id, frames.c.child_id.is_not(None))
-    ends = [Status.COMPLETED.value, Status.FAILED.value]
+    ends = [Status.COMPLETED.value, Status.FAILED.value, Status.CANCELLED.value]
     statement = select(*COLUMNS).where(runs.c.parent_id == run_id, runs.c.ended_as.in_(ends), runs.c.id.not_in(framed))
     if under:
         statement = statement.where(runs.c.parent_path.startswith(f"{under}.", autoescape=True))

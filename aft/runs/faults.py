@@ -3,87 +3,116 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from datetime import timedelta
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from aft.errors import UnknownFault
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.ids import RunId
+from aft.store import moments
 from aft.store.moments import now
+from aft.store.questions import Question
 from aft.store.tables import faults
 
+#: The columns of a fault's row, in the order in which they are read where a statement is written out.
+NAMES = tuple(column.name for column in faults.columns)
 #: States of a fault that still says something about what its step does next.
-LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.FINAL, FaultState.PARKED)
+LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.FINAL, FaultState.PARKED)
+#: The faults of several runs that are not settled, each run's oldest first.
+LIVE_OF_RUNS = Question.about(
+    f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE run_id {{among}} "
+    f"AND state IN ({', '.join(repr(state.value) for state in LIVE)}) ORDER BY run_id, id"
+)
+#: Faults by their ids.
+NAMED = Question.about(f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE id {{among}}")
+
+
+_INSERT = insert(faults)
 
 
 def add(connection: Connection, namespace: str, fault: Fault) -> None:
     """Write a new fault."""
-    connection.execute(
-        insert(faults).values(
-            id=fault.id,
-            run_id=fault.run_id,
-            namespace=namespace,
-            path=fault.path,
-            kind=fault.kind.value,
-            name=fault.name,
-            state=fault.state.value,
-            epoch=fault.epoch,
-            attempt=fault.attempt,
-            type=fault.type,
-            lineage=json.dumps(fault.lineage),
-            message=fault.message,
-            args=fault.args,
-            exact=fault.exact,
-            traceback=fault.traceback,
-            said=fault.said,
-            declared=fault.declared,
-            status=fault.status,
-            after_seconds=None if fault.after is None else fault.after.total_seconds(),
-            ladder=fault.ladder,
-            verdict=fault.verdict,
-            resource=fault.resource,
-            signal=fault.signal,
-            raised_at=fault.raised_at,
-        )
-    )
+    connection.execute(_INSERT, {**fields(namespace, fault), "run_id": fault.run_id})
+
+
+def fields(namespace: str, fault: Fault) -> dict[str, Any]:
+    """A new fault as it lies in its row; its run's id is not said."""
+    return {
+        "id": fault.id,
+        "namespace": namespace,
+        "path": fault.path,
+        "kind": fault.kind.value,
+        "name": fault.name,
+        "state": fault.state.value,
+        "epoch": fault.epoch,
+        "attempt": fault.attempt,
+        "type": fault.type,
+        "lineage": json.dumps(fault.lineage),
+        "message": fault.message,
+        "args": fault.args,
+        "exact": fault.exact,
+        "traceback": fault.traceback,
+        "said": fault.said,
+        "declared": fault.declared,
+        "status": fault.status,
+        "after_seconds": None if fault.after is None else fault.after.total_seconds(),
+        "signal": fault.signal,
+        "ladder": fault.ladder,
+        "resource": fault.resource,
+        "verdict": fault.verdict,
+        "raised_at": fault.raised_at,
+        "exception": fault.exception,
+        "step": fault.step,
+        "decision": fault.decision,
+        "ruling": fault.ruling,
+    }
 
 
 def from_row(row: Row[Any]) -> Fault:
     """Read a whole row of the faults table."""
+    return read(row._asdict())
+
+
+def read(row: Mapping[str, Any]) -> Fault:
+    """Read a whole row of the faults table, also as the driver gives it."""
     return Fault(
-        id=row.id,
-        run_id=row.run_id,
-        path=row.path,
-        kind=FaultKind(row.kind),
-        name=row.name,
-        state=FaultState(row.state),
-        epoch=row.epoch,
-        attempt=row.attempt,
-        type=row.type,
-        lineage=tuple(json.loads(row.lineage)),
-        message=row.message,
-        args=row.args,
-        exact=row.exact,
-        traceback=row.traceback,
-        said=None if row.said is None else Answer(row.said),
-        declared=None if row.declared is None else Answer(row.declared),
-        status=row.status,
-        after=None if row.after_seconds is None else timedelta(seconds=row.after_seconds),
-        ladder=row.ladder,
-        raised_at=row.raised_at,
-        level=row.level,
-        try_in_level=row.try_in_level,
-        wait=None if row.wait_seconds is None else timedelta(seconds=row.wait_seconds),
-        queue=row.queue,
-        verdict=row.verdict,
-        due_at=row.due_at,
-        decided_at=row.decided_at,
-        settled_at=row.settled_at,
-        resource=row.resource,
-        signal=row.signal,
+        id=row["id"],
+        run_id=row["run_id"],
+        path=row["path"],
+        kind=FaultKind(row["kind"]),
+        name=row["name"],
+        state=FaultState(row["state"]),
+        epoch=row["epoch"],
+        attempt=row["attempt"],
+        type=row["type"],
+        lineage=tuple(json.loads(row["lineage"])),
+        message=row["message"],
+        args=row["args"],
+        exact=bool(row["exact"]),
+        traceback=row["traceback"],
+        said=None if row["said"] is None else Answer(row["said"]),
+        declared=None if row["declared"] is None else Answer(row["declared"]),
+        status=row["status"],
+        after=None if row["after_seconds"] is None else timedelta(seconds=row["after_seconds"]),
+        ladder=row["ladder"],
+        raised_at=cast(datetime, moments.read(row["raised_at"])),
+        level=row["level"],
+        try_in_level=row["try_in_level"],
+        wait=None if row["wait_seconds"] is None else timedelta(seconds=row["wait_seconds"]),
+        queue=row["queue"],
+        verdict=row["verdict"],
+        due_at=moments.read(row["due_at"]),
+        decided_at=moments.read(row["decided_at"]),
+        settled_at=moments.read(row["settled_at"]),
+        resource=row["resource"],
+        signal=row["signal"],
+        exception=row["exception"],
+        step=row["step"],
+        decision=row["decision"],
+        ruling=row["ruling"],
     )
 
 
@@ -112,16 +141,6 @@ def of_run(connection: Connection, run_id: RunId) -> list[Fault]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def live_of_run(connection: Connection, run_id: RunId) -> list[Fault]:
-    """Return a run's faults that are not settled, oldest first."""
-    statement = (
-        select(faults)
-        .where(faults.c.run_id == run_id, faults.c.state.in_([state.value for state in LIVE]))
-        .order_by(faults.c.id)
-    )
-    return [from_row(row) for row in connection.execute(statement)]
-
-
 def listing(connection: Connection, namespace: str, *, state: FaultState | None = None, limit: int = 50) -> list[Fault]:
     """Return the newest faults, newest first."""
     statement = select(faults).where(faults.c.namespace == namespace).order_by(faults.c.id.desc()).limit(limit)
@@ -135,9 +154,15 @@ def renew(connection: Connection, fault_id: str, epoch: int) -> None:
     connection.execute(update(faults).where(faults.c.id == fault_id).values(epoch=epoch))
 
 
+def reopen(connection: Connection, fault_id: str, ruling: str) -> None:
+    """Let a step begin anew that a person looked at, with what rules have made of it; only in a write of the owner."""
+    again = {"state": FaultState.WAITING.value, "ruling": ruling, "due_at": now(), "settled_at": None, "signal": None}
+    connection.execute(update(faults).where(faults.c.id == fault_id).values(**again))
+
+
 def settle_rest(connection: Connection, run_id: RunId) -> None:
     """Settle what nobody will decide about or try any more, because its run has come to its end."""
-    left = faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value])
+    left = faults.c.state.in_([state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED)])
     connection.execute(
         update(faults).where(faults.c.run_id == run_id, left).values(state=FaultState.RESOLVED.value, settled_at=now())
     )

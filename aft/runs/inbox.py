@@ -12,16 +12,18 @@ in the same transaction. A crash leaves both, entry and wake, or neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from aft.ids import OrderId, RunId
+from aft.store import moments
 from aft.store.moments import now
+from aft.store.questions import Question
 from aft.store.tables import inbox
 
 
@@ -34,6 +36,7 @@ class Verb(StrEnum):
     COMPENSATE = "compensate"  #: undo everything, though it has completed
     RESUME = "resume"  #: go on after having been suspended
     SUSPEND = "suspend"  #: stop at the next step
+    RULING = "ruling"  #: an exlet has decided about one of its faults
     RETRY = "retry"  #: try again what it was parked for
     SKIP = "skip"  #: let the failed frame go, with a note
     DONE = "done"  #: the failed frame was undone by hand, with a note
@@ -41,6 +44,15 @@ class Verb(StrEnum):
 
 #: What does not change the way a run takes, only what it finds.
 MAIL = (Verb.SIGNAL, Verb.CHILD)
+#: What only tells where to look: it lies in other rows.
+HINTS = (Verb.CHILD, Verb.RULING)
+
+
+#: What no owner of several runs has acted on, each run's in order.
+UNREAD = Question.about(
+    f"SELECT run_id, seq, id, kind, payload, actor, at, note FROM {inbox.name} "
+    "WHERE run_id {among} AND read_epoch IS NULL ORDER BY run_id, seq"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,12 @@ def unread(connection: Connection, run_id: RunId, after: int = 0) -> list[Letter
     return [_letter(row) for row in connection.execute(statement)]
 
 
+def read(values: Sequence[Any]) -> Letter:
+    """Read an entry as the driver gives it, after its run's id, in answer to ``UNREAD``."""
+    seq, order, kind, payload, actor, at, note = values
+    return Letter(seq, order, Verb(kind), json.loads(payload), actor, cast(datetime, moments.read(at)), False, note)
+
+
 def of_run(connection: Connection, run_id: RunId) -> list[Letter]:
     """Return all that was ever sent to a run, in order."""
     statement = select(inbox).where(inbox.c.run_id == run_id).order_by(inbox.c.seq)
@@ -114,7 +132,7 @@ def _letter(row: Row[Any]) -> Letter:
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
     """Tell whether a person has asked something that no owner has read."""
-    mail = [verb.value for verb in MAIL]
+    mail = [verb.value for verb in (*MAIL, *HINTS)]
     statement = select(inbox.c.seq).where(
         inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(mail)
     )

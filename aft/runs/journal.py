@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from aft.ids import FaultId, RunId, StepPath
+from aft.store import moments
+from aft.store.questions import Question
 from aft.store.tables import journal
 
 
@@ -22,6 +25,7 @@ class EntryKind(StrEnum):
     SLEEP = "sleep"  #: a moment was awaited
     CHILD = "child"  #: a flow was called
     PATCH = "patch"  #: the code asked whether it runs with a change
+    RULE = "rule"  #: a constraint of the run was handled
     PIVOT = "pivot"  #: from here on the run only goes forward
 
 
@@ -31,12 +35,14 @@ class Outcome(StrEnum):
     OK = "ok"  #: it returned ``value``
     FAILED = "failed"  #: it raised the fault ``fault_id``, for good
     UNDONE = "undone"  #: the frames under it were unwound
+    PROCEED = "proceed"  #: it failed for good, and the flow goes on with ``aft.FAILED``
+    REMOVED = "removed"  #: an exlet took it away
     TIMED_OUT = "timed_out"  #: what it waited for did not come in time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """One recorded outcome."""
+    """One recorded outcome. Only its place in the order is learned after it was made."""
 
     path: StepPath
     scope: str
@@ -55,32 +61,30 @@ class Entry:
     seq: int = 0
 
 
-_INSERT = insert(journal)
+#: The outcomes of several runs, each run's in the order in which they were completed.
+OF_RUNS = Question.about(
+    f"SELECT run_id, {', '.join(Entry.__slots__)} FROM {journal.name} WHERE run_id {{among}} ORDER BY run_id, seq"
+)
 _LOAD_COLUMNS = [journal.c[name] for name in Entry.__slots__]
 
 
-def append(connection: Connection, run_id: RunId, epoch: int, seq: int, entry: Entry) -> None:
-    """Write an outcome; only in the transaction of a guarded write, whose ``seq`` it takes."""
-    connection.execute(
-        _INSERT,
-        {
-            "run_id": run_id,
-            "epoch": epoch,
-            "seq": seq,
-            "path": entry.path,
-            "scope": entry.scope,
-            "kind": entry.kind.value,
-            "name": entry.name,
-            "outcome": entry.outcome.value,
-            "recorded_at": entry.recorded_at,
-            "attempts": entry.attempts,
-            "args": entry.args,
-            "value": entry.value,
-            "fault_id": entry.fault_id,
-            "key_generation": entry.key_generation,
-            "beside": entry.beside,
-        },
-    )
+def fields(entry: Entry, epoch: int, beside: int | None = None) -> dict[str, Any]:
+    """An outcome as it lies in its row; only a guarded write writes it, and numbers it."""
+    return {
+        "path": entry.path,
+        "scope": entry.scope,
+        "kind": entry.kind.value,
+        "name": entry.name,
+        "outcome": entry.outcome.value,
+        "args": entry.args,
+        "value": entry.value,
+        "fault_id": entry.fault_id,
+        "attempts": entry.attempts,
+        "beside": beside,
+        "key_generation": entry.key_generation,
+        "epoch": epoch,
+        "recorded_at": entry.recorded_at,
+    }
 
 
 def forget(connection: Connection, run_id: RunId) -> None:
@@ -101,6 +105,13 @@ def load(connection: Connection, run_id: RunId) -> list[Entry]:
     """Read the run's outcomes, in the order in which they were completed."""
     statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq)
     return [_entry(dict(row._mapping)) for row in connection.execute(statement)]
+
+
+def read(values: Sequence[Any]) -> Entry:
+    """Read an outcome as the driver gives it, after its run's id, in answer to ``OF_RUNS``."""
+    path, scope, kind, name, outcome, at, *rest = values
+    moment = cast(datetime, moments.read(at))
+    return Entry(path, scope, EntryKind(kind), name, Outcome(outcome), moment, *rest)
 
 
 def last(connection: Connection, run_id: RunId) -> Entry | None:

@@ -77,6 +77,7 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
     undone = exists().where(
         frames.c.run_id == late_effects.c.run_id,
         frames.c.path == late_effects.c.path,
+        frames.c.key_generation == late_effects.c.key_generation,
         frames.c.settled_at.is_not(None),
     )
     stands = (

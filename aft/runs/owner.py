@@ -1,10 +1,9 @@
-"""Becoming a run's owner, and writing as one.
+"""Writing as a run's owner.
 
 Who may run at the same time: any number of workers that want the run, a sweeper that rescues it, an owner that does
 not know yet that it lost the run, operators that append to its inbox.
 
-- ``claim`` is one guarded UPDATE: whoever changes ``wake_id`` to null has the run, everybody else finds no row.
-  The epoch rises with it; the journal is read only after that has committed.
+- A run is claimed by one guarded UPDATE, with which its epoch rises (``runs.claiming``).
 - Each write of the owner first updates the run's row ``WHERE epoch, worker and seq are mine``. That statement checks
   and locks at once: a rescuer either waits until the write has committed, or has committed before, and then the
   statement finds no row. A plain ``WHERE EXISTS (SELECT … epoch …)`` would read a snapshot and could commit after a
@@ -20,158 +19,51 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, func, select, true, tuple_, update
+from sqlalchemy import Connection, bindparam, select, update
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from aft.errors import StoreError
-from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
+from aft.runs.deeds import OWNER, Guarded, Recording, Write
 from aft.runs.inbox import Letter
-from aft.runs.rows import COLUMNS, RunRow, from_row
-from aft.runs.states import Status, sources
+from aft.runs.rows import RunRow
+from aft.runs.states import sources
 from aft.runs.waits import Wait
 from aft.store import Store
-from aft.store.leases import Lease, is_leased
+from aft.store.leases import Lease
 from aft.store.moments import now
-from aft.store.tables import faults, runs, workers
+from aft.store.questions import Answer, Question
+from aft.store.tables import runs
 
 #: Deaths beside others, since it last wrote anything, after which a run is executed alone: it may be what kills them.
 MOST_SHARED_DEATHS = 2
-#: Due runs among which the most urgent is chosen.
-WINDOW = 500
-#: (flow, version) pairs that a process has code for.
-Known = Sequence[tuple[str, int]]
+#: Characters from which on a write is none to be shared: it would keep the others waiting.
+LARGE = 100_000
 T = TypeVar("T")
-#: A run, and the fault or order that wakes it.
-Wake = tuple[RunId, str]
+#: What is done in the transaction of a guarded write; gets the number of that write.
+Then = Callable[[Connection, int], None]
 
 
 class Fenced(Exception):
     """Raised when a write was refused because the run has another owner, or none; nothing was written."""
 
 
+@dataclass(slots=True)
+class Shared:
+    """A write that has committed together with others; ``message`` is the number of its message in the outbox."""
+
+    message: int | None
+
+
 class LeaseOver(Fenced):
     """Raised when this process may start nothing for a run any more, because its lease is over."""
 
 
-#: States in which a fault's own wake counts; a run that is parked or suspended awaits a person's.
-_CALLABLE = (Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
-_CLAIMED: dict[str, Any] = {
-    "epoch": runs.c.epoch + 1,
-    "wake_id": None,
-    "due_at": None,
-    "sweep_at": None,
-    "reason": None,
-    "started_at": func.coalesce(runs.c.started_at, now()),
-    "updated_at": now(),
-    # An ended run is claimed only to settle something late, and keeps its end.
-    "status": case(
-        (runs.c.ended_as.is_not(None), runs.c.ended_as),
-        (runs.c.cause.is_not(None), Status.COMPENSATING.value),
-        else_=Status.RUNNING.value,
-    ),
-}
-
-
-def claim(
-    connection: Connection,
-    namespace: str,
-    worker: WorkerId,
-    wakes: Sequence[Wake],
-    known: Known,
-    *,
-    alone: bool = False,
-) -> list[RunRow]:
-    """Become the owner of those runs that await exactly the wake named for them; the others are not touched.
-
-    Runs that must be executed alone are claimed only if the caller says that it does so.
-    """
-    statement = (
-        update(runs)
-        .where(
-            runs.c.id.in_([run for run, _ in wakes]),
-            tuple_(runs.c.id, runs.c.wake_id).in_(list(wakes)) | _is_called(wakes),
-            # Not the column alone: SQLite would go through the namespace instead of looking the ids up.
-            runs.c.namespace.concat("") == namespace,
-            runs.c.worker_id.is_(None),
-            tuple_(runs.c.flow, runs.c.version).in_(list(known)),
-            is_solitary() if alone else ~is_solitary(),
-            # A lease may have been ended by others, who then rescue what it claims, again and again.
-            exists().where(workers.c.id == worker, is_leased()),
-        )
-        .values(worker_id=worker, **_CLAIMED)
-        .returning(*COLUMNS)
-    )
-    return [from_row(row) for row in connection.execute(statement)]
-
-
-def _is_called(wakes: Sequence[Wake]) -> ColumnElement[bool]:
-    """The condition that a run is free, and one of its faults that were decided about names it.
-
-    Several branches of a run may be in their ladders at once; the run's own wake can be that of one only.
-    """
-    decided = select(faults.c.run_id).where(
-        tuple_(faults.c.run_id, faults.c.id).in_(list(wakes)),
-        faults.c.state.in_([FaultState.WAITING.value, FaultState.FINAL.value]),
-    )
-    return (
-        runs.c.id.in_(decided) & runs.c.wake_id.is_not(None) & runs.c.status.in_([status.value for status in _CALLABLE])
-    )
-
-
-def is_solitary() -> ColumnElement[bool]:
-    """The condition that a run must be executed with no other beside it."""
-    return runs.c.deaths >= MOST_SHARED_DEATHS
-
-
-def is_urgent_due(connection: Connection, namespace: str, known: Known) -> bool:
-    """Tell whether a run is due that somebody gave a priority."""
-    statement = select(runs.c.id).where(*_is_due(namespace, known, alone=False), runs.c.priority > 0)
-    return connection.execute(statement.limit(1)).first() is not None
-
-
-def _is_due(namespace: str, known: Known, *, alone: bool) -> list[ColumnElement[bool]]:
-    return [
-        runs.c.namespace == namespace,
-        runs.c.sweep_at <= now(),
-        runs.c.worker_id.is_(None),
-        runs.c.wake_id.is_not(None),
-        tuple_(runs.c.flow, runs.c.version).in_(list(known)),
-        is_solitary() if alone else ~is_solitary(),
-    ]
-
-
-def find_due(
-    connection: Connection, namespace: str, known: Known, limit: int, *, alone: bool = False, urgent: bool = False
-) -> list[Wake]:
-    """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction.
-
-    The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
-    With ``urgent`` only those that somebody gave a priority.
-    """
-    waiting = (
-        select(runs.c.id, runs.c.priority, runs.c.sweep_at)
-        .where(*_is_due(namespace, known, alone=alone), runs.c.priority > 0 if urgent else true())
-        .order_by(runs.c.sweep_at)
-        .limit(max(limit, WINDOW))
-        .subquery()
-    )
-    due = (
-        select(runs.c.id, runs.c.wake_id)
-        .join(waiting, waiting.c.id == runs.c.id)
-        .where(runs.c.worker_id.is_(None), runs.c.wake_id.is_not(None))
-        .order_by(waiting.c.priority.desc(), waiting.c.sweep_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True, of=runs)
-    )
-    return [(RunId(row.id), str(row.wake_id)) for row in connection.execute(due)]
-
-
 class Owner:
-    """This process's hold on one run: every write of the run's owner goes through ``write``.
+    """This process's hold on one run: every write of the run's owner goes through ``write`` or ``share``.
 
     Thread-safe: branches of a run are executed side by side, and their writes come one after the other, under ``lock``.
     """
@@ -194,6 +86,8 @@ class Owner:
         #: The savepoints that the flow's code is in, by path, with their names.
         self.savepoints = dict(run.savepoints)
         self.lock = threading.RLock()
+        #: Whether a write was tried whose outcome nobody knows; the next one looks first.
+        self._unsure = False
 
     @property
     def run_id(self) -> RunId:
@@ -203,38 +97,76 @@ class Owner:
         """Tell whether something may be started for the run: our lease is not over, as far as we can tell."""
         return self.lease.holds(self.worker)
 
-    def write(
-        self, then: Callable[[Connection, int], None], after: Callable[[], None] | None = None, **changes: Any
-    ) -> None:
+    def write(self, then: Then, after: Callable[[], None] | None = None, **changes: Any) -> None:
         """Change the run's row and do ``then`` in one transaction, if the run is still ours; else raise Fenced.
 
         The database being away is waited for until our lease is over; then StoreError tells that the outcome is
-        unknown. ``then`` may be called again; it gets the sequence number of this write. ``after`` is called once that
-        has committed, before any other write.
+        unknown. ``then`` may be called again; it gets the sequence number of this write. A ``Recording`` may share its
+        commit with other runs' writes. ``after`` is called once that has committed, before any other write.
         """
         with self.lock:
-            for attempt in self._while_leased():
-                with attempt:
-                    if attempt.retry_state.attempt_number > 1 and self._committed():
-                        break
-                    with self.store.write() as connection:
-                        self.write_in(connection, then, **changes)
-            self.seq += 1
-            self.solitary = self.solitary and "deaths" in changes
+            if not isinstance(then, Recording) or then.more is not None or changes or self.share(then.write) is None:
+                self._write_alone(then, changes)
+                self.seq += 1
+                self.solitary = self.solitary and "deaths" in changes
             if after is not None:
                 after()
 
-    def write_in(self, connection: Connection, then: Callable[[Connection, int], None], **changes: Any) -> None:
+    def share(self, write: Write, *, read_to: int | None = None) -> Shared | None:
+        """Write something together with what other runs have to write; None: refused, too large, or nobody knows.
+
+        Refused means that the run is not ours, or that its inbox goes beyond ``read_to``. Whoever hears None tries
+        again by ``write``, which looks whether this one happened, and tells why if it cannot.
+        """
+        if write.size > LARGE:
+            return None
+        with self.lock:
+            item = Guarded(self.run_id, self.worker, self.epoch, self.seq, write, read_to)
+            try:
+                answer = self.store.commit(OWNER, item)
+            except StoreError:
+                self._unsure = True
+                return None
+            if answer is None:
+                return None
+            self.seq += 1
+            inbox_seq, message = answer
+            self.inbox_seq, self.solitary = int(inbox_seq), False
+            return Shared(None if message is None else int(message))
+
+    def _write_alone(self, then: Then, changes: dict[str, Any]) -> None:
+        for attempt in self._while_leased():
+            with attempt:
+                unsure, self._unsure = self._unsure or attempt.retry_state.attempt_number > 1, False
+                if unsure and self._committed():
+                    return
+                with self.store.write() as connection:
+                    self.write_in(connection, then, **changes)
+
+    def write_in(self, connection: Connection, then: Then, **changes: Any) -> None:
         """Do the same inside a transaction that is already open, under ``lock``; ``seq`` is raised after its commit."""
         self.inbox_seq = guard(connection, self.run_id, self.worker, self.epoch, self.seq, changes)
         then(connection, self.seq + 1)
 
     def read(self, read: Callable[[Connection], T]) -> T:
         """Read something in a transaction; the database being away is waited for as by ``write``."""
+
+        def in_transaction() -> T:
+            with self.store.read() as connection:
+                return read(connection)
+
+        return self.patiently(in_transaction)
+
+    def ask(self, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
+        """Read what several questions ask for, in one round trip; the database being away is waited for, too."""
+        return self.patiently(lambda: self.store.ask(questions))
+
+    def patiently(self, read: Callable[[], T]) -> T:
+        """Read something; the database being away is waited for until our lease is over."""
         found: list[T] = []
         for attempt in self._while_leased():
-            with attempt, self.store.read() as connection:
-                found.append(read(connection))
+            with attempt:
+                found.append(read())
         return found[-1]
 
     def settle_unknown(self) -> bool:

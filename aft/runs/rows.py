@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -16,6 +17,7 @@ from aft.ids import RunId, WorkerId
 from aft.runs import waits
 from aft.runs.states import ENDS, Status
 from aft.runs.waits import Wait
+from aft.store import moments
 from aft.store.moments import later
 from aft.store.tables import runs
 
@@ -40,6 +42,7 @@ class RunRow:
     priority: int
     owner: str | None
     resources: tuple[str, ...]
+    tags: dict[str, Any]
     expected: timedelta | None
     root_id: str
     parent_id: RunId | None
@@ -62,18 +65,31 @@ class RunRow:
 
 #: Fields whose column has a unit in its name.
 _UNITS = {"expected": runs.c.expected_seconds.label("expected")}
+_MOMENTS = ("deadline_at", "due_at", "created_at", "started_at", "updated_at", "ended_at")
 COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in RunRow.__slots__]
+
+
+#: The columns of a run's row in the order of its fields, for statements that are written out.
+NAMES = tuple("expected_seconds" if name == "expected" else name for name in RunRow.__slots__)
 
 
 def from_row(row: Row[Any]) -> RunRow:
     """Read a row that was selected by ``COLUMNS``."""
-    values = dict(row._mapping)
+    return read(row)
+
+
+def read(row: Sequence[Any]) -> RunRow:
+    """Read a row in the order of ``NAMES``, also as the driver gives it."""
+    values = dict(zip(RunRow.__slots__, row, strict=True))
     values["status"] = Status(values["status"])
     values["ended_as"] = None if values["ended_as"] is None else Status(values["ended_as"])
     values["resources"] = tuple(json.loads(values["resources"] or "[]"))
+    values["tags"] = json.loads(values["tags"] or "{}")
     values["waits"] = waits.decode(values["waits"])
     values["savepoints"] = json.loads(values["savepoints"] or "{}")
     values["expected"] = None if values["expected"] is None else timedelta(seconds=values["expected"])
+    for name in _MOMENTS:
+        values[name] = moments.read(values[name])
     return RunRow(**values)
 
 
@@ -86,6 +102,13 @@ def get(connection: Connection, namespace: str, run_id: str) -> RunRow:
             f"no run has the id {run_id!r} in namespace {namespace!r}; `aft runs list` shows what there is"
         )
     return from_row(row)
+
+
+def get_all(connection: Connection, ids: Iterable[str]) -> dict[RunId, RunRow]:
+    """Return those of these runs that there are."""
+    wanted = set(ids)
+    found = connection.execute(select(*COLUMNS).where(runs.c.id.in_(wanted))) if wanted else ()
+    return {row.id: from_row(row) for row in found}
 
 
 def find(connection: Connection, namespace: str, prefix: str) -> RunRow:

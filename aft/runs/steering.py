@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, update
 
 from aft.errors import OrderRefused
+from aft.ids import new_id
 from aft.runs import audit, inbox, journal, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
@@ -39,7 +40,9 @@ def suspend(connection: Connection, run: RunRow, by: Person, at: datetime, grace
         _send(connection, run, Verb.SUSPEND, {"note": by.note}, by, at, grace)
     else:
         why = f"suspended by {by.name}: {by.note or 'no note'}"
-        stopped = {"status": Status.SUSPENDED.value, "reason": why, "wake_id": None, "due_at": None, "sweep_at": None}
+        stopped = {"status": Status.SUSPENDED.value, "reason": why, "wake_id": None, "sweep_at": None}
+        if run.started_at is not None:
+            stopped["due_at"] = None  # one that has not begun keeps when it shall
         connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **stopped))
     audit.write(connection, run.id, by.name, Verb.SUSPEND.value, by.note)
 
@@ -48,8 +51,25 @@ def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace:
     """Let a suspended run go on."""
     if run.status is not Status.SUSPENDED:
         raise OrderRefused(f"run {run.id} is {run.status.value}, not suspended; there is nothing to resume")
-    _send(connection, run, Verb.RESUME, {}, by, at, grace)
+    _resume(connection, run, by, at, grace)
     audit.write(connection, run.id, by.name, Verb.RESUME.value, by.note)
+
+
+def resume_held(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+    """Let a run go on that was suspended, or is about to be; one that somebody else has resumed is left alone."""
+    stops = any(letter.verb is Verb.SUSPEND for letter in inbox.unread(connection, run.id))
+    if run.status is Status.SUSPENDED or stops:
+        _resume(connection, run, by, at, grace)
+        audit.write(connection, run.id, by.name, Verb.RESUME.value, by.note)
+
+
+def _resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+    """Let a run go on; one that has not begun begins when it was to."""
+    if run.started_at is None and run.due_at is not None and run.due_at > at and run.worker_id is None:
+        begins = {"status": Status.RUNNING.value, "reason": None, "wake_id": new_id(), "sweep_at": run.due_at}
+        connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **begins))
+    else:
+        _send(connection, run, Verb.RESUME, {}, by, at, grace)
 
 
 def cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:

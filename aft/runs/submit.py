@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,6 +36,7 @@ class NewRun:
     owner: str | None = None
     expected: timedelta | None = None
     resources: tuple[str, ...] = ()
+    tags: dict[str, Any] = field(default_factory=dict)
     #: Of a child: its parent, the step there, and the first ancestor of both.
     parent: tuple[RunId, StepPath, RunId] | None = None
     #: How long it may take, from when it is made to its end.
@@ -60,13 +61,17 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
         begins = new.at if new.after is None else later(wait.total_seconds())
         new = replace(new, expected=_longer(new.expected, wait), deadline=_longer(new.deadline, wait))
         return _insert(connection, new, wake_id=order, due_at=begins, sweep_at=begins)
-    # What is urgent may be taken by time at once: its message comes after those that were sent before.
-    patience = 0.0 if new.priority > 0 else grace.total_seconds()
-    row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(patience))
-    if made:
+    row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(patience(new, grace)))
+    if made and row.wake_id == order:
         message = Message.about_order(row.id, order, at)
         outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])
     return row, made
+
+
+def patience(new: NewRun, grace: timedelta) -> float:
+    """Seconds after which the timer takes a run, if no message woke it."""
+    # What is urgent may be taken by time at once: its message comes after those that were sent before.
+    return 0.0 if new.priority > 0 else grace.total_seconds()
 
 
 def _wait(new: NewRun, at: datetime) -> timedelta | None:
@@ -96,6 +101,7 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             priority=new.priority,
             owner=new.owner,
             resources=json.dumps(new.resources) if new.resources else None,
+            tags=json.dumps(new.tags) if new.tags else None,
             expected_seconds=None if new.expected is None else new.expected.total_seconds(),
             overdue_at=None if new.expected is None else later(new.expected.total_seconds()),
             status=Status.RUNNING.value,
@@ -107,18 +113,22 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             updated_at=now(),
             **ownership,
         )
-        .on_conflict_do_nothing(index_elements=["namespace", "flow", "key"])
+        .on_conflict_do_nothing()
         .returning(*rows.COLUMNS)
     )
     made = connection.execute(statement).one_or_none()
     if made is not None:
         return rows.from_row(made), True
-    return _same_run(connection, new), False
+    row = _same_run(connection, new)
+    # Its own id: an earlier try has made it, whose commit had no answer.
+    return row, row.id == new.id
 
 
 def _same_run(connection: Connection, new: NewRun) -> RunRow:
     statement = select(*rows.COLUMNS).where(
-        runs.c.namespace == new.namespace, runs.c.flow == new.flow, runs.c.key == new.key
+        runs.c.namespace == new.namespace,
+        runs.c.flow == new.flow,
+        (runs.c.id == new.id) if new.key is None else (runs.c.key == new.key),
     )
     row = rows.from_row(connection.execute(statement).one())
     if row.args != new.args:

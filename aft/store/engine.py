@@ -9,48 +9,34 @@ No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, exc, make_url
+from sqlalchemy import Connection, ExceptionContext, PoolProxiedConnection, event, exc
 from sqlalchemy.pool import ConnectionPoolEntry
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.clock import Clock, SystemClock
-from aft.errors import ConfigError, NotMigrated, StoreError
+from aft.errors import NotMigrated, StoreError
+from aft.store.committer import Committer, Deed
+from aft.store.connecting import IDLE_AT_WORK, SQLITE_BUSY, WRITES, make_drivers, make_engine, parse_url
+from aft.store.driving import write_postgresql, write_sqlite
+from aft.store.questions import Answer, Question, ask_postgresql, ask_sqlite, tell_sqlite
 from aft.store.turns import turns
 
-if TYPE_CHECKING:
-    import psycopg
-
-#: Seconds a SQLite connection waits for another process's write.
-SQLITE_BUSY = 30
-#: Seconds to wait for a connection to PostgreSQL, and for a free one in the pool.
-CONNECT_TIMEOUT = 10
-
-#: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
-MOST_OVERFLOW = 256
-
-_WRITES = "aft_writes"
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
+#: PostgreSQL's states for what leaves a connection as it was: a row that somebody has locked, or that is there already.
+#: After others it may be prepared for tables that have changed.
+_HARMLESS = ("55P03", "40P01", "23")
 #: PostgreSQL's state for a server that is a standby, for now.
 _READ_ONLY = "25006"
-#: A server that falls silent is noticed within half a minute.
-_POSTGRESQL = {
-    "connect_timeout": CONNECT_TIMEOUT,
-    "application_name": "aft",
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
-#: Seconds after which PostgreSQL ends a transaction of ours that does nothing: a paused process must not keep its
-#: row locks, or nobody can rescue its runs. Transactional activities have to be quicker than this.
-IDLE_IN_TRANSACTION = 60
+
+T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Store:
@@ -59,16 +45,29 @@ class Store:
     def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None) -> None:
         self._url = parse_url(url)
         self._ticks = (clock or SystemClock()).ticks
-        self.engine = _make_engine(self._url, pool_size)
+        self.engine = make_engine(self._url, pool_size)
+        #: Lends connections for deeds.
+        self._drivers = self.engine if self.file is not None else make_drivers(self._url)
         self._lost_at = float("-inf")
         self._closed = False
+        #: What the driver raises.
+        self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        #: Share commits among the threads of this process.
+        self._committers: dict[Deed[Any], Committer[Any]] = {}
+        _stores.add(self)
         event.listen(self.engine, "handle_error", self._notice_loss)
-        event.listen(self.engine, "checkin", self._close_returned)
+        for engine in {self.engine, self._drivers}:
+            event.listen(engine, "checkin", self._close_returned)
 
     @property
     def url(self) -> str:
         """Where the database is, for people to read; without its password."""
         return self._url.render_as_string(hide_password=True)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody looks after its connections any more."""
+        return self._closed
 
     @property
     def dialect(self) -> str:
@@ -95,9 +94,14 @@ class Store:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Give a connection in a transaction that writes; it has committed when the block has ended."""
+    def write(self, *, at_work: bool = False) -> Iterator[Connection]:
+        """Give a connection in a transaction that writes; it has committed when the block has ended.
+
+        PostgreSQL ends one that does nothing for seconds; ``at_work`` it may, for a minute.
+        """
         with self._transaction(writes=True) as connection:
+            if at_work and self.file is None:
+                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_AT_WORK}s'")
             yield connection
 
     @contextmanager
@@ -105,12 +109,98 @@ class Store:
         try:
             with (
                 self._turn() if writes else nullcontext(),
-                self.engine.connect().execution_options(**{_WRITES: writes}) as connection,
+                self.engine.connect().execution_options(**{WRITES: writes}) as connection,
                 connection.begin(),
             ):
                 yield connection
         except exc.SQLAlchemyError as error:
             raise self.explain(error) from error
+
+    # Deeds ------------------------------------------------------------------------------------------------------
+
+    def commit(self, deed: Deed[Item], item: Item) -> Any:
+        """Write a deed, together with those of other threads; returns its answer when that has committed."""
+        if self.file is not None:
+            turns[self.file].check(self.url)
+        committer = self._committers.get(deed)
+        if committer is None:
+            committer = self._committers.setdefault(deed, Committer(self, deed))
+        return committer.commit(item)
+
+    def lend(self) -> PoolProxiedConnection:
+        """Lend a connection for deeds; ``write_deeds`` ends it if it is not well any more."""
+        try:
+            return self._drivers.raw_connection()
+        except exc.SQLAlchemyError as error:
+            raise self.explain(error) from error
+        except self._driver_error as error:
+            raise self.explain(self._wrap(error, lost=False)) from error
+
+    def write_deeds(self, lent: PoolProxiedConnection, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
+        """Write deeds in one transaction of their own, on the driver itself; returns their answers.
+
+        Raises StoreError; then none of them was written, or, if the connection was lost, nobody knows.
+        """
+        if self.file is None:
+            return self._drive(lent, lambda connection: write_postgresql(connection, _prepared(lent), deed, items))
+        return self._drive(lent, lambda connection: self._in_turn(lambda: write_sqlite(connection, deed, items)))
+
+    def write_now(self, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
+        """Write deeds that come together anyway, in one transaction of their own; returns their answers."""
+        lent = self.lend()
+        try:
+            return self.write_deeds(lent, deed, items)
+        finally:
+            _give_back(lent)
+
+    def ask(self, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
+        """Read on the driver itself, all questions at once; returns each one's rows. Raises StoreError."""
+        lent = self.lend()
+        try:
+            if self.file is None:
+                return self._drive(lent, lambda connection: ask_postgresql(connection, _prepared(lent), questions))
+            return self._drive(lent, lambda connection: ask_sqlite(connection, questions))
+        finally:
+            _give_back(lent)
+
+    def tell(self, words: Question, given: str) -> Answer:
+        """Execute one statement that writes, on the driver itself, in a transaction of its own; returns its rows.
+
+        Raises StoreError; then nothing was written, or, if the connection was lost, nobody knows.
+        """
+        if self.file is None:
+            return self.ask([(words, given)])[0]
+        lent = self.lend()
+        try:
+            return self._drive(lent, lambda connection: self._in_turn(lambda: tell_sqlite(connection, words, given)))
+        finally:
+            _give_back(lent)
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        with self._turn():
+            return work()
+
+    def _drive(self, lent: PoolProxiedConnection, work: Callable[[Any], T]) -> T:
+        """Do something with a connection of the driver's own; its errors become ours, and most of them end it."""
+        try:
+            return work(lent.driver_connection)
+        except self._driver_error as error:
+            lost = self.engine.dialect.is_disconnect(cast(Any, error), cast(Any, lent), None)
+            if lost:
+                self._lost_at = self._ticks()
+            if lost or not str(getattr(error, "sqlstate", None)).startswith(_HARMLESS):
+                lent.invalidate()
+            raise self.explain(self._wrap(error, lost=lost)) from error
+        except BaseException:
+            lent.invalidate()  # Ctrl-C, perhaps: nobody knows what it was at
+            raise
+
+    def _wrap(self, error: Exception, *, lost: bool) -> exc.SQLAlchemyError:
+        """The exception that SQLAlchemy would have raised."""
+        wrapped = exc.DBAPIError.instance(
+            None, None, error, self._driver_error, connection_invalidated=lost, dialect=self.engine.dialect
+        )
+        return cast(exc.SQLAlchemyError, wrapped)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -139,12 +229,49 @@ class Store:
         Harmless twice.
         """
         self._closed = True
+        for committer in list(self._committers.values()):
+            committer.close()
         self.engine.dispose()
+        self._drivers.dispose()
+
+    def forget(self) -> None:
+        """After a fork: every connection is the parent's; new ones are made, and nobody waits for its threads.
+
+        Harmless twice.
+        """
+        for engine in (self.engine, self._drivers):
+            engine.dispose(close=False)
+        self._committers = {}
 
     def _close_returned(self, connection: Any, record: ConnectionPoolEntry) -> None:
         # Into a pool that nobody looks after any more it would go open, until it is collected.
         if self._closed:
             record.close()
+
+
+def _prepared(lent: PoolProxiedConnection) -> set[bytes]:
+    """The names of the statements that a connection knows."""
+    known: set[bytes] = lent.info.setdefault("aft_prepared", set())
+    return known
+
+
+def _give_back(lent: PoolProxiedConnection) -> None:
+    """Return a connection that was lent, unless it was ended."""
+    if lent.is_valid:
+        lent.close()
+
+
+#: What a child after a fork must not share with its parent.
+_stores: WeakSet[Store] = WeakSet()
+
+
+def _forget_in_child() -> None:
+    for store in list(_stores):
+        store.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def is_transient(error: exc.SQLAlchemyError) -> bool:
@@ -162,80 +289,3 @@ def is_transient(error: exc.SQLAlchemyError) -> bool:
 
 def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-def parse_url(text: str) -> URL:
-    """Read a database URL, or raise ConfigError that says what would be right."""
-    hint = "write 'sqlite:///aft.db' or 'postgresql://user:password@host/database' (AFT_DATABASE_URL)"
-    try:
-        url = make_url(text)
-    except (exc.ArgumentError, ValueError):
-        shown = "that" if "@" in text else repr(text)  # it may hold a password
-        raise ConfigError(f"{shown} is not a database URL; {hint}") from None
-    if url.drivername in ("postgresql", "postgres"):
-        url = url.set(drivername="postgresql+psycopg")
-    if url.drivername not in ("sqlite", "postgresql+psycopg"):
-        raise ConfigError(f"aft does not know the database {url.drivername!r}; {hint}")
-    return _anchor(url) if url.drivername == "sqlite" else url
-
-
-def _anchor(url: URL) -> URL:
-    """Make a SQLite file's path absolute, so that a process that changes its folder keeps its database."""
-    if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
-        shown = "that" if "@" in str(url.database) or url.host else repr(url.render_as_string())
-        raise ConfigError(
-            f"{shown} is not a file, and a database in memory cannot keep a promise; write 'sqlite:///aft.db'"
-        )
-    return url.set(database=str(Path(url.database).absolute()))
-
-
-def _make_engine(url: URL, pool_size: int) -> Engine:
-    if url.drivername == "sqlite":
-        engine = create_engine(
-            url,
-            pool_size=pool_size,
-            max_overflow=-1,
-            connect_args={"timeout": SQLITE_BUSY, "check_same_thread": False},
-        )
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    engine = create_engine(
-        url,
-        pool_size=pool_size,
-        max_overflow=MOST_OVERFLOW,
-        pool_timeout=CONNECT_TIMEOUT,
-        connect_args=_POSTGRESQL,
-        isolation_level="READ COMMITTED",
-    )
-    event.listen(engine, "connect", _prepare_postgresql)
-    return engine
-
-
-def _prepare_postgresql(connection: psycopg.Connection[Any], record: Any) -> None:
-    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'")
-    connection.commit()
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
-    # The driver must not begin transactions by itself: _begin_sqlite chooses the kind.
-    connection.isolation_level = None
-    _use_wal(connection)
-    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-@retry(
-    retry=retry_if_exception(lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)),
-    stop=stop_after_delay(SQLITE_BUSY),
-    wait=wait_random(0.005, 0.05),
-    reraise=True,
-)
-def _use_wal(connection: sqlite3.Connection) -> None:
-    # On a new file that several open at once this is refused without the busy timeout being waited for.
-    connection.execute("PRAGMA journal_mode = WAL")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, True)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -35,7 +35,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
@@ -68,6 +68,7 @@ class Lease:
         self._sign = make_sign(store)
         self._roles: Sequence[str] = ()
         self._flows: Sequence[str] = ()
+        self._sources: dict[str, str] = {}
         self._on_beat: Callable[[], None] = _nothing
         self._deadline = float("-inf")
         self._stopping = threading.Event()
@@ -75,10 +76,19 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def begin(
-        self, *, roles: Sequence[str] = (), flows: Sequence[str] = (), on_beat: Callable[[], None] | None = None
+        self,
+        *,
+        roles: Sequence[str] = (),
+        flows: Sequence[str] = (),
+        sources: Mapping[str, str] | None = None,
+        on_beat: Callable[[], None] | None = None,
     ) -> None:
-        """Become a worker, and beat from now on; ``on_beat`` is called after each beat that was heard."""
+        """Become a worker, and beat from now on; ``on_beat`` is called after each beat that was heard.
+
+        ``sources`` are what rules may ask in this process, with their types.
+        """
         self._roles, self._flows, self._on_beat = roles, flows, on_beat or _nothing
+        self._sources = dict(sources or {})
         self._enlist(self.worker)
         self._thread = threading.Thread(target=self._beat, name="aft-heartbeat", daemon=True)
         self._thread.start()
@@ -150,6 +160,7 @@ class Lease:
                     pid=os.getpid(),
                     roles=json.dumps(list(self._roles)),
                     flows=json.dumps(list(self._flows)),
+                    sources=json.dumps(self._sources) if self._sources else None,
                     started_at=now(),
                     expires_at=later(self.seconds),
                     sign=self._sign.text,
@@ -195,6 +206,17 @@ def _nothing() -> None:
 def is_leased() -> ColumnElement[bool]:
     """The condition, over workers, that a lease has neither run out nor been ended."""
     return workers.c.stopped_at.is_(None) & (workers.c.expires_at > now())
+
+
+def known_sources(connection: Connection, namespace: str) -> dict[str, str]:
+    """What rules may ask in some live worker, with its type."""
+    statement = select(workers.c.sources).where(
+        workers.c.namespace == namespace, workers.c.sources.is_not(None), is_leased()
+    )
+    found: dict[str, str] = {}
+    for text in connection.execute(statement).scalars():
+        found |= json.loads(text)
+    return found
 
 
 def end_leases(

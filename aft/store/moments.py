@@ -12,6 +12,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+#: SQLite's clock, for statements that are written out.
+SQLITE_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+
 
 class Moment(TypeDecorator[datetime]):
     """An aware time: ``timestamptz`` on PostgreSQL, seconds since 1970 on SQLite, always UTC in Python."""
@@ -28,11 +31,16 @@ class Moment(TypeDecorator[datetime]):
         return value.timestamp()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if isinstance(value, datetime):
-            return value.astimezone(UTC)
-        return datetime.fromtimestamp(value, UTC)
+        return read(value)
+
+
+def read(value: Any) -> datetime | None:
+    """A moment as either driver gives it, or as it was read already."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
+    return datetime.fromtimestamp(value, UTC)
 
 
 class _Now(FunctionElement[datetime]):
@@ -69,7 +77,7 @@ def _now_postgresql(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Now, "sqlite")
 def _now_sqlite(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    return SQLITE_NOW
 
 
 @compiles(_Later, "postgresql")
@@ -79,4 +87,4 @@ def _later_postgresql(element: _Later, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Later, "sqlite")
 def _later_sqlite(element: _Later, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((julianday('now') - 2440587.5) * 86400.0 + {compiler.process(element.clauses, **kw)})"
+    return f"({SQLITE_NOW} + {compiler.process(element.clauses, **kw)})"

@@ -54,6 +54,7 @@ workers = Table(
     Column("expires_at", Moment, nullable=False),
     Column("stopped_at", Moment),
     Column("died", Boolean, nullable=False, server_default=text("false")),  # its lock was seen to be free
+    Column("sources", Text),  # JSON: what rules may ask here besides the facts of a case, by name
     Column("sign", Text),  # how others can see that it lives: its lock; null: only its lease tells
     Index("ix_aft_workers_live", "namespace", "expires_at"),
 )
@@ -77,6 +78,7 @@ runs = Table(
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("owner", String(200)),
     Column("resources", Text),  # JSON list of names
+    Column("tags", Text),  # JSON object: what people and rules have said about it
     Column("expected_seconds", Float),  # how long it should take, from when it was made to its end
     Column("overdue_at", Moment),  # when it is past that; null once that was told
     Column("root_id", _id(), nullable=False),
@@ -217,7 +219,12 @@ faults = Table(
     Column("raised_at", Moment, nullable=False),
     Column("decided_at", Moment),
     Column("settled_at", Moment),
+    Column("exception", String(20)),  # the type of exception that its rules are asked for; null: its kind tells
+    Column("step", Text),  # JSON: what rules may want to know of the step: arguments, result, seconds
+    Column("decision", Text),  # JSON: which rules were asked, with which facts, and what they chose
+    Column("ruling", Text),  # JSON: what the run's owner shall make of the step, if not just raise or try again
     Index("ix_aft_faults_run", "run_id", "id"),
+    Index("ix_aft_faults_signature", "namespace", "name", "type", "raised_at"),
     Index("ix_aft_faults_listing", "namespace", "id"),
     Index(
         "ix_aft_faults_open",
@@ -384,4 +391,101 @@ messages = Table(
     Column("consumer", _id()),  # who holds it, until visible_at
     Column("deliveries", Integer, nullable=False, server_default=text("0")),
     Index("ix_aft_messages_visible", "target", "visible_at"),
+)
+
+#: How often the rules of a namespace have changed. Whoever changes them locks this row first.
+rule_books = Table(
+    PREFIX + "rule_books",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+)
+
+#: Rule trees, one row for each revision; the latest is in force. Rows are final.
+rule_trees = Table(
+    PREFIX + "rule_trees",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("flow", String(200), primary_key=True),  # "*" for all
+    Column("exception", String(20), primary_key=True),
+    Column("activity", String(200), primary_key=True),  # "*" for all; "" where the exception is a run's
+    Column("revision", Integer, primary_key=True),
+    Column("tree", Text, nullable=False),  # JSON
+    Column("made_by", String(200), nullable=False),
+    Column("made_at", Moment, nullable=False),
+    Column("note", Text),
+)
+
+#: Exlets, one row for each revision; the latest is in force. Rows are final.
+exlets = Table(
+    PREFIX + "exlets",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("exlet", Text, nullable=False),  # JSON
+    Column("made_by", String(200), nullable=False),
+    Column("made_at", Moment, nullable=False),
+    Column("note", Text),
+)
+
+#: Exlets being carried out, one row for each fault that one was chosen for.
+plans = Table(
+    PREFIX + "plans",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("fault_id", _id(), nullable=False),
+    Column("exlet", Text, nullable=False),  # JSON, as it was when it was chosen
+    Column("facts", Text, nullable=False),  # JSON: the case that it was chosen for
+    Column("position", Integer, nullable=False, server_default=text("0")),  # the primitive that is next
+    Column("reached", _id()),  # the last run that a primitive for many has done
+    Column("state", String(20), nullable=False),
+    Column("note", Text),
+    Column("due_at", Moment, nullable=False),  # when somebody looks at it again
+    Column("made_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Index("ix_aft_plans_run", "run_id", "id"),
+    Index(
+        "ix_aft_plans_open",
+        "namespace",
+        "due_at",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
+)
+
+#: Runs that a plan has suspended: only these it continues.
+holds = Table(
+    PREFIX + "holds",
+    metadata,
+    Column("plan_id", _id(), ForeignKey(plans.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("target", String(20), nullable=False),  # what the exlet suspended it as: run, flow, ancestors
+)
+
+#: What somebody outside is to be told; sent again until it was heard.
+notices = Table(
+    PREFIX + "notices",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", Text, nullable=False),  # JSON
+    Column("state", String(20), nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("due_at", Moment, nullable=False),
+    Column("made_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("note", Text),  # why the last attempt was not heard
+    Index("ix_aft_notices_run", "run_id", "id"),
+    Index(
+        "ix_aft_notices_due",
+        "namespace",
+        "due_at",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
 )

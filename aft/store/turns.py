@@ -39,11 +39,7 @@ class Turn:
 
     def take(self, timeout: float, url: str) -> None:
         """Wait for the turn; raises StoreError if it does not come, or is this thread's already."""
-        if self._holder == threading.get_ident():
-            raise StoreError(
-                f"a transaction on {url!r} was begun inside another one of the same thread, and SQLite has one writer; "
-                "in a transactional activity use aft.session(), and start runs outside it"
-            )
+        self.check(url)
         if not self._lock.acquire(timeout=timeout):
             raise StoreError(f"the database {url!r} is locked by another write of this process", transient=True)
         try:
@@ -53,6 +49,14 @@ class Turn:
             self._lock.release()
             raise
         self._holder = threading.get_ident()
+
+    def check(self, url: str) -> None:
+        """Raise StoreError if the turn is this thread's already: it would wait for itself."""
+        if self._holder == threading.get_ident():
+            raise StoreError(
+                f"a transaction on {url!r} was begun inside another one of the same thread, and SQLite has one writer; "
+                "in a transactional activity use aft.session(), and start runs outside it"
+            )
 
     def give(self) -> None:
         """End the turn."""

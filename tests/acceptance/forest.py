@@ -26,8 +26,8 @@ import aft
 from aft.errors import OrderRefused, StoreError
 from aft.flows.runner import Runner
 from aft.ids import RunId
-from aft.runs import journal as journal_rows
-from aft.runs.owner import Owner
+from aft.runs.deeds import Recording
+from aft.runs.owner import Owner, Shared
 from aft.runs.rescue import rescue_orphans
 from aft.runs.rows import RunRow
 from aft.store import Store
@@ -183,14 +183,15 @@ def _of(owner: Owner) -> World | None:
 @contextmanager
 def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the writes of owners come to what their worlds say."""
-    real_write, real_write_in, real_run, real_append = Store.write, Owner.write_in, Runner.run, journal_rows.append
+    real_write, real_write_in, real_run, real_call = Store.write, Owner.write_in, Runner.run, Recording.__call__
+    real_share = Owner.share
 
     @contextmanager
-    def write(store: Store) -> Iterator[Connection]:
+    def write(store: Store, **more: Any) -> Iterator[Connection]:
         outer, _local.write = getattr(_local, "write", None), Write()
         mine: Write = _local.write
         try:
-            with real_write(store) as connection:
+            with real_write(store, **more) as connection:
                 yield connection
         finally:
             _local.write = outer
@@ -216,9 +217,30 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         _local.write.owner, _local.write.fate = owner, fate
         return real_write_in(owner, connection, then, **changes)
 
-    def append(connection: Connection, run_id: RunId, epoch: int, seq: int, entry: Any) -> None:
-        real_append(connection, run_id, epoch, seq, entry)
-        _local.write.notes.append(("recorded", run_id, entry.path, 0))
+    def share(owner: Owner, write: Any, **more: Any) -> Shared | None:
+        world = _of(owner)
+        if world is None:
+            return real_share(owner, write, **more)
+        with owner.lock:
+            fate = world.fate(owner)
+            if fate == "die before":
+                world.kill(owner)
+            if fate == "refused" or (shared := real_share(owner, write, **more)) is None:
+                return None
+            if write.entry is not None:
+                world.note(("recorded", owner.run_id, write.entry["path"], 0))
+            if fate == "die after":
+                world.kill(owner)
+            if fate == "answer lost":
+                owner.seq, owner._unsure = owner.seq - 1, True
+                return None
+        _disturb(world, owner, fate)
+        return shared
+
+    def call(recording: Recording, connection: Connection, seq: int) -> None:
+        real_call(recording, connection, seq)
+        if recording.write.entry is not None:
+            _local.write.notes.append(("recorded", recording.run_id, recording.write.entry["path"], 0))
 
     def run(runner: Runner, row: RunRow, **more: Any) -> list[threading.Thread]:
         tools = runner._tools
@@ -254,7 +276,8 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", write)
         patch.setattr(Owner, "write_in", write_in)
-        patch.setattr(journal_rows, "append", append)
+        patch.setattr(Owner, "share", share)
+        patch.setattr(Recording, "__call__", call)
         patch.setattr(Runner, "run", run)
         patch.setattr(Runner, "__init__", init)
         yield

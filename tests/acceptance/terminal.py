@@ -20,16 +20,16 @@ class Terminal:
         if check:
             self.app.check()  # a new SQLite file is made here
 
-    def call(self, *arguments: str) -> Result:
+    def call(self, *arguments: str, typed: str | None = None) -> Result:
         place = ["--database", self._setup.database, "--broker", self._setup.broker, "--namespace", self.app.namespace]
-        result = CliRunner().invoke(root, [*place, *arguments])
+        result = CliRunner().invoke(root, [*place, *arguments], input=typed)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert "Traceback" not in result.output
         return result
 
-    def good(self, *arguments: str) -> Result:
-        result = self.call(*arguments)
+    def good(self, *arguments: str, typed: str | None = None) -> Result:
+        result = self.call(*arguments, typed=typed)
         assert result.exit_code == 0, result.output
         return result
 

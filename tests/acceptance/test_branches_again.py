@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import aft
+from aft.fault import FaultState
 from aft.flows.runner import Runner
+from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, Refused, book, book_async, gates, ledger, trouble, visit
@@ -24,6 +26,21 @@ def journey() -> str:
 
 async def later(call: Any) -> Any:
     return await call
+
+
+def who_awaits(app: aft.Aft, signal: str) -> aft.Run:
+    """Wait until a run awaits this signal and nothing else, nobody has it, and nobody has called for it."""
+
+    def rests(row: RunRow) -> bool:
+        return row.worker_id is None and row.due_at is None and [wait.name for wait in row.waits] == [signal]
+
+    found: aft.Run = eventually(lambda: next((run for run in app.runs() if rests(run.row)), None))
+    return found
+
+
+def has_failed_for_good(app: aft.Aft) -> bool:
+    """Whether the failure of some step is final."""
+    return any(fault.state is FaultState.FINAL for fault in app.faults())
 
 
 @aft.flow(name="again_map_then_train")
@@ -60,10 +77,11 @@ def sea(journey: str) -> str:
 
 def test_a_branch_in_its_ladder_comes_to_its_end_though_another_has_failed_for_good(setup: Setup, journey: str) -> None:
     app = setup.app()
-    trouble[journey, "ferry"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "ferry"] = [aft.Recoverable("later", on_signal="go")]
     trouble[journey, "boat there"] = [Refused("storm")]
     with app.dispatcher():
         run = app.submit(sea, journey)
+        who_awaits(app, "go").signal("go")  # and no child any more
         assert run.result(20) == f"train of {journey}"
         assert {fault.state.value for fault in app.faults()} <= {"resolved", "final", "tried"}
     assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
@@ -73,20 +91,24 @@ def test_a_branch_in_its_ladder_comes_to_its_end_though_another_has_failed_for_g
 def test_a_child_comes_to_its_end_though_what_is_beside_it_has_failed_for_good(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "ferry"] = [Refused("storm")]
-    trouble[journey, "boat there"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "boat there"] = [aft.Recoverable("later", on_signal="go")]
     with app.dispatcher():
-        assert app.submit(sea, journey).result(20) == f"train of {journey}"
+        run = app.submit(sea, journey)
+        eventually(lambda: run.status is Status.WAITING)  # for its child only; nothing else is to be tried again
+        who_awaits(app, "go").signal("go")
+        assert run.result(20) == f"train of {journey}"
     assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
     assert ledger[journey][2:] == ["boat there", "boat back", "unboat back", "unboat there", "train"]
 
 
 def test_a_child_that_has_completed_unheard_is_undone_when_its_parent_is_cancelled(setup: Setup, journey: str) -> None:
     app = setup.app()
-    trouble[journey, "train there"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "train there"] = [aft.Recoverable("later", on_signal="go")]
     with app.dispatcher():
         run = app.submit(agency.family, journey)
         eventually(lambda: run.status is Status.WAITING)
         run.suspend()
+        who_awaits(app, "go").signal("go")
         eventually(lambda: run.row.inbox_seq == 1)  # the child's end
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
@@ -109,8 +131,8 @@ class _Dies(threading.Event):
         return True
 
 
-def test_a_fault_whose_owner_died_is_decided_about_for_the_next(setup: Setup, journey: str) -> None:
-    app = setup.app(lease="1s", grace="300ms")
+def test_a_fault_whose_owner_died_is_decided_about_for_the_next(setup: Setup, journey: str, quick_beats: float) -> None:
+    app = setup.app(lease=quick_beats, grace="300ms")
     gates[journey, "flight"] = _Dies(app)
     trouble[journey, "hotel"] = [Busy()]
     with pytest.raises(KeyboardInterrupt):
@@ -199,10 +221,13 @@ async def abandoned(journey: str) -> str:
 def test_a_branch_under_an_undone_savepoint_does_not_go_on_in_a_later_pass(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "hotel"] = [Refused("full")]
-    trouble[journey, "seat"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "seat"] = [aft.Recoverable("later", on_signal="go")]
     trouble[journey, "train"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(abandoned, journey).result(20) == f"train of {journey}"
+        run = app.submit(abandoned, journey)
+        eventually(lambda: has_failed_for_good(app))
+        who_awaits(app, "go").signal("go")
+        assert run.result(20) == f"train of {journey}"
     done = [what for what in ledger[journey] if what != "hotel!"]
     assert done == ["flight", "seat!", "seat", "unseat", "unflight", "train!", "train"]
 
@@ -229,10 +254,13 @@ async def hung(journey: str) -> str:
 
 def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, journey: str) -> None:
     app = setup.app()
-    trouble[journey, "flight"] = [aft.Recoverable("later", after="500ms")]
+    trouble[journey, "flight"] = [aft.Recoverable("later", on_signal="go")]
     trouble[journey, "hotel"] = [Refused("full")]
     with app.dispatcher():
-        assert app.submit(hung, journey).result(20) == "cancelled"
+        run = app.submit(hung, journey)
+        eventually(lambda: has_failed_for_good(app))
+        who_awaits(app, "go").signal("go")
+        assert run.result(20) == "cancelled"
     assert ledger[journey][2:] == ["flight", "unflight"]
 
 
@@ -327,13 +355,13 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     passes: list[int] = []
     real = Runner._pass
 
-    def hurry(runner: Runner, stepper: Any, fresh: bool) -> bool:
+    def hurry(runner: Runner, *given: Any) -> bool:
         passes.append(len(passes) + 1)
         if passes[-1] != 2:
-            return real(runner, stepper, fresh)
+            return real(runner, *given)
         runner._tools.making_room.set()
         try:
-            return real(runner, stepper, fresh)
+            return real(runner, *given)
         finally:
             runner._tools.making_room.clear()
 

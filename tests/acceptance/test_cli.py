@@ -119,6 +119,7 @@ RUN_KEYS = {
     "fault",
     "priority",
     "owner",
+    "tags",
     "root",
     "parent",
     "parent_path",
@@ -150,6 +151,9 @@ FAULT_KEYS = {
     "wait_seconds",
     "ladder",
     "verdict",
+    "exception",
+    "decision",
+    "ruling",
     "said",
     "declared",
     "http_status",
@@ -668,8 +672,8 @@ def test_faults_are_listed_and_shown_by_their_id_or_by_the_run(parked: str) -> N
     assert set(compensators) == FAULT_KEYS
     assert (compensators["kind"], activities["kind"]) == ("compensator", "activity")
     assert [one["id"] for one in data("faults", "list", "--state", "final")] == [activities["id"]]
-    assert data("faults", "show", activities["id"][-12:]) == activities
-    assert data("faults", "show", parked) == compensators
+    assert data("faults", "show", activities["id"][-12:]) == {**activities, "plan": None}
+    assert data("faults", "show", parked) == {**compensators, "plan": None}
     shown = good("faults", "show", activities["id"]).stdout
     assert "ValueError: no [bold]such[/] slot" in shown
     assert "unrecoverable" in shown
@@ -831,13 +835,21 @@ def test_the_doctor_speaks_where_the_terminal_knows_only_ascii() -> None:
 
 
 def test_the_doctor_goes_on_when_database_and_broker_are_away() -> None:
-    away = ["--database", "postgresql://u:secret@127.0.0.1:1/x", "--broker", "amqp://u:secret@127.0.0.1:1/"]
+    away = ["--database", "postgresql://u:s3cret@127.0.0.1:1/x", "--broker", "amqp://u:s3cret@127.0.0.1:1/"]
     result = call(*away, "doctor", "clishop")
     assert result.exit_code == 1
     assert re.search(r"✓ flows +.*cli_order@1", result.stdout)
     assert re.search(r"✗ database .*Connection refused", result.stdout)
     assert re.search(r"✗ broker .*Connection refused", result.stdout)
-    assert "secret" not in result.output
+    assert "s3cret" not in result.output
+
+
+def test_the_doctor_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.search(r"webhook_secret +not set +default", call("doctor").stdout)
+    monkeypatch.setenv("AFT_WEBHOOK_SECRET", "s3cret")
+    result = call("doctor")
+    assert re.search(r"webhook_secret +\*+ +AFT_WEBHOOK_SECRET", result.stdout)
+    assert "s3cret" not in result.output
 
 
 def test_the_doctor_tells_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:

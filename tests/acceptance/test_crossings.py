@@ -69,9 +69,9 @@ def withdraw(order: str) -> None:
 
 
 @aft.compensate_with(withdraw)
-@aft.activity(timeout="100ms", levels=["20ms"])
+@aft.activity(timeout="1s", levels=["20ms"])
 def lags(order: str) -> str:
-    if first_time(order):
+    if aft.current().attempt == 1:
         gates[order].wait(30)
         did[order].append("late effect")
     else:
@@ -133,9 +133,9 @@ async def locking_async(order: str) -> str:
 
 @pytest.mark.parametrize("flow", [locking, locking_async], ids=["plain", "async"])
 def test_an_interrupt_lets_no_further_step_happen_and_the_run_goes_on_elsewhere(
-    setup: Setup, order: str, flow: aft.Flow[[str], str]
+    setup: Setup, order: str, flow: aft.Flow[[str], str], quick_beats: float
 ) -> None:
-    app = setup.app(lease="1s", grace="300ms")
+    app = setup.app(lease=quick_beats, grace="300ms")
     with pytest.raises(KeyboardInterrupt):
         app.start(flow, order)
     assert did[order] == []

@@ -138,9 +138,9 @@ def test_a_completed_child_is_undone_though_it_is_executed_for_a_late_effect(set
 
 
 def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
-    setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, journey: str, quick_beats: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = setup.app(lease=2.0)
+    app = setup.app(lease=quick_beats)
     end, failures = writing.end, [RuntimeError("killed between reading and ending")]
 
     def fail_once(tools: Any, owner: Any, status: Status, *more: Any, **given: Any) -> None:

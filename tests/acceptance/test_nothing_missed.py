@@ -263,9 +263,10 @@ def test_a_wait_keeps_its_beginning_when_its_worker_is_drained(
         finally:
             executed.set()
 
-    with monkeypatch.context() as patch, app.dispatcher():
+    with monkeypatch.context() as patch:
         patch.setattr(Runner, "run", drained)
-        assert executed.wait(20)
+        with app.dispatcher():
+            assert executed.wait(20)
     assert run.row.wake_id is not None
     assert run.row.waits == (began,)
     with app.dispatcher():

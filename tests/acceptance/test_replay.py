@@ -36,8 +36,8 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def copy_example(to: Path) -> Path:
-    return Path(shutil.copytree(EXAMPLE, to / "cms_ad_approval", ignore=shutil.ignore_patterns("__pycache__")))
+def copy_example(to: Path, example: Path = EXAMPLE) -> Path:
+    return Path(shutil.copytree(example, to / example.name, ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def test_every_scenario_ends_as_declared_in_an_empty_directory(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def wire_insistently(order: str) -> Receipt:
     return take_money(order)
 
 
-@aft.activity(timeout="200ms", levels=["20ms"], probe=find_payment)
+@aft.activity(timeout="1s", levels=["20ms"], probe=find_payment)
 def wire_in_time(order: str) -> Receipt:
     return take_money(order)
 

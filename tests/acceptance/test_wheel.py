@@ -49,11 +49,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_an_installed_wheel_upgrades_a_database_and_replays_the_example(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_upgrades_a_database_and_replays_the_examples(installed: Path, tmp_path: Path) -> None:
     upgraded = run(installed / "aft", "db", "upgrade", cwd=tmp_path)
     assert upgraded.returncode == 0, upgraded.stderr
-    played = run(installed / "aft", "replay", "cms_ad_approval", cwd=tmp_path)
-    assert played.returncode == 0, played.stdout + played.stderr
+    for example in ("cms_ad_approval", "organise_concert"):
+        played = run(installed / "aft", "replay", example, cwd=tmp_path)
+        assert played.returncode == 0, played.stdout + played.stderr
 
 
 def test_an_installed_wheel_is_typed(installed: Path, tmp_path: Path) -> None:

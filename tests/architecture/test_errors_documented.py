@@ -47,5 +47,6 @@ def test_every_error_can_be_caught_from_the_outside(error: type[Exception]) -> N
 def test_everything_that_aft_raises_has_one_base() -> None:
     assert {each for each in CLASSES if not issubclass(each, errors.AftError)} == {
         errors.Recoverable,
+        errors.ResourceUnavailable,
         errors.Unrecoverable,
     }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aft.brokers.base import Broker, Consumer, Delivery, Topology
+from aft.errors import BrokerError, Unroutable
 from tests.contract.kinds import make_broker
 from tests.servers import PrivateRabbit
 from tests.setups import forget_queues
@@ -120,6 +121,19 @@ class PrivateRabbitHarness(RabbitHarness, ServerHarness):
 
     def start(self) -> None:
         self._server.start()
+
+
+def receive(consumer: Consumer, limit: int, timeout: float, *, within: float = 15.0) -> list[Delivery]:
+    """Receive for so long, from when the consumer has connected: a short first call may end before that."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return consumer.receive(limit, timeout)
+        except Unroutable:
+            raise
+        except BrokerError:
+            if time.monotonic() >= deadline:
+                raise
 
 
 def drain(consumer: Consumer, count: int, *, within: float = 15.0) -> list[Delivery]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import Self
 
 
 class Proxy:
-    """Forwards connections to a server on 127.0.0.1, until they are cut, or while they are not held."""
+    """Forwards connections to a server on 127.0.0.1, until they are cut, or while they are not held.
 
-    def __init__(self, port: int) -> None:
+    Each packet takes ``late`` seconds.
+    """
+
+    def __init__(self, port: int, late: float = 0.0) -> None:
+        self._late = late
         self._target = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -74,6 +79,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 self._open.wait()
+                time.sleep(self._late)
                 sink.sendall(data)
         for each in (source, sink):
             with contextlib.suppress(OSError):

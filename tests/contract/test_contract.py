@@ -12,7 +12,7 @@ import pytest
 from aft import names
 from aft.brokers.base import Broker, Consumer, Outgoing, Topology
 from aft.errors import BrokerError, Unroutable
-from tests.contract.harness import LONG, SHORT, Harness, ServerHarness, collect, drain, eventually
+from tests.contract.harness import LONG, SHORT, Harness, ServerHarness, collect, drain, eventually, receive
 
 
 def faults(topology: Topology, *bodies: bytes) -> list[Outgoing]:
@@ -44,7 +44,7 @@ class TestPublishAndReceive:
 
     def test_a_message_published_while_a_consumer_waits_is_received(self, broker: Broker, topology: Topology) -> None:
         consumer = broker.consumer([names.faults(topology.namespace)], 10)
-        assert consumer.receive(10, 0.2) == []
+        assert receive(consumer, 10, 0.2) == []
         timer = threading.Timer(0.3, broker.publish, [faults(topology, b"late")])
         timer.start()
         assert [delivery.body for delivery in consumer.receive(10, 10)] == [b"late"]
@@ -52,10 +52,10 @@ class TestPublishAndReceive:
 
     def test_receive_ends_after_its_timeout(self, broker: Broker, topology: Topology) -> None:
         consumer = broker.consumer([names.faults(topology.namespace)], 10)
-        consumer.receive(10, 0.2)
+        receive(consumer, 10, 0.2)
         started = time.monotonic()
         assert consumer.receive(10, 0.3) == []
-        assert 0.3 <= time.monotonic() - started < 2
+        assert 0.3 <= time.monotonic() - started < 10
 
     def test_receive_returns_no_more_than_its_limit(self, broker: Broker, topology: Topology) -> None:
         broker.publish(numbered(topology, 10))
@@ -107,7 +107,7 @@ class TestPublishAndReceive:
 
     def test_a_queue_that_does_not_exist_cannot_be_consumed(self, broker: Broker, topology: Topology) -> None:
         with pytest.raises(BrokerError, match=f"{topology.namespace}.gone"):
-            broker.consumer([f"{topology.namespace}.gone"], 1).receive(1, 0.5)
+            broker.consumer([f"{topology.namespace}.gone"], 1).receive(1, 10)
 
 
 class TestAcknowledgement:
@@ -126,7 +126,7 @@ class TestAcknowledgement:
         broker.publish(numbered(topology, 3))
         with harness.holder(names.faults(topology.namespace), 3) as process:
             other = broker.consumer([names.faults(topology.namespace)], 10)
-            assert other.receive(10, 0.5) == []
+            assert receive(other, 10, 0.5) == []
             process.kill()
             got = drain(other, 3, within=30)
         assert sorted(int(delivery.body) for delivery in got) == [0, 1, 2]
@@ -137,7 +137,7 @@ class TestAcknowledgement:
         first = broker.consumer([names.faults(topology.namespace)], 20)
         drain(first, 20)
         first.close()
-        assert broker.consumer([names.faults(topology.namespace)], 20).receive(20, 1) == []
+        assert receive(broker.consumer([names.faults(topology.namespace)], 20), 20, 1) == []
 
     @pytest.mark.parametrize(
         "acked", [{0}, {9}, {4}, {0, 1, 2}, {7, 8, 9}, {0, 1, 5, 6, 9}, set(range(9)), {1, 3, 5, 7, 9}]
@@ -172,7 +172,7 @@ class TestAcknowledgement:
         queue = names.faults(topology.namespace)
         first, second = broker.consumer([queue], 1), broker.consumer([queue], 1)
         got = collect(first, 1)
-        assert second.receive(1, 0.2) == []
+        assert receive(second, 1, 0.2) == []
         first.close()
         second.ack(got)
         assert len(drain(second, 1)) == 1
@@ -241,13 +241,13 @@ class TestPrefetch:
 class TestDelay:
     def test_a_delayed_message_turns_up_in_resume_not_before_its_wait(self, broker: Broker, topology: Topology) -> None:
         consumer = broker.consumer([names.resume(topology.namespace)], 10)
-        consumer.receive(1, 0.1)
+        receive(consumer, 1, 0.1)
         started = time.monotonic()
         broker.publish([waiting(topology, SHORT, b"%d" % number) for number in range(50)])
         published = time.monotonic()
-        got = consumer.receive(10, 10)
+        got = consumer.receive(10, 20)
         assert time.monotonic() - started >= SHORT.total_seconds()
-        assert time.monotonic() - published < SHORT.total_seconds() + 2
+        assert time.monotonic() - published < SHORT.total_seconds() + 8
         consumer.ack(got)
         got += drain(consumer, 50 - len(got))
         assert sorted(int(delivery.body) for delivery in got) == list(range(50))
@@ -324,7 +324,10 @@ class TestExpress:
 
     def test_what_nobody_hears_is_lost_silently(self, broker: Broker, topology: Topology) -> None:
         broker.express(topology.namespace, b"lost")
-        time.sleep(0.5)
+        other = broker.subscribe(topology.namespace)
+        broker.express(topology.namespace, b"after")
+        # They are sent in order: whoever listens from here on listens when the first is gone.
+        assert any(other.receive(10) == b"after" for _ in range(2))
         ear = broker.subscribe(topology.namespace)
         broker.express(topology.namespace, b"heard")
         assert ear.receive(10) == b"heard"
@@ -358,7 +361,7 @@ class TestClose:
     def test_everything_may_be_closed_twice(self, harness: Harness, topology: Topology) -> None:
         broker = harness.broker()
         consumer = broker.consumer([names.faults(topology.namespace)], 1)
-        consumer.receive(1, 0.1)
+        receive(consumer, 1, 0.1)
         broker.publish(faults(topology, b"x"))
         broker.express(topology.namespace, b"x")
         consumer.close()

@@ -17,7 +17,8 @@ from aft.flows import worker as rooms
 from aft.flows.tools import Tools
 from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, Worker
 from aft.recovery.takeover import Takeover
-from aft.runs.owner import MOST_SHARED_DEATHS, find_due
+from aft.runs.claiming import find_due
+from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.runs.states import Status
 from aft.store.moments import later
 from aft.store.tables import runs
@@ -176,7 +177,7 @@ def test_behind_what_takes_too_long_it_waits_for_another_time_and_the_others_go_
     assert looks[-1] - looks[0] <= ALONE_PATIENCE, "the house was closed for longer than that"
     assert not tools.making_room.is_set()
     worker._take_due()
-    eventually(lambda: neighbour.status is Status.COMPLETED)
+    eventually(lambda: neighbour.status is Status.COMPLETED and worker._slots.free(timeout=0) == 1)
     assert (run.status, stage.row(run.id).worker_id) == (Status.RUNNING, None)
     worker._slots.give(1)
     assert worker._take_alone() == 0.0

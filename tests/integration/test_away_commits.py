@@ -5,19 +5,24 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, select
+from sqlalchemy import Connection, PoolProxiedConnection, event, select
 
 import aft
+from aft.dispatcher.plain import Plain
 from aft.errors import StoreError
+from aft.runs.beginnings import Beginning
+from aft.runs.deeds import Guarded
 from aft.runs.states import Status
 from aft.store import Store
+from aft.store.questions import Question
 from aft.store.tables import runs
 from tests.setups import Setup, eventually
 
@@ -57,6 +62,18 @@ def journey(order: str) -> None:
     decline(order)
 
 
+#: What a deed holds instead of a statement.
+HELD: dict[str, Callable[[Any], bool]] = {
+    "INSERT INTO aft_journal": lambda item: isinstance(item, Guarded) and item.write.entry is not None,
+    "INSERT INTO aft_faults": lambda item: isinstance(item, Guarded) and item.write.fault is not None,
+    "UPDATE aft_frames": lambda item: isinstance(item, Guarded) and item.write.undone is not None,
+    "ended_as=": lambda item: isinstance(item, Guarded) and item.write.leaving is not None and item.write.leaving.ends,
+    "INSERT INTO aft_runs": lambda item: isinstance(item, Beginning),
+    "verdict=": lambda item: isinstance(item, Plain),
+    "DELETE FROM aft_outbox": lambda item: isinstance(item, int),
+}
+
+
 class Line:
     """The line to the database; loses the answer to the first COMMIT of a transaction that held a certain statement."""
 
@@ -70,6 +87,24 @@ class Line:
     def notice(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
         if self._statement in statement and not self.lost:
             self._marked.add(id(connection.connection.dbapi_connection))
+
+    def write_deeds(self, real: Any, lent: PoolProxiedConnection, deed: Any, items: Any) -> Any:
+        answers = real(lent, deed, items)
+        if not self.lost and any(HELD[self._statement](item) for item in items if self._statement in HELD):
+            self.lost += 1
+            lent.invalidate()
+            raise StoreError("the answer was lost", transient=True)
+        return answers
+
+    def tell(self, real: Any, words: Question, given: str) -> Any:
+        answer = real(words, given)
+        if not self.lost and answer and self._statement in words.sqlite:
+            self.lost += 1
+            raise StoreError("the answer was lost", transient=True)
+        return answer
+
+    def forget(self, connection: Connection) -> None:
+        self._marked.discard(id(connection.connection.dbapi_connection))
 
     def commit(self, pooled: Any) -> None:
         self._real(pooled)
@@ -89,10 +124,16 @@ def losing_the_answer_to(store: Store, statement: str) -> Iterator[Line]:
     real = dialect.do_commit
     event.listen(store.engine, "before_cursor_execute", line.notice)
     dialect.do_commit = line.commit  # type: ignore[assignment, method-assign]
+    event.listen(store.engine, "rollback", line.forget)
+    real_deeds, real_tell = store.write_deeds, store.tell
+    store.write_deeds = partial(line.write_deeds, real_deeds)  # type: ignore[method-assign]
+    store.tell = partial(line.tell, real_tell)  # type: ignore[method-assign]
     try:
         yield line
     finally:
         dialect.do_commit = real  # type: ignore[method-assign]
+        store.write_deeds, store.tell = real_deeds, real_tell  # type: ignore[method-assign]
+        event.remove(store.engine, "rollback", line.forget)
         event.remove(store.engine, "before_cursor_execute", line.notice)
 
 
@@ -108,7 +149,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[aft.Aft]:
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param("coalesce(aft_runs.started_at", id="claim"),
+        pytest.param("coalesce(r.started_at", id="claim"),
         pytest.param("INSERT INTO aft_journal", id="record"),
         pytest.param("INSERT INTO aft_faults", id="fault"),
         pytest.param("verdict=", id="decision"),
@@ -128,14 +169,14 @@ def test_an_answer_that_is_lost_changes_nothing_that_a_run_does(app: aft.Aft, st
 
 
 @pytest.mark.parametrize("begin", ["submit", "start"])
-def test_a_run_whose_making_had_no_answer_is_asked_for_again_by_its_key(app: aft.Aft, begin: str) -> None:
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_run_whose_making_had_no_answer_is_made_once(app: aft.Aft, begin: str, keyed: bool) -> None:
     order = secrets.token_hex(4)
-    keyed = journey.options(key=order)
+    flow = journey.options(key=order) if keyed else journey
     with app.dispatcher():
-        with losing_the_answer_to(app.store, "INSERT INTO aft_runs"), pytest.raises(StoreError) as told:
-            getattr(app, begin)(keyed, order)
-        assert told.value.transient
-        run = getattr(app, begin)(keyed, order)
+        with losing_the_answer_to(app.store, "INSERT INTO aft_runs") as line:
+            run = getattr(app, begin)(flow, order)
+        assert line.lost
         eventually(lambda: run.status.ended, within=30)
     with app.store.read() as connection:
         made = connection.execute(select(runs.c.id).where(runs.c.namespace == app.namespace)).all()

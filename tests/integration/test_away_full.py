@@ -20,7 +20,7 @@ from sqlalchemy import event, text
 import aft
 from aft.errors import StoreError
 from aft.runs.states import Status
-from aft.store import Store, engine
+from aft.store import Store, connecting
 from aft.telemetry import RunReleased
 from tests.servers import PrivatePostgres
 from tests.setups import Setup, eventually, migrate
@@ -106,8 +106,8 @@ def test_a_disk_that_stays_full_stops_the_run_and_not_the_process(tmp_path: Path
 
 
 def test_a_pool_that_is_exhausted_is_waited_for_in_bounds(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MOST_OVERFLOW", 0)
-    monkeypatch.setattr(engine, "CONNECT_TIMEOUT", 3)
+    monkeypatch.setattr(connecting, "MOST_OVERFLOW", 0)
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 3)
     store = Store(migrated_url, pool_size=2)
     with ThreadPoolExecutor(6) as pool:
 
@@ -129,7 +129,6 @@ def test_a_transaction_that_the_server_ended_because_we_were_paused_may_be_tried
 
     def be_paused() -> None:
         with store.write() as connection:
-            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
             mine = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
             eventually(lambda: is_gone(migrated_url, mine))
             connection.execute(text("SELECT 1"))
@@ -145,6 +144,23 @@ def test_a_transaction_that_the_server_ended_because_we_were_paused_may_be_tried
 def is_gone(url: str, pid: int) -> bool:
     with psycopg.connect(url) as other:
         return other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() is None
+
+
+@aft.activity(name="patience", transactional=True)
+def patience() -> str:
+    return str(aft.session().execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
+
+
+@aft.flow(name="patient_at_work")
+def patient() -> str:
+    return patience()
+
+
+def test_an_activity_may_be_about_something_else_between_two_statements_of_its_transaction(migrated_url: str) -> None:
+    with Setup("patient", migrated_url, "embedded").app() as app:
+        assert app.start(patient).result(10) == "1min"
+        with app.store.write() as connection:
+            assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "3s"
 
 
 @aft.activity(name="crowded_work", transactional=True)

@@ -13,13 +13,15 @@ from aft.ids import FaultId
 from aft.recovery.relay import Relay
 from aft.runs import faults
 from aft.runs.rows import RunRow
-from aft.store import tables
+from aft.store import connecting, tables
 from tests.setups import Setup, eventually
 from tests.storing import Stage, a_fault
 
 
 @pytest.fixture
-def app(production: Setup) -> aft.Aft:
+def app(production: Setup, monkeypatch: pytest.MonkeyPatch) -> aft.Aft:
+    # Whoever waits for a row here waits for the test: that is not to be over too soon.
+    monkeypatch.setattr(connecting, "LOCK_PATIENCE", 30_000)
     made = production.app()
     made.check()
     made.delays().declare(made.waits())
@@ -28,8 +30,7 @@ def app(production: Setup) -> aft.Aft:
 
 def intake(app: aft.Aft) -> Intake:
     relay = Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock)
-    grace = app.settings.grace
-    return Intake(app.namespace, app.store, app.broker, app.delays(), relay, app.clock, app.telemetry, grace)
+    return app.make_intake(app.delays(), relay)
 
 
 def fail(app: aft.Aft, run: RunRow, number: int) -> FaultId:
@@ -53,7 +54,7 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
     # Each has a fault of either run: in the order of the faults' names they would lock the runs crosswise.
     first, second = [fail(app, one, 1), fail(app, other, 3)], [fail(app, other, 2), fail(app, one, 4)]
     with ThreadPoolExecutor(2) as pool:
-        with app.store.write() as connection:
+        with app.store.write(at_work=True) as connection:
             # The first is held up in the middle, with one run locked, until the second waits, too.
             held = select(tables.faults.c.id).where(tables.faults.c.id == first[1]).with_for_update()
             connection.execute(held)

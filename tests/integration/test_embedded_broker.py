@@ -23,6 +23,7 @@ import aft
 from aft import names
 from aft.brokers.base import Delivery, Outgoing, Topology
 from aft.brokers.embedded import EmbeddedBroker, channels, express, rows, sockets, watch
+from aft.brokers.embedded.consumer import EmbeddedConsumer
 from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_looks
 from aft.errors import BrokerError, Unroutable
 from aft.store import Store, schema
@@ -35,7 +36,12 @@ RESUME = names.resume(NAMESPACE)
 UNDELIVERABLE = names.undeliverable(NAMESPACE)
 WAIT = timedelta(milliseconds=300)
 TOPOLOGY = Topology(NAMESPACE, frozenset({WAIT, timedelta(hours=1)}))
-VISIBILITY = 0.5
+#: Seconds: so many that nobody is taken for dead who only waits for a turn.
+VISIBILITY = 60.0
+#: The same where somebody is to be taken for dead; so many that nobody else is.
+BRIEF = 3.0
+#: The same where nobody else is there who could be.
+BRIEFEST = 0.5
 
 CHILD = """
 import sys, time
@@ -47,7 +53,7 @@ def say(text):
     print(text, flush=True)
 
 url, verb, queue = sys.argv[1:4]
-broker = EmbeddedBroker(Store(url), visibility=0.5)
+broker = EmbeddedBroker(Store(url), visibility=BRIEF if verb == "hold" else VISIBILITY)
 if verb == "hold":
     (delivery,) = broker.consumer([queue], 1).receive(1, 10)
     say(delivery.body.decode())
@@ -57,7 +63,7 @@ elif verb == "publish":
     say("published")
 elif verb == "drain":
     consumer, bodies = broker.consumer([queue], 10), []
-    while deliveries := consumer.receive(3, 1):
+    while deliveries := consumer.receive(3, 3):
         bodies += [delivery.body.decode() for delivery in deliveries]
         consumer.ack(deliveries)
     say(" ".join(bodies))
@@ -151,9 +157,9 @@ def prepared(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def declared(url: str) -> Iterator[tuple[Store, EmbeddedBroker]]:
+def declared(url: str, visibility: float = VISIBILITY) -> Iterator[tuple[Store, EmbeddedBroker]]:
     """Give a prepared database with the queues in place."""
-    with prepared(url) as store, open_broker(store) as broker:
+    with prepared(url) as store, open_broker(store, visibility) as broker:
         broker.declare(TOPOLOGY)
         yield store, broker
 
@@ -162,7 +168,8 @@ def declared(url: str) -> Iterator[tuple[Store, EmbeddedBroker]]:
 def child(url: str, verb: str, queue: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that uses the broker; it is killed at the end if it still runs."""
     root = str(Path(aft.__file__).parents[1])
-    command = [sys.executable, "-c", CHILD, url, verb, queue, *arguments]
+    script = f"VISIBILITY, BRIEF = {VISIBILITY}, {BRIEF}{CHILD}"
+    command = [sys.executable, "-c", script, url, verb, queue, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}
     ) as process:
@@ -189,7 +196,7 @@ def stored(store: Store) -> list[tuple[str, bytes]]:
         return [(row.target, row.body) for row in found]
 
 
-def until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+def until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -224,7 +231,7 @@ def test_another_process_receives_what_this_one_publishes(broker: EmbeddedBroker
 def test_this_process_receives_what_another_one_publishes(broker: EmbeddedBroker, url: str) -> None:
     consumer = broker.consumer([FAULTS], 10)
     with child(url, "publish", FAULTS, "one", "two"):
-        assert bodies(consumer.receive(10, 10)) == [b"one", b"two"]
+        assert bodies(consumer.receive(10, 30)) == [b"one", b"two"]
 
 
 def test_processes_that_consume_together_share_and_repeat_nothing(broker: EmbeddedBroker, url: str) -> None:
@@ -236,35 +243,32 @@ def test_processes_that_consume_together_share_and_repeat_nothing(broker: Embedd
     assert sorted(received) == sorted(sent)
 
 
-def test_consumers_that_claim_at_once_get_different_messages(store: Store) -> None:
+def test_consumers_that_claim_at_once_get_different_messages(broker: EmbeddedBroker) -> None:
     sent = [b"%d" % number for number in range(200)]
     received: list[bytes] = []
 
     def drain() -> None:
-        consumer = patient.consumer([FAULTS], 1)
+        consumer = broker.consumer([FAULTS], 1)
         while deliveries := consumer.receive(1, 0):
             received.extend(bodies(deliveries))
             consumer.ack(deliveries)
 
-    # So long that nobody is taken for dead who only waits for SQLite's one writer.
-    with open_broker(store, visibility=60) as patient:
-        patient.declare(TOPOLOGY)
-        patient.publish([Outgoing(FAULTS, body) for body in sent])
-        together(drain, 6)
+    broker.publish([Outgoing(FAULTS, body) for body in sent])
+    together(drain, 6)
     assert sorted(received) == sorted(sent)
 
 
 def test_a_claim_does_not_wait_for_another_that_is_stuck(postgres_url: str) -> None:
     with declared(postgres_url) as (store, broker):
         broker.publish([Outgoing(FAULTS, b"one"), Outgoing(FAULTS, b"two")])
-        with store.write() as connection:
+        with store.write(at_work=True) as connection:
             assert [row.body for row in rows.take(connection, FAULTS, "stuck", 1, 60)] == [b"one"]
             consumer = broker.consumer([FAULTS], 10)
             received: list[Delivery] = []
             # On a thread: one that does wait for the stuck one must not hang the test.
             claiming = threading.Thread(target=lambda: received.extend(consumer.receive(10, 1)))
             claiming.start()
-            claiming.join(5)
+            claiming.join(20)
             assert bodies(received) == [b"two"]
 
 
@@ -273,12 +277,12 @@ def test_a_killed_consumers_message_comes_back_after_its_visibility(broker: Embe
     consumer = broker.consumer([FAULTS], 1)
     with child(url, "hold", FAULTS) as process:
         assert said(process) == "held"
-        assert consumer.receive(1, 3 * VISIBILITY) == []  # the living one renews
+        assert consumer.receive(1, 1.5 * BRIEF) == []  # the living one renews
         process.kill()
         killed_at = time.monotonic()
-        (delivery,) = consumer.receive(1, 10)
+        (delivery,) = consumer.receive(1, 30)
     assert (delivery.body, delivery.redelivered) == (b"held", True)
-    assert time.monotonic() - killed_at < VISIBILITY + 1
+    assert time.monotonic() - killed_at < BRIEF + 10
 
 
 # Holding and losing
@@ -286,10 +290,10 @@ def test_a_killed_consumers_message_comes_back_after_its_visibility(broker: Embe
 
 def test_a_held_message_is_not_given_to_others(broker: EmbeddedBroker, store: Store) -> None:
     broker.publish([Outgoing(FAULTS, b"held")])
-    holder = broker.consumer([FAULTS], 1)
-    assert bodies(holder.receive(1, 1)) == [b"held"]
-    with open_broker(store) as other:
-        assert other.consumer([FAULTS], 1).receive(1, 4 * VISIBILITY) == []
+    with open_broker(store, BRIEF) as holding:
+        holder = holding.consumer([FAULTS], 1)
+        assert bodies(holder.receive(1, 1)) == [b"held"]
+        assert broker.consumer([FAULTS], 1).receive(1, 1.5 * BRIEF) == []
 
 
 def test_a_former_holders_acknowledgement_deletes_nothing(broker: EmbeddedBroker, store: Store) -> None:
@@ -303,7 +307,6 @@ def test_a_former_holders_acknowledgement_deletes_nothing(broker: EmbeddedBroker
     former.ack(first)
     assert stored(store) == [(FAULTS, b"contested")]
     former.close()
-    time.sleep(VISIBILITY)
     assert broker.consumer([FAULTS], 1).receive(1, 0) == []  # nor did its close give it away
     new.ack(second)
     assert stored(store) == []
@@ -323,25 +326,26 @@ def test_a_message_taken_again_makes_the_old_delivery_void(broker: EmbeddedBroke
 
 def test_what_could_not_be_acknowledged_comes_again(store: Store, broker: EmbeddedBroker) -> None:
     broker.publish([Outgoing(FAULTS, b"again")])
-    consumer = broker.consumer([FAULTS], 1)
-    deliveries = consumer.receive(1, 1)
-    with refusing(store.engine, "DELETE"), pytest.raises(BrokerError):
-        consumer.ack(deliveries)
-    (delivery,) = consumer.receive(1, 5)
+    with open_broker(store, BRIEFEST) as refused:
+        consumer = refused.consumer([FAULTS], 1)
+        deliveries = consumer.receive(1, 1)
+        with refusing(store.engine, "DELETE"), pytest.raises(BrokerError):
+            consumer.ack(deliveries)
+        (delivery,) = consumer.receive(1, 20)
     assert (delivery.body, delivery.redelivered) == (b"again", True)
 
 
 def test_closing_gives_back_at_once_what_was_not_acknowledged(broker: EmbeddedBroker, store: Store) -> None:
-    with open_broker(store, visibility=60) as patient:
-        patient.publish([Outgoing(FAULTS, b"done"), Outgoing(FAULTS, b"open")])
-        closing = patient.consumer([FAULTS], 2)
+    with open_broker(store) as other:
+        other.publish([Outgoing(FAULTS, b"done"), Outgoing(FAULTS, b"open")])
+        closing = other.consumer([FAULTS], 2)
         closing.ack(closing.receive(2, 1)[:1])
         waiting = broker.consumer([FAULTS], 1)
         threading.Timer(0.1, closing.close).start()
         begun = time.monotonic()
-        (delivery,) = waiting.receive(1, 10)
+        (delivery,) = waiting.receive(1, 20)
         assert (delivery.body, delivery.redelivered) == (b"open", True)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 10
         closing.close()
         with pytest.raises(BrokerError, match="closed"):
             closing.receive(1, 0)
@@ -349,7 +353,7 @@ def test_closing_gives_back_at_once_what_was_not_acknowledged(broker: EmbeddedBr
 
 def test_the_broker_closes_its_consumers_and_threads(store: Store, broker: EmbeddedBroker) -> None:
     before = set(threading.enumerate())
-    with open_broker(store, visibility=60) as closing:
+    with open_broker(store) as closing:
         closing.publish([Outgoing(FAULTS, b"held")])
         consumer = closing.consumer([FAULTS], 1)
         consumer.receive(1, 1)
@@ -368,8 +372,8 @@ def test_another_thread_may_close_the_broker_while_a_consumer_waits(store: Store
     threading.Timer(0.1, broker.close).start()
     begun = time.monotonic()
     with pytest.raises(BrokerError, match="closed"):
-        consumer.receive(1, 10)
-    assert time.monotonic() - begun < 2
+        consumer.receive(1, 20)
+    assert time.monotonic() - begun < 10
 
 
 def test_no_more_than_prefetch_are_held(broker: EmbeddedBroker) -> None:
@@ -391,7 +395,7 @@ def test_a_full_queue_does_not_starve_another(broker: EmbeddedBroker) -> None:
 
 def test_a_message_delivered_too_often_moves_aside(broker: EmbeddedBroker, store: Store) -> None:
     # A long visibility: renewing what it holds must not undo what the test does to the rows.
-    with open_broker(store, visibility=600.0) as patient:
+    with open_broker(store, 600.0) as patient:
         patient.publish([Outgoing(FAULTS, b"poison"), Outgoing(FAULTS, b"good")])
         consumer = patient.consumer([FAULTS], 100)
         for _ in range(rows.MOST_DELIVERIES):
@@ -434,10 +438,11 @@ def test_an_empty_receive_writes_nothing(broker: EmbeddedBroker, store: Store) -
 
 def test_holding_nothing_renews_nothing(broker: EmbeddedBroker, store: Store) -> None:
     broker.publish([Outgoing(FAULTS, b"one")])
-    consumer = broker.consumer([FAULTS], 1)
-    consumer.ack(consumer.receive(1, 1))
-    with statements(store.engine) as seen:
-        time.sleep(VISIBILITY)
+    with open_broker(store, BRIEFEST) as idle:
+        consumer = idle.consumer([FAULTS], 1)
+        consumer.ack(consumer.receive(1, 1))
+        with statements(store.engine) as seen:
+            time.sleep(BRIEFEST)
     assert seen == []
 
 
@@ -498,48 +503,54 @@ def test_many_declare_at_once(store: Store) -> None:
 # Time
 
 
-def test_a_delay_ends_on_time_and_never_early(broker: EmbeddedBroker) -> None:
+def test_a_delay_ends_on_time_and_never_early(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "POLL", 60)  # what is received is received because its time has come
     consumer = broker.consumer([RESUME], 10)
     for _ in range(3):
         begun = time.monotonic()
         broker.publish([Outgoing(names.delay(NAMESPACE, WAIT), b"later")])
-        (delivery,) = consumer.receive(10, 5)
+        (delivery,) = consumer.receive(10, 30)
         took = time.monotonic() - begun
         consumer.ack([delivery])
         assert delivery.queue == RESUME
         assert not delivery.redelivered
-        assert WAIT.total_seconds() <= took < WAIT.total_seconds() + 0.2
+        assert WAIT.total_seconds() <= took < WAIT.total_seconds() + 10
 
 
-def test_a_delay_published_while_a_consumer_waits_is_noticed_on_time(broker: EmbeddedBroker, url: str) -> None:
+def test_a_delay_published_while_a_consumer_waits_is_noticed_on_time(
+    broker: EmbeddedBroker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "POLL", 60)  # what is received was notified, and its time has come
     consumer = broker.consumer([RESUME], 10)
     broker.publish([Outgoing(names.delay(NAMESPACE, timedelta(hours=1)), b"much later")])
     with child(url, "publish", names.delay(NAMESPACE, WAIT), "later") as process:
         received: list[Delivery] = []
-        thread = threading.Thread(target=lambda: received.extend(consumer.receive(10, 10)))
+        thread = threading.Thread(target=lambda: received.extend(consumer.receive(10, 30)))
         thread.start()
         assert said(process) == "published"
         begun = time.monotonic()
         thread.join()
     assert bodies(received) == [b"later"]
-    assert time.monotonic() - begun < WAIT.total_seconds() + 0.7
+    assert time.monotonic() - begun < WAIT.total_seconds() + 10
 
 
 def test_status_counts_a_message_where_it_is(broker: EmbeddedBroker) -> None:
-    delay = names.delay(NAMESPACE, WAIT)
+    short, long = (names.delay(NAMESPACE, wait) for wait in (WAIT, timedelta(hours=1)))
 
-    def counts() -> tuple[int, int, int]:
+    def counts(delay: str) -> tuple[int, int, int]:
         status = {one.name: one for one in broker.status(TOPOLOGY)}
         return status[delay].messages, status[RESUME].messages, status[RESUME].consumers
 
-    broker.publish([Outgoing(delay, b"delayed"), Outgoing(RESUME, b"direct")])
-    assert counts() == (1, 1, 0)
-    until(lambda: counts() == (0, 2, 0))
+    broker.publish([Outgoing(long, b"much later"), Outgoing(RESUME, b"direct")])
+    assert counts(long) == (1, 1, 0)
+    broker.publish([Outgoing(short, b"later")])
+    until(lambda: counts(short) == (0, 2, 0))
     consumer = broker.consumer([RESUME], 10)
     deliveries = consumer.receive(2, 1)
-    assert counts() == (0, 2, 1)
+    assert counts(short) == (0, 2, 1)
     consumer.ack(deliveries)
-    assert counts() == (0, 0, 0)
+    assert counts(short) == (0, 0, 0)
+    assert counts(long) == (1, 0, 0)
 
 
 def test_looking_slows_down_while_nothing_happens() -> None:
@@ -567,7 +578,7 @@ def test_no_lower_librarys_exception_leaks(tmp_path: Path) -> None:
 
 
 def test_lost_connections_are_made_anew(postgres_url: str) -> None:
-    with declared(postgres_url) as (_, broker):
+    with declared(postgres_url, BRIEFEST) as (_, broker):
         consumer = broker.consumer([FAULTS], 1)
         mailbox = broker.subscribe(NAMESPACE)
         broker.express(NAMESPACE, b"before")
@@ -579,18 +590,23 @@ def test_lost_connections_are_made_anew(postgres_url: str) -> None:
         assert bodies(deliveries) == [b"after"]
         cut_all_connections(postgres_url)
         consumer.ack(deliveries)
-        assert consumer.receive(1, 2 * VISIBILITY) == []
-        until(lambda: hears_express(broker, mailbox.receive), timeout=10)
+        assert consumer.receive(1, 2 * BRIEFEST) == []
+        until(lambda: hears_express(broker, mailbox.receive))
 
 
-def test_notifications_come_again_after_the_listener_was_cut(postgres_url: str) -> None:
+def test_notifications_come_again_after_the_listener_was_cut(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "POLL", 60)  # what is received was notified
     with declared(postgres_url) as (store, broker), open_broker(store) as other:
         consumer = broker.consumer([FAULTS], 1)
+        until(lambda: listeners(postgres_url, rows.CHANNEL) != set())
+        before = listeners(postgres_url, rows.CHANNEL)
         cut_all_connections(postgres_url)
-        until(lambda: listens(postgres_url, rows.CHANNEL))
+        until(lambda: listeners(postgres_url, rows.CHANNEL) - before != set())
         publish_soon(other)
-        (delivery,) = consumer.receive(1, 10)
-        assert time.time() - float(delivery.body) < 0.2
+        (delivery,) = consumer.receive(1, 30)
+        assert time.time() - float(delivery.body) < 10
 
 
 def test_work_is_found_without_notifications(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,8 +614,8 @@ def test_work_is_found_without_notifications(postgres_url: str, monkeypatch: pyt
     with declared(postgres_url) as (store, broker), open_broker(store) as other:
         consumer = broker.consumer([FAULTS], 1)
         publish_soon(other)
-        (delivery,) = consumer.receive(1, 10)
-        assert time.time() - float(delivery.body) < 2
+        (delivery,) = consumer.receive(1, 30)
+        assert time.time() - float(delivery.body) < 10
 
 
 def test_what_came_while_nobody_listened_is_found_on_listening_again(
@@ -610,14 +626,14 @@ def test_what_came_while_nobody_listened_is_found_on_listening_again(
         with monkeypatch.context() as patch:
             patch.setattr(channels, "connect", fail_to_connect)
             consumer = broker.consumer([FAULTS], 1)
-            received: list[Delivery] = []
-            waiting = threading.Thread(target=lambda: received.extend(consumer.receive(1, 20)))
+            looked, received = looks(consumer, monkeypatch), list[Delivery]()
+            waiting = threading.Thread(target=lambda: received.extend(consumer.receive(1, 30)))
             waiting.start()
-            time.sleep(0.2)
+            assert looked.wait(20)
             other.publish([Outgoing(FAULTS, b"unheard")])
-            time.sleep(0.2)
+            waiting.join(0.2)
             assert received == []
-        waiting.join(10)
+        waiting.join(20)
         assert bodies(received) == [b"unheard"]
 
 
@@ -644,7 +660,7 @@ def test_express_reaches_another_process(broker: EmbeddedBroker, url: str) -> No
 def test_express_comes_from_another_process(broker: EmbeddedBroker, url: str) -> None:
     mailbox = broker.subscribe(NAMESPACE)
     with child(url, "express", NAMESPACE, b"one".hex(), b"two".hex()):
-        assert mailbox.receive(10) == b"one"
+        assert mailbox.receive(30) == b"one"
         assert mailbox.receive(10) == b"two"
 
 
@@ -677,7 +693,7 @@ def test_express_never_blocks_however_slow_the_listener(broker: EmbeddedBroker) 
     begun = time.monotonic()
     for _ in range(5000):
         broker.express(NAMESPACE, b"event")
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
 
 
 def test_express_drops_what_waits_behind_too_many() -> None:
@@ -822,10 +838,24 @@ def cut_all_connections(url: str) -> None:
         )
 
 
-def listens(url: str, channel: str) -> bool:
+def listeners(url: str, channel: str) -> set[int]:
+    """The server's processes that listen to a channel."""
     with looking_on(url) as connection:
-        query = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = :query")
-        return bool(connection.execute(query, {"query": f'LISTEN "{channel}"'}).scalar())
+        query = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = :query")
+        return set(connection.execute(query, {"query": f'LISTEN "{channel}"'}).scalars())
+
+
+def looks(consumer: EmbeddedConsumer, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Tell when a consumer has looked into its queues."""
+    looked, look = threading.Event(), consumer._look
+
+    def look_and_tell() -> dict[str, float]:
+        found = look()
+        looked.set()
+        return found
+
+    monkeypatch.setattr(consumer, "_look", look_and_tell)
+    return looked
 
 
 @contextmanager

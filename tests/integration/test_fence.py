@@ -23,7 +23,7 @@ from aft.runs.owner import Fenced, Owner
 from aft.runs.rescue import rescue_expired
 from aft.store import Store
 from tests.setups import eventually
-from tests.storing import Stage
+from tests.storing import Stage, recording
 
 PATIENCE = 20
 
@@ -89,7 +89,7 @@ def write(run: Owner, between: Callable[[], object]) -> bool:
 
     def then(connection: Connection, seq: int) -> None:
         between()
-        journal.append(connection, run.run_id, run.epoch, seq, entry)
+        recording(run, entry)(connection, seq)
 
     try:
         run.write(then)
@@ -139,7 +139,7 @@ def owner_first(stage: Stage, run: Owner) -> Race:
 def rescuer_first(stage: Stage, run: Owner) -> Race:
     """The rescuer has taken the run and has not committed yet; meanwhile the owner writes."""
     with ThreadPoolExecutor(1) as pool:
-        with stage.store.write() as connection:
+        with stage.store.write(at_work=True) as connection:
             assert rescue(stage, connection)
             writing: Future[bool] = pool.submit(write, run, lambda: None)
             eventually(lambda: writing.done() or is_waiting(stage), within=PATIENCE)

@@ -197,7 +197,9 @@ def test_who_executes_runs_makes_queues_again_that_are_gone(app: aft.Aft, stage:
 def test_who_decides_about_faults_makes_queues_again_that_are_gone(stage: Stage) -> None:
     wiped: Any = Wiped()
     nobody = cast(Any, None)
-    intake = Intake(stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE)
+    intake = Intake(
+        stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE, nobody, nobody
+    )
     assert intake.step() == 0.0
     assert (len(wiped.declared), wiped.closed) == (1, 1)
 
@@ -213,7 +215,7 @@ def test_a_flow_that_is_not_registered_is_refused_before_anything_is_made(stage:
 
 def test_an_absent_database_ends_no_run(app: aft.Aft, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unwinding finds the database away; the run is an orphan then, and is undone to its end."""
-    monkeypatch.setattr(stack, "top", once_away(stack.top))
+    monkeypatch.setattr(stack, "owed", once_away(stack.owed))
     with app.dispatcher():
         run = app.start(long_undoing)
         eventually(lambda: run.status.ended, within=30)

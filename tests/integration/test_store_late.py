@@ -13,14 +13,14 @@ from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.dispatcher.sweeper import Sweeper
 from aft.ids import StepPath
-from aft.runs import journal, late
+from aft.runs import late
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.late import LateEffect
 from aft.runs.owner import Owner
 from aft.runs.states import Status
 from aft.store.tables import late_effects
 from aft.telemetry import EffectLate, RunParked
-from tests.storing import GRACE, Stage, at_once
+from tests.storing import GRACE, Stage, at_once, recording
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def add(stage: Stage, owner: Owner, path: str = "1", compensator: str | None = "
 def record(stage: Stage, owner: Owner, outcome: Outcome) -> None:
     entry = Entry(StepPath("1"), "", EntryKind.ACTIVITY, "charge", outcome, datetime.now(UTC))
     with stage.store.write() as connection:
-        journal.append(connection, owner.run_id, owner.epoch, 99, entry)
+        recording(owner, entry)(connection, 99)
 
 
 def fates(stage: Stage) -> list[str]:
@@ -96,7 +96,8 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
     add(stage, owner)
     record(stage, owner, Outcome.OK)
     with stage.store.write() as connection:
-        stack.push(connection, owner.run_id, 99, StepPath("1"), "", "charge", "refund", at=datetime.now(UTC))
+        frame = stack.fields(StepPath("1"), "", "charge", "refund", at=datetime.now(UTC))
+        stack.push(connection, owner.run_id, 99, frame)
         stack.settle(connection, owner.run_id, 99, FrameState.UNDONE)
     stage.change(owner.run_id, worker_id=None)
     assert sweeper.settle_late() == 0  # it may still be executed anew

@@ -23,8 +23,7 @@ def take(stage: Stage, limit: int = 100, hold: float = outbox.HOLD) -> list[str]
 
 
 def any_free(stage: Stage) -> bool:
-    with stage.store.read() as connection:
-        return outbox.any_free(connection, stage.namespace)
+    return outbox.any_free(stage.store, stage.namespace)
 
 
 def test_a_message_that_nobody_holds_is_free_at_once(stage: Stage) -> None:
@@ -104,7 +103,7 @@ def test_messages_of_another_namespace_are_left_alone(stage: Stage) -> None:
     put(stage, "a")
     with stage.store.write() as connection:
         assert outbox.take(connection, stage.namespace + "x", 10) == []
-        assert not outbox.any_free(connection, stage.namespace + "x")
+    assert not outbox.any_free(stage.store, stage.namespace + "x")
 
 
 def test_a_message_exists_only_with_the_state_that_it_announces(stage: Stage) -> None:

@@ -12,15 +12,16 @@ from sqlalchemy import Connection, insert, select, text
 from aft.errors import StoreError
 from aft.ids import RunId, StepPath, WorkerId, new_id
 from aft.runs import journal
+from aft.runs.claiming import claim, find_due
 from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.owner import Fenced, Owner, claim, find_due
+from aft.runs.owner import Fenced, Owner
 from aft.runs.rescue import rescue_expired
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store import Store
 from aft.store.moments import later, now
 from aft.store.tables import workers
-from tests.storing import KNOWN, Stage, at_once, breakable
+from tests.storing import KNOWN, Stage, at_once, breakable, recording
 
 SOON = timedelta(0)
 
@@ -54,7 +55,7 @@ def due(stage: Stage, limit: int = 100, worker: str = "w", known: Any = None) ->
 def record(owner: Owner, path: str) -> Any:
     """What writes an outcome of a step."""
     entry = Entry(StepPath(path), "", EntryKind.ACTIVITY, "charge", Outcome.OK, datetime.now(UTC), value="1")
-    return lambda connection, seq: journal.append(connection, owner.run_id, owner.epoch, seq, entry)
+    return recording(owner, entry)
 
 
 def recorded(stage: Stage, run_id: RunId) -> list[str]:
@@ -184,7 +185,7 @@ def test_of_many_that_look_at_once_each_due_run_has_one_owner(stage: Stage) -> N
 def test_a_worker_does_not_wait_for_due_runs_that_another_is_claiming(migrated_url: str) -> None:
     stage = Stage(Store(migrated_url))
     made = {stage.queued(SOON).id for _ in range(2)}
-    with stage.store.write() as slow:
+    with stage.store.write(at_work=True) as slow:
         (first,) = claim(slow, stage.namespace, stage.lease().worker, find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
         with stage.store.write() as quick:
             quick.execute(text("SET LOCAL lock_timeout = '5s'"))
@@ -349,13 +350,14 @@ def test_a_database_that_is_away_is_waited_for_until_the_lease_is_over(
 ) -> None:
     owner, tries = stage.owned(stage.lease(30)), list[float]()
 
-    def away() -> Any:
+    def away(*_: Any) -> Any:
         tries.append(stage.clock.passed)
         stage.clock.passed += 10
         raise StoreError("away", transient=True)
 
     monkeypatch.setattr(stage.store, "write", away)
     monkeypatch.setattr(stage.store, "read", away)
+    monkeypatch.setattr(stage.store, "commit", away)
     with pytest.raises(StoreError, match="away"):
         owner.write(record(owner, "1"))
     assert tries == [0, 10, 20]
@@ -364,14 +366,15 @@ def test_a_database_that_is_away_is_waited_for_until_the_lease_is_over(
 def test_a_refusal_that_will_not_pass_is_not_repeated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, tries = stage.owned(stage.lease()), list[None]()
 
-    def refuse() -> Any:
+    def refuse(*_: Any) -> Any:
         tries.append(None)
         raise StoreError("no", transient=False)
 
     monkeypatch.setattr(stage.store, "write", refuse)
+    monkeypatch.setattr(stage.store, "commit", refuse)
     with pytest.raises(StoreError, match="no"):
         owner.write(record(owner, "1"))
-    assert len(tries) == 1
+    assert len(tries) == 2, "together with others, and alone"
 
 
 def test_now_is_the_database_s_clock(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -10,15 +11,17 @@ import pytest
 from sqlalchemy import delete, event, select, text, update
 
 from aft import names
-from aft.errors import OrderRefused
+from aft.errors import OrderRefused, StoreError
 from aft.fault import Answer, FaultKind, FaultState
 from aft.ids import RunId, WorkerId
+from aft.recovery import takeover as takeover_module
 from aft.recovery.takeover import Takeover
 from aft.runs import audit, orders
+from aft.runs.claiming import claim, find_due
 from aft.runs.holdings import Expect, Holdings
 from aft.runs.orders import Person
-from aft.runs.owner import NO_PROGRESS, Fenced, claim, find_due
-from aft.runs.rescue import rescue_expired, rescue_orphans
+from aft.runs.owner import NO_PROGRESS, Fenced
+from aft.runs.rescue import REHEARSAL, rescue_expired, rescue_orphans
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store.leases import Lease, end_leases
@@ -362,7 +365,7 @@ def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(po
     owner, other = stage.owned(stage.lease()), stage.lease()
     assert owner.worker is not None
     stage.expire(owner.worker)
-    with stage.store.write() as first:
+    with stage.store.write(at_work=True) as first:
         first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
         with ThreadPoolExecutor(1) as pool:
             # It has found the run of a dead owner, and waits for its row, as if that had been locked a moment later.
@@ -382,3 +385,24 @@ def wait_for_locks(connection: Any, cursor: Any, statement: str, parameters: Any
 def someone_waits_for_a_row(stage: Stage) -> bool:
     with stage.store.read() as connection:
         return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
+
+
+def test_a_rehearsal_leaves_nothing(stage: Stage) -> None:
+    takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    takeover.rehearse()
+    with stage.store.read() as connection:
+        assert connection.execute(select(runs.c.id).where(runs.c.namespace == REHEARSAL)).all() == []
+    assert (stage.posted(), stage.events) == ([], [])
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_rehearsal_that_fails_by_chance_keeps_nobody_from_beginning(
+    stage: Stage, transient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise StoreError("refused", transient=transient)
+
+    monkeypatch.setattr(takeover_module, "rehearse", refuse)
+    takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    with nullcontext() if transient else pytest.raises(StoreError):
+        takeover.rehearse()

@@ -12,11 +12,13 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.stack import PENDING, Frame, FrameState
 from aft.errors import StoreError
+from aft.flows import loading
+from aft.flows.unwind import any_skipped
 from aft.ids import FaultId, StepPath
 from aft.runs import journal
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.owner import Owner
-from tests.storing import Stage
+from tests.storing import Stage, recording
 
 AT = datetime(2024, 5, 17, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -36,7 +38,7 @@ def an_entry(path: str, **changes: Any) -> Entry:
 
 
 def write_entry(owner: Owner, entry: Entry) -> None:
-    owner.write(lambda connection, seq: journal.append(connection, owner.run_id, owner.epoch, seq, entry))
+    owner.write(recording(owner, entry))
 
 
 def push(stage: Stage, owner: Owner, path: str, *, journaled: bool = True, **options: Any) -> None:
@@ -44,16 +46,17 @@ def push(stage: Stage, owner: Owner, path: str, *, journaled: bool = True, **opt
 
     def then(connection: Connection, seq: int) -> None:
         if journaled:
-            journal.append(connection, owner.run_id, owner.epoch, seq, an_entry(path))
+            recording(owner, an_entry(path))(connection, seq)
         scope = path.rpartition(".")[0]
-        stack.push(connection, owner.run_id, seq, StepPath(path), scope, "charge", "refund", at=AT, **options)
+        frame = stack.fields(StepPath(path), scope, "charge", "refund", at=AT, **options)
+        stack.push(connection, owner.run_id, seq, frame)
 
     owner.write(then)
 
 
 def top(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) -> Frame | None:
     with stage.store.read() as connection:
-        return stack.top(connection, owner.run_id, scope, late=late)
+        return next(iter(stack.owed(connection, owner.run_id, scope, late=late)), None)
 
 
 def paths(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) -> list[str]:
@@ -149,13 +152,16 @@ def test_what_is_owed_armed_or_late_is_pending_and_nothing_else(stage: Stage, ow
     assert (top(stage, owner) is not None) == (state in PENDING)
 
 
+def armed(stage: Stage, owner: Owner) -> set[str]:
+    return loading.load(stage.store, [stage.row(owner.run_id)])[owner.run_id].armed
+
+
 def test_an_armed_frame_does_not_know_a_result(stage: Stage, owner: Owner) -> None:
     push(stage, owner, "1", journaled=False, state=FrameState.ARMED, args='{"n": 1}')
     frame = top(stage, owner)
     assert frame is not None
     assert (frame.state, frame.args, frame.value) == (FrameState.ARMED, '{"n": 1}', None)
-    with stage.store.read() as connection:
-        assert stack.armed(connection, owner.run_id) == {"1"}
+    assert armed(stage, owner) == {"1"}
 
 
 def test_an_armed_frame_is_owed_on_top_once_its_activity_completed(stage: Stage, owner: Owner) -> None:
@@ -163,15 +169,14 @@ def test_an_armed_frame_is_owed_on_top_once_its_activity_completed(stage: Stage,
     push(stage, owner, "2")
 
     def complete(connection: Connection, seq: int) -> None:
-        journal.append(connection, owner.run_id, owner.epoch, seq, an_entry("1", value="42"))
+        recording(owner, an_entry("1", value="42"))(connection, seq)
         stack.complete(connection, owner.run_id, StepPath("1"), seq)
 
     owner.write(complete)
     frame = top(stage, owner)
     assert frame is not None
     assert (frame.path, frame.state, frame.value) == ("1", FrameState.OWED, "42")
-    with stage.store.read() as connection:
-        assert stack.armed(connection, owner.run_id) == set()
+    assert armed(stage, owner) == set()
     assert paths(stage, owner) == ["1", "2"]
 
 
@@ -187,7 +192,7 @@ def test_a_settled_frame_keeps_its_note_and_its_time(stage: Stage, owner: Owner)
     with stage.store.write() as connection:
         stack.settle_step(connection, owner.run_id, "1", FrameState.DONE, "by phone")
         frames = stack.of_run(connection, owner.run_id)
-        assert not stack.any_skipped(connection, owner.run_id)
+    assert not any_skipped(owner)
     assert [(frame.path, frame.state, frame.note) for frame in frames] == [
         ("2", FrameState.OWED, None),
         ("1", FrameState.DONE, "by phone"),
@@ -199,7 +204,7 @@ def test_a_frame_that_a_person_let_go_is_remembered(stage: Stage, owner: Owner) 
     push(stage, owner, "1")
     with stage.store.write() as connection:
         stack.settle_step(connection, owner.run_id, "1", FrameState.SKIPPED, "lost")
-        assert stack.any_skipped(connection, owner.run_id)
+    assert any_skipped(owner)
     assert top(stage, owner) is None
 
 
@@ -207,4 +212,4 @@ def test_settling_a_step_by_hand_leaves_what_was_undone(stage: Stage, owner: Own
     push(stage, owner, "1", state=FrameState.UNDONE)
     with stage.store.write() as connection:
         stack.settle_step(connection, owner.run_id, "1", FrameState.SKIPPED, "late")
-        assert not stack.any_skipped(connection, owner.run_id)
+    assert not any_skipped(owner)

@@ -926,3 +926,23 @@ def test_an_iterator_is_not_used_up_by_refusing_it() -> None:
     refusal(Line, Line("s", Decimal(1), [numbers]))
     encode_loosely(numbers)
     assert list(numbers) == [1, 2]
+
+
+class Touchy(str):
+    """A text that can neither be compared nor shown."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not comparable")
+
+    def __str__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("annotation", [dict[str, int], dict[Any, int], Any])
+def test_a_key_that_cannot_be_compared_is_refused(annotation: Any) -> None:
+    with pytest.raises(CodecError):
+        value_codec(annotation).encode({Touchy("shoe"): 1}, "value")

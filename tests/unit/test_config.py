@@ -97,6 +97,7 @@ def test_variables_of_the_tests_are_none_of_its_business(monkeypatch: pytest.Mon
         ({"broker_url": "kafka://h"}, "AFT_BROKER_URL: write 'embedded', or 'amqp://user:password@host:5672/vhost'"),
         ({"lease": "soon", "concurrency": 0}, "AFT_LEASE is 'soon'.*; AFT_CONCURRENCY is 0"),
         ({"databse": "x"}, "AFT_DATABSE is 'x': "),
+        ({"webhook_secret": ""}, "AFT_WEBHOOK_SECRET: must not be empty"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_would_be_right(given: dict[str, Any], said: str) -> None:
@@ -130,6 +131,25 @@ def test_a_url_under_a_wrong_name_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.load(database=DATABASE)
     assert SECRET not in str(caught.value)
+
+
+def test_a_secret_is_read_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_WEBHOOK_SECRET", SECRET)
+    found = Settings.load()
+    assert found.webhook_secret is not None
+    assert found.webhook_secret.get_secret_value() == SECRET
+    assert not [text for text in (repr(found), str(found), str(found.model_dump())) if SECRET in text]
+
+
+@pytest.mark.parametrize("name", ["webhook_secret", "webhook_secrt", "webhooksecret", "webhook", "secret"])
+def test_a_refused_secret_is_not_repeated_whatever_its_name(name: str) -> None:
+    given: dict[str, Any] = {name: f"{SECRET}\n"}
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(**given)
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ValidationError) as refused:
+        Settings(**given)
+    assert SECRET not in str(refused.value)
 
 
 def test_a_malformed_database_url_is_not_repeated() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -55,6 +56,40 @@ def body(**changes: Any) -> dict[str, Any]:
 
 def spelled(**changes: Any) -> bytes:
     return json.dumps(body(**changes)).encode()
+
+
+plain = messages().map(lambda message: replace(message, id="m-1", run=RunId("r_1"), trace={}).encode().encode())
+
+
+@given(plain, st.none() | st.integers(0, 400), st.sampled_from([b"", b"fault", b"9"]) | st.binary(max_size=3))
+def test_what_is_read_at_once_is_what_would_be_read_at_length(sound: bytes, where: int | None, noise: bytes) -> None:
+    body = sound if where is None else sound[: where % len(sound)] + noise + sound[where % len(sound) + len(noise) :]
+    assert outcome(body) == outcome(b" " + body)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "fault", "fault": None, "order": "o1"},
+        {"at": "2024-05-17"},
+        {"at": "2024-05-17T12:30:00"},
+        {"at": "2024-13-17T12:30:00Z"},
+        {"id": "m" * (MOST_TEXT + 1)},
+        {"at": "1" * 99},
+    ],
+)
+def test_what_is_refused_is_refused_however_it_is_spelled(changes: dict[str, Any]) -> None:
+    tight = json.dumps(body(**changes), separators=(",", ":")).encode()
+    assert outcome(tight) == outcome(b" " + tight)
+    assert isinstance(outcome(tight), str)
+
+
+def outcome(body: bytes) -> Message | str:
+    """What is read, or why not; a place in the text is not the same with a blank before it."""
+    try:
+        return decode(body)
+    except Refused as refused:
+        return str(refused).partition(":")[0].partition(" bytes")[0]
 
 
 # --- what travels ---

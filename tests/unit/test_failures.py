@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import traceback
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -89,6 +91,67 @@ def test_a_fault_says_where_what_and_how_often() -> None:
     assert (found.message, found.exact) == ("('shoe', 0)", True)
     assert "raise error" in found.traceback
     assert Ladder.decode(json.loads(found.ladder)) == LADDER
+
+
+def chained() -> NoReturn:
+    try:
+        raise KeyError("price")
+    except KeyError as error:
+        raise OutOfStock("shoe", 0) from error
+
+
+def meanwhile() -> NoReturn:
+    try:
+        raise KeyError("price")
+    except KeyError:
+        raise OutOfStock("shoe", 0)  # noqa: B904 - what it looks like is what is asked
+
+
+def grouped() -> NoReturn:
+    raise ExceptionGroup("two", [ValueError("a"), OutOfStock("b", 1)])
+
+
+class Empty(Exception):
+    """A cause that is false."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def caused_by_nothing() -> NoReturn:
+    raise OutOfStock("shoe", 0) from Empty()
+
+
+def misspelled() -> object:
+    return sys.modles  # type: ignore[attr-defined]
+
+
+def noted() -> NoReturn:
+    error = ValueError("a\nb")
+    error.add_note("look at the shelf")
+    raise error
+
+
+def endless(depth: int = 0) -> NoReturn:
+    if depth > 10:
+        raise RecursionError("too deep")
+    endless(depth + 1)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [lambda: 1 / 0, lambda: int("a" * 3), chained, meanwhile, caused_by_nothing, grouped, misspelled, noted, endless],
+)
+def test_a_traceback_is_told_as_python_tells_it_also_the_second_time(fails: Callable[[], object]) -> None:
+    told = set()
+    for _ in range(2):
+        try:
+            fails()
+        except Exception as error:
+            told.add(described(error).traceback)
+            told.add("".join(traceback.format_exception(error)))
+    (same,) = told
+    assert "Traceback" in same
 
 
 @pytest.mark.parametrize(

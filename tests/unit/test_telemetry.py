@@ -94,10 +94,10 @@ def test_an_event_is_logged_at_its_own_level(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_quiet_log_costs_no_spelling(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spell(event: Event) -> dict[str, object]:
+    def spell(kind: type[Event]) -> tuple[str, ...]:
         raise AssertionError("spelled for nobody")
 
-    monkeypatch.setattr(telemetry, "asdict", spell)
+    monkeypatch.setattr("aft.telemetry.bus._names", spell)
     caplog.set_level(logging.WARNING, "aft")
     log_event(STARTED)
     assert not caplog.records
@@ -124,6 +124,20 @@ def test_an_event_is_spelled_as_json_with_its_name_and_time() -> None:
         "verdict": "recoverable",
         "wait": 10.0,
     }
+
+
+def test_an_event_with_half_a_character_is_spelled_all_the_same() -> None:
+    event = FaultRouted(
+        run="r1",
+        fault="f1",
+        activity="charge",
+        state="waiting",
+        queue=None,
+        verdict="\ud800",
+        wait=timedelta(seconds=1),
+    )
+    told = json.loads(encode_event(event, datetime(2024, 5, 17, tzinfo=UTC)))
+    assert (told["verdict"], told["wait"]) == ("\ud800", 1.0)
 
 
 def test_every_event_is_in_the_table_at_the_top_and_nothing_else() -> None:

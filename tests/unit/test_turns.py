@@ -28,7 +28,7 @@ turn.give()
 """
 #: A process that writes without a break until its input ends.
 GREEDY = """
-import sys, threading, time
+import sys, threading
 from aft.store.turns import Turn
 turn = Turn(sys.argv[1])
 over = threading.Thread(target=sys.stdin.read)
@@ -36,7 +36,7 @@ over.start()
 turn.take(10, "db")
 print("has it", flush=True)
 while over.is_alive():
-    time.sleep(0.02)
+    over.join(0.02)
     turn.give()
     turn.take(10, "db")
 turn.give()

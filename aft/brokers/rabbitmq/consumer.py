@@ -94,6 +94,8 @@ class Inbox:
             for tag in tags:
                 del self._open[tag]
             plan = list(acknowledgements(tags, lowest_open=next(iter(self._open), None)))
+        if not plan:
+            return  # waking the link's thread for nothing would cost more than most of what it does
         try:
             self.link.post(partial(self._send, plan))
         except BrokerError:

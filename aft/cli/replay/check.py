@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from aft.app.timeline import What
 from aft.cli.replay.play import Played
 from aft.fault import Fault, FaultKind, FaultState
+from aft.rules.asking import Decision
 
 #: What data files call a worker's death.
 LOST = "worker lost"
@@ -21,6 +22,8 @@ def judge(played: Played) -> list[str]:
         "tables": (expected.tables, played.tables),
         "done": (_join(expected.done), _join(played.done)),
         "undone": (_join(expected.undone), _join(names(played, What.POPPED))),
+        "notices": (_join(expected.notices), _join(played.notices)),
+        "taught": (_join(lesson.exlet for lesson in played.scenario.lessons), _join(played.taught)),
         "faults": (_join(expected.faults), _join(_told(played))),
         "sent": (_join(cue.name for cue in played.scenario.cues), _join(played.sent)),
         "dropped": (_join(expected.dropped), _join(played.dropped)),
@@ -48,9 +51,14 @@ def _told(played: Played) -> list[str]:
 
 
 def tell_fault(fault: Fault) -> str:
-    """Word a fault as data files do: ``approve_slot: CmsBusy, level 1``, or ``worker lost``."""
+    """Word a fault as data files do: ``approve_slot: CmsBusy, level 1``, or ``worker lost``.
+
+    Of a constraint, where the rules were asked and what they chose: ``do_show: activity_pre, change_to_mid_venue``.
+    """
     if fault.kind is FaultKind.ABORT:
         return LOST
+    if fault.kind is FaultKind.CONSTRAINT and fault.decision is not None:
+        return f"{fault.name}: {fault.exception}, {Decision.decode(fault.decision).exlet}"
     if fault.level is not None:
         return f"{fault.name}: {fault.short_type}, level {fault.level}"
     fate = "parked" if fault.state is FaultState.PARKED else "final"

@@ -1,4 +1,4 @@
-"""Playing one scenario: put it up, submit the run, send it its signals, kill who hangs, wait for its end.
+"""Playing one scenario: put it up, with its rules; submit the run, send it its signals, kill who hangs, await its end.
 
 The express stream tells what goes on meanwhile; the rows decide. Where nothing is heard, the rows are looked at.
 """
@@ -18,11 +18,13 @@ from aft.app.timeline import Happening, What
 from aft.brokers.base import Subscription
 from aft.cli.replay.example import Example, ExampleError
 from aft.cli.replay.prompter import Prompter
+from aft.cli.replay.rules import Lesson, Teacher
 from aft.cli.replay.scenario import AS_BEFORE, Scenario
 from aft.cli.replay.stage import Killed, Stage
 from aft.errors import BrokerError
 from aft.fault import Fault
-from aft.runs import faults, journal
+from aft.ids import RunId
+from aft.runs import faults, journal, notices
 from aft.runs.journal import EntryKind, Outcome
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -44,9 +46,11 @@ class Played:
     story: list[Happening]
     done: list[str]  #: activities that completed, in order
     faults: list[Fault]
+    notices: list[str]  #: what somebody outside is told
     tables: str
     sent: list[str]
     dropped: list[str]
+    taught: list[str]  #: exlets that a rule was added for
     killed: Killed | None
     seconds: float
 
@@ -58,32 +62,41 @@ class Player:
         self._stage = stage
         self._example = example
         self._token = token
+        self._teacher = Teacher(stage.app, example.flow.name)
+        self._runs: dict[str, RunId] = {}
 
     def play(self, scenario: Scenario, tell: Tell) -> Played:
         """Play a scenario to its end, or until it is taken for stuck. Raises ExampleError, AftError."""
         began = time.monotonic()
+        self._teacher.put_up(scenario.rules)
         subject = f"{scenario.name}-{self._token}"
         arguments = self._set_up(subject, scenario)
         _, before = self._example.look(subject)
         with _Listener(self._stage) as listener:
             flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
             run = self._stage.app.submit(flow, **arguments)
-            prompter = Prompter(self._stage, self._example, run, scenario.cues)
+            self._runs[scenario.name] = run.id
+            prompter = Prompter(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
             killed = self._wait(run, subject, scenario, prompter, listener, tell) or prompter.killed
         state, after = self._example.look(subject)
-        row, story, done, raised = self._read(run)
+        row, story, done, raised, told = self._read(run)
         return Played(
             scenario=scenario,
             row=row,
             story=_weave(story, prompter.story, killed),
             done=done,
             faults=raised,
+            notices=told,
             tables=AS_BEFORE if after == before else state,
             sent=prompter.sent,
             dropped=prompter.dropped,
+            taught=prompter.taught,
             killed=killed,
             seconds=time.monotonic() - began,
         )
+
+    def _teach(self, lesson: Lesson) -> str:
+        return self._teacher.teach(lesson, self._runs[lesson.scenario])
 
     def _set_up(self, subject: str, scenario: Scenario) -> dict[str, Any]:
         try:
@@ -105,13 +118,14 @@ class Player:
                 tell(f"killed process {pid}; another worker will notice")
         return killed
 
-    def _read(self, run: Run) -> tuple[RunRow, list[Happening], list[str], list[Fault]]:
+    def _read(self, run: Run) -> tuple[RunRow, list[Happening], list[str], list[Fault], list[str]]:
         app = self._stage.app
         with app.store.read() as connection:
             row, story = timeline.read(connection, app.namespace, run.id)
             completed = [entry for entry in journal.load(connection, run.id) if entry.outcome is Outcome.OK]
             done = [entry.name for entry in completed if entry.kind is EntryKind.ACTIVITY]
-            return row, story, done, faults.of_run(connection, run.id)
+            told = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
+            return row, story, done, faults.of_run(connection, run.id), told
 
 
 class _Listener:

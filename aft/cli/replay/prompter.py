@@ -1,12 +1,14 @@
 """The prompter: sends a scenario's signals to its run, one after the other, each when its moment has come.
 
+What is to be taught before a signal is taught when the run waits for it.
+
 Whether it has is read from the run's row; nothing here depends on how fast anybody is.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -14,6 +16,7 @@ from aft.app import Run
 from aft.app.timeline import Happening, What
 from aft.cli.replay.cues import Cue, When, value_of
 from aft.cli.replay.example import Example
+from aft.cli.replay.rules import Lesson
 from aft.cli.replay.stage import Killed, Stage
 from aft.errors import OrderRefused
 from aft.runs import journal
@@ -22,13 +25,24 @@ from aft.runs.waits import awaits_signal
 
 
 class Prompter:
-    """Prompts one run, and remembers what it sent, what of that was dropped, and whom it killed for it."""
+    """Prompts one run, and remembers what it sent, what of that was dropped, what it taught, and whom it killed."""
 
-    def __init__(self, stage: Stage, example: Example, run: Run, cues: Iterable[Cue]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        example: Example,
+        run: Run,
+        cues: Iterable[Cue],
+        lessons: Iterable[Lesson],
+        teach: Callable[[Lesson], str],
+    ) -> None:
         self._stage = stage
         self._flow = example.flow
         self._run = run
         self._ahead = deque(cues)
+        self._lessons = list(lessons)
+        self._teach = teach
+        self.taught: list[str] = []
         self.sent: list[str] = []
         self.dropped: list[str] = []
         self.killed: Killed | None = None
@@ -38,6 +52,7 @@ class Prompter:
         """Send everything whose moment has come, and word what was sent last; None: nothing was."""
         news = None
         while self._ahead and self._is_time(self._ahead[0]):
+            self._prepare(self._ahead[0])
             news = self._send(self._ahead.popleft())
         return news
 
@@ -51,6 +66,16 @@ class Prompter:
     def _recorded(self) -> set[str]:
         with self._stage.app.store.read() as connection:
             return {entry.name for entry in journal.load(connection, self._run.id)}
+
+    def _prepare(self, cue: Cue) -> None:
+        """Teach what is to be taught before a signal is sent."""
+        due = [lesson for lesson in self._lessons if lesson.before == cue.name and cue.when is When.AWAITED]
+        for lesson in due:
+            self._lessons.remove(lesson)
+            at = datetime.now(UTC)
+            told = self._teach(lesson)
+            self.taught.append(lesson.exlet)
+            self.story.append(Happening(at, What.DEED, None, "teach", told))
 
     def _send(self, cue: Cue) -> str:
         if cue.kill:

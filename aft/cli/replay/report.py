@@ -92,6 +92,8 @@ def result_as_json(result: Result) -> dict[str, Any]:
         "faults": [tell_fault(fault) for fault in played.faults],
         "sent": played.sent,
         "dropped": played.dropped,
+        "taught": played.taught,
+        "notices": played.notices,
         "killed": None if played.killed is None else {"pid": played.killed.pid, "signal": played.killed.signal},
         "seconds": round(played.seconds, 3),
     }

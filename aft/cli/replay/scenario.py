@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from aft import durations
-from aft.cli.replay.cues import Cue, read_cue, value_of
+from aft.cli.replay.cues import Cue, When, read_cue, value_of
 from aft.cli.replay.example import ExampleError, hint
+from aft.cli.replay.rules import Lesson, read_lesson, read_rules
 from aft.errors import CodecError, DefinitionError
 from aft.flows.flow import Flow
+from aft.rules.files import Sheet
 from aft.runs.states import Status
 
 #: What ``tables`` says when not one row may differ from what was there before the run.
 AS_BEFORE = "as before"
 
-_EXPECTED = ("run", "tables", "done", "undone", "faults", "dropped")
+_EXPECTED = ("run", "tables", "done", "undone", "faults", "dropped", "notices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,15 @@ class Expected:
     undone: tuple[str, ...]  #: compensators that ran
     faults: tuple[str, ...]  #: as ``check.tell_fault`` words them
     dropped: tuple[str, ...]  #: signals whose key had been used
+    notices: tuple[str, ...]  #: what somebody outside is told
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One data file. ``scene`` is all of it: what the example itself reads. ``kill``: who hangs gets SIGKILL.
 
-    ``cues`` are the signals that the run is sent, in order; ``deadline`` is how long it may take.
+    ``cues`` are the signals that the run is sent, in order; ``deadline`` is how long it may take. ``rules`` hold when
+    it begins; ``lessons`` are taught while it waits.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Scenario:
     kill: bool
     deadline: timedelta | None
     cues: tuple[Cue, ...]
+    rules: Sheet
+    lessons: tuple[Lesson, ...]
     scene: Mapping[str, Any]
     expected: Expected
 
@@ -62,16 +68,32 @@ def read_scenarios(directory: Path) -> list[Scenario]:
     found = [_read(path) for path in sorted((directory / "scenarios").glob("*.toml"))]
     if not found:
         raise ExampleError(f"{directory / 'scenarios'} holds no scenario")
+    earlier: list[str] = []
+    for scenario in found:
+        for lesson in scenario.lessons:
+            if lesson.scenario not in earlier:
+                raise ExampleError(
+                    f"scenario {scenario.name!r} learns from {lesson.scenario!r}, which is not played before it; "
+                    f"{hint(lesson.scenario, earlier)}"
+                )
+        earlier.append(scenario.name)
     return found
 
 
 def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
-    """Return those of that name, in their own order; all if none is named. Raises ExampleError."""
+    """Return those of that name, in their own order, and what they learn from; all if none is named.
+
+    Raises ExampleError.
+    """
     known = [scenario.name for scenario in scenarios]
     for name in names:
         if name not in known:
             raise ExampleError(f"no scenario {name!r}; {hint(name, known)}")
-    return [scenario for scenario in scenarios if not names or scenario.name in names]
+    wanted = set(names or known)
+    for scenario in reversed(scenarios):
+        if scenario.name in wanted:
+            wanted |= {lesson.scenario for lesson in scenario.lessons}
+    return [scenario for scenario in scenarios if scenario.name in wanted]
 
 
 def check_cues(flow: Flow[..., Any], scenarios: Sequence[Scenario]) -> None:
@@ -87,6 +109,7 @@ def check_cues(flow: Flow[..., Any], scenarios: Sequence[Scenario]) -> None:
 def _read(path: Path) -> Scenario:
     try:
         scene = tomllib.loads(path.read_text(encoding="utf-8"))
+        cues = tuple(read_cue(table) for table in scene.get("signal", []))
         return Scenario(
             # The number before the name is for the order only.
             name=re.sub(r"^\d+-", "", path.stem),
@@ -94,7 +117,9 @@ def _read(path: Path) -> Scenario:
             shows=scene["shows"],
             kill=scene.get("kill", False),
             deadline=durations.parse(scene["deadline"]) if "deadline" in scene else None,
-            cues=tuple(read_cue(table) for table in scene.get("signal", [])),
+            cues=cues,
+            rules=read_rules(path.parent.parent, scene.get("rules")),
+            lessons=_lessons(scene, cues),
             scene=scene,
             expected=_expected(scene["expect"]),
         )
@@ -102,6 +127,15 @@ def _read(path: Path) -> Scenario:
         raise ExampleError(f"{path}: it says nothing about {missing}") from None
     except ValueError as error:
         raise ExampleError(f"{path}: {error}") from None
+
+
+def _lessons(scene: Mapping[str, Any], cues: Sequence[Cue]) -> tuple[Lesson, ...]:
+    found = tuple(read_lesson(table) for table in scene.get("teach", []))
+    awaited = [cue.name for cue in cues if cue.when is When.AWAITED]
+    for lesson in found:
+        if lesson.before not in awaited:
+            raise ValueError(f"nothing is taught before {lesson.before!r}: no signal of that name is awaited")
+    return found
 
 
 def _expected(table: Mapping[str, Any]) -> Expected:
@@ -115,4 +149,5 @@ def _expected(table: Mapping[str, Any]) -> Expected:
         undone=tuple(table.get("undone", ())),
         faults=tuple(table.get("faults", ())),
         dropped=tuple(table.get("dropped", ())),
+        notices=tuple(table.get("notices", ())),
     )

@@ -1,0 +1,147 @@
+"""What do rules say about faults that are stored? Asked again: with the facts as they were, as far as they were kept.
+
+Reads only; needs none of the user's code, but for the sources that this process has declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from aft.dispatcher.classify import classify
+from aft.dispatcher.judging import Judge, activity_of, types_of
+from aft.dispatcher.route import route
+from aft.errors import RuleRefused, UnknownFault
+from aft.fault import Fault, FaultKind
+from aft.rules import asking
+from aft.rules.asking import ANY, Decision
+from aft.rules.book import Rules
+from aft.rules.case import Case, Facts
+from aft.rules.kinds import CONSTRAINTS, On
+from aft.rules.tree import Tree
+from aft.runs import faults as fault_rows
+from aft.runs import rows as run_rows
+from aft.runs.rows import RunRow
+from aft.store import Store
+from aft.store.tables import faults, runs
+
+#: What a fault gets that no rule has an answer for.
+NOTHING = "(nothing)"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A past fault that would be decided otherwise."""
+
+    fault: Fault
+    flow: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a tree would change: of so many past faults that it is about, these."""
+
+    looked_at: int
+    changes: list[Change]
+
+
+class Hindsight:
+    """Asks rules about stored faults. Thread-safe."""
+
+    def __init__(self, namespace: str, store: Store, judge: Judge) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._judge = judge
+
+    def find(self, fault_id: str) -> tuple[Fault, RunRow]:
+        """A fault and its run; raises UnknownFault."""
+        with self._store.read() as connection:
+            fault = fault_rows.find(connection, self._namespace, fault_id)
+            if fault is None:
+                raise UnknownFault(f"no fault has the id {fault_id!r}; `aft faults list` shows what there is")
+            return fault, run_rows.get(connection, self._namespace, fault.run_id)
+
+    def case(self, fault: Fault, run: RunRow) -> Case:
+        """The facts of a fault's case: what a decision was made from, and what else is known by now."""
+        verdict = classify(fault)
+        found = self._judge.case_of(fault, run, verdict, route(fault, verdict))
+        if fault.kind is FaultKind.CONSTRAINT:
+            # Asked before there was a fault: rules about it could not look at one.
+            found.facts = {name: value for name, value in found.facts.items() if not name.startswith(_NOT_YET)}
+        found.facts |= stored_facts(fault)  # what is known is not gathered again
+        return found
+
+    def decide(self, rules: Rules, fault: Fault, run: RunRow, case: Case) -> Decision | None:
+        """What rules choose for a fault; None: they have no answer."""
+        for on in asked_types(fault):
+            decision = asking.ask(rules.find(on, run.flow, activity_of(fault)), on, case)
+            if decision is not None:
+                return decision
+        return None
+
+    def compare(self, before: Rules, after: Rules, past: Sequence[tuple[Fault, RunRow]]) -> Preview:
+        """Which of these faults are decided otherwise by the rules that come after."""
+        changes = []
+        for fault, run in past:
+            case = self.case(fault, run)
+            old, new = (self.decide(rules, fault, run, case) for rules in (before, after))
+            told = [NOTHING if one is None else one.exlet for one in (old, new)]
+            if told[0] != told[1]:
+                changes.append(Change(fault, run.flow, told[0], told[1]))
+        return Preview(len(past), changes)
+
+    def past(self, connection: Connection, tree: Tree, limit: int) -> list[tuple[Fault, RunRow]]:
+        """The newest faults that a tree may have a say in, with their runs."""
+        statement = select(faults).join(runs, runs.c.id == faults.c.run_id).where(faults.c.namespace == self._namespace)
+        statement = statement.where(*_about(tree.on))
+        if tree.flow != ANY:
+            statement = statement.where(runs.c.flow == tree.flow)
+        if tree.activity not in (ANY, ""):
+            statement = statement.where(faults.c.name == tree.activity)
+        newest = connection.execute(statement.order_by(faults.c.id.desc()).limit(limit))
+        found = [fault_rows.from_row(row) for row in newest]
+        known = run_rows.get_all(connection, [fault.run_id for fault in found])
+        return [(fault, known[fault.run_id]) for fault in found]
+
+
+#: Beginnings of facts that there are not while a constraint is asked.
+_NOT_YET = ("fault.", "timeout.")
+
+
+def asked_types(fault: Fault) -> Sequence[On]:
+    """The types of exception whose rules have a say in a fault; of what a flow's own code raised, none have."""
+    if fault.kind is FaultKind.FLOW:
+        return ()
+    return types_of(fault)[:1] if fault.kind is FaultKind.CONSTRAINT else types_of(fault)
+
+
+def stored_decision(fault: Fault) -> Decision | None:
+    """What rules have chosen for a fault; raises RuleRefused if that was damaged."""
+    try:
+        return Decision.decode(fault.decision) if fault.decision else None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RuleRefused(f"the decision about fault {fault.id} cannot be read: {error}") from None
+
+
+def stored_facts(fault: Fault) -> Facts:
+    """The facts that a decision was made from; none if there was no decision, or it was damaged."""
+    try:
+        decision = stored_decision(fault)
+    except RuleRefused:
+        return {}
+    return {} if decision is None else dict(decision.facts)
+
+
+def _about(on: On) -> tuple[ColumnElement[bool], ...]:
+    """Which faults a type of exception is about, as their rows tell."""
+    if on is On.ABORT:
+        return ((faults.c.kind == FaultKind.ABORT.value) | (faults.c.exception == on.value),)
+    if on is On.FAULT:
+        kinds = [FaultKind.ACTIVITY.value, FaultKind.COMPENSATOR.value]
+        return (faults.c.kind.in_(kinds),)
+    violated = (faults.c.kind == FaultKind.CONSTRAINT.value,) if on in CONSTRAINTS else ()
+    return (faults.c.exception == on.value, *violated)

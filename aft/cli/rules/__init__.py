@@ -1,0 +1,1 @@
+"""``aft rules`` and ``aft exlets``: what is done about which fault, seen, taught and taken back."""

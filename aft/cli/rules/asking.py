@@ -1,0 +1,80 @@
+"""What the commands about rules share: finding the fault that somebody means, and asking before something changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.text import Text
+
+from aft.app import Aft
+from aft.cli.errors import Failure, one_line
+from aft.cli.faults import find
+from aft.cli.given import Given
+from aft.cli.modules import load
+from aft.cli.opening import looking
+from aft.cli.output import Column, console, print_table, short_id, showable
+from aft.fault import Fault
+from aft.runs.quarantine import Refusal
+
+modules_option = click.option(
+    "-m", "--module", "modules", multiple=True, metavar="MODULE", help="Import it: it declares sources."
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@contextmanager
+def desk(given: Given, modules: Iterable[str] = ()) -> Iterator[Aft]:
+    """Give an application whose rules are looked at or taught, with the sources that modules declare."""
+    with looking(given, load(list(modules))) as app:
+        app.check()
+        yield app
+
+
+def fault_of(app: Aft, part: str) -> Fault:
+    """The fault that a part of an id names, or the latest of such a run; raises Failure."""
+    found = find(app, part)
+    if isinstance(found, Refusal):
+        raise Failure(f"{part!r} is a refused message, which no rule is asked about; name a fault, or its run")
+    return found
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on only if somebody wants it; raises Failure otherwise."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        raise Failure("nobody said yes, so nothing was changed; --yes goes ahead without asking") from None
+    if not agreed:
+        raise Failure("nothing was changed")
+
+
+def print_facts(facts: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Print the values of facts, by name."""
+    rows = [[name, _value(facts, name)] for name in sorted(names)]
+    if rows:
+        print_table([Column("FACT"), Column("VALUE", flexible=True)], rows)
+
+
+def print_line(text: str | Text) -> None:
+    """Print a sentence: on a terminal between its edges, in a pipe on one line."""
+    out = console()
+    line = Text(text) if isinstance(text, str) else text
+    out.print(showable(out, line), highlight=False, soft_wrap=not out.is_terminal)
+
+
+def name_of(fault: Fault) -> str:
+    """A fault for people, on one line."""
+    return one_line(f"fault {short_id(fault.id)}, {fault.name}: {fault}")
+
+
+def _value(facts: Mapping[str, Any], name: str) -> str:
+    if name not in facts:
+        return "not known"
+    return json.dumps(facts[name], ensure_ascii=False, default=str)

@@ -1,0 +1,178 @@
+"""Writing what was chosen for faults: one by one, in a transaction that the caller has begun.
+
+Every kind of choice can be written here; most of them are of the plain kinds, of which one statement writes many
+(``dispatcher.plain``). The caller has locked the fault's row and its run's, and both are as they were when the choice
+was made.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, case, func, select, update
+
+from aft.dispatcher.choosing import Decision
+from aft.dispatcher.deciding import again, fault_of
+from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule
+from aft.envelope import Kind, Message
+from aft.fault import Fault, FaultKind, FaultState
+from aft.ids import StepPath
+from aft.rules import plans
+from aft.runs import inbox, waits, waking
+from aft.runs.states import Status, sources
+from aft.runs.waits import Wait, WaitKind
+from aft.store import outbox
+from aft.store.moments import later, now
+from aft.store.outbox import HOLD, OutboxRow
+from aft.store.tables import faults, runs
+
+
+class Carrier:
+    """Writes choices about faults of one namespace; ``grace`` in seconds is what a message has to arrive."""
+
+    def __init__(self, namespace: str, grace: float) -> None:
+        self._namespace = namespace
+        self._grace = grace
+
+    def carry_out(self, connection: Connection, decision: Decision, at: datetime, begun: list[str]) -> list[OutboxRow]:
+        """Write one; returns its message, held, and adds the plan that it has begun."""
+        fault, chosen = decision.fault, decision.route
+        if isinstance(chosen, Retry):
+            self._await(connection, decision, chosen)
+        elif isinstance(chosen, GiveUp):
+            self._mark(connection, decision, FaultState.FINAL)
+            self._wake(connection, fault, 0.0, self._grace)
+        elif isinstance(chosen, Rule):
+            changed = fault_of(fault, chosen.ruling)
+            self._mark(connection, decision, chosen.state, ruling=chosen.ruling.encode(), due_at=now(), **changed)
+            self._wake(connection, fault, 0.0, self._grace)
+        elif isinstance(chosen, Carry):
+            self._mark(connection, decision, FaultState.HANDLED)
+            self._wake(connection, fault, None, 0.0)
+            begun.append(plans.begin(connection, self._namespace, fault.run_id, fault.id, chosen.exlet, chosen.facts))
+        else:
+            self._mark(connection, decision, FaultState.PARKED)
+            self._set_run(
+                connection,
+                fault,
+                status=Status.PARKED,
+                reason=reason(fault, chosen),
+                wake_id=None,
+                due_at=None,
+                sweep_at=None,
+            )
+        message = message_of(decision, at)
+        return [] if message is None else outbox.put(connection, self._namespace, [message], hold=HOLD)
+
+    def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
+        seconds = None if chosen.wait is None else chosen.wait.total_seconds()
+        if chosen.signal is not None and not self._await_signal(connection, decision.fault, chosen):
+            seconds = 0.0  # it came before the fault was decided about
+        self._mark(
+            connection,
+            decision,
+            FaultState.WAITING,
+            level=chosen.level,
+            try_in_level=chosen.try_in_level,
+            wait_seconds=seconds,
+            due_at=None if seconds is None else later(seconds),
+            ruling=ruling_of(decision.fault),
+        )
+        # Without a queue the timer is the way back; with one it comes in only if the message does not.
+        slack = 0.0 if decision.queue is None else self._grace
+        self._wake(connection, decision.fault, seconds, slack)
+
+    def _await_signal(self, connection: Connection, fault: Fault, chosen: Retry) -> bool:
+        """Let the run await a signal, unless it is there already; its row is locked."""
+        run = waking.lock(connection, self._namespace, fault.run_id)
+        letters = inbox.unread(connection, fault.run_id)
+        if run is None or any(letter.payload.get("name") == chosen.signal for letter in letters):
+            return False
+        here = connection.execute(select(now())).scalar_one()
+        wait = Wait(fault.path or StepPath(""), WaitKind.FAULT, chosen.signal or "", here)
+        connection.execute(update(runs).where(runs.c.id == fault.run_id).values(waits=waits.encode([*run.waits, wait])))
+        return True
+
+    def _wake(self, connection: Connection, fault: Fault, seconds: float | None, slack: float) -> None:
+        """Let the run go on when this fault is due, unless a branch of it does before, or a person has stopped it."""
+        changes: dict[str, Any] = {"wake_id": func.coalesce(runs.c.wake_id, fault.id)}
+        if seconds is not None:
+            sweep = case((runs.c.priority > 0, later(seconds)), else_=later(seconds + slack))
+            for column, moment in ((runs.c.due_at, later(seconds)), (runs.c.sweep_at, sweep)):
+                changes[column.name] = _earliest(column, moment, runs.c.deadline_at)
+        else:
+            for column in (runs.c.due_at, runs.c.sweep_at):
+                changes[column.name] = _earliest(column, runs.c.deadline_at)
+        going = runs.c.status.not_in([Status.PARKED.value, Status.SUSPENDED.value])
+        self._set_run(connection, fault, going, **changes)
+
+    def _mark(self, connection: Connection, decision: Decision, state: FaultState, **more: Any) -> None:
+        if (chosen := decision.judgement.decision) is not None:
+            more["decision"] = chosen.encode()
+        connection.execute(
+            update(faults)
+            .where(faults.c.id == decision.fault.id)
+            .values(state=state.value, queue=decision.queue, verdict=decision.route.why, decided_at=now(), **more)
+        )
+
+    def _set_run(self, connection: Connection, fault: Fault, *of: ColumnElement[bool], **changes: Any) -> None:
+        statement = update(runs).where(runs.c.id == fault.run_id, runs.c.epoch == fault.epoch, *of)
+        if "status" in changes:
+            allowed = [source.value for source in sources(changes["status"])]
+            statement = statement.where(runs.c.status.in_(allowed))
+        connection.execute(statement.values(updated_at=now(), **changes))
+
+
+def still_open(ids: list[str]) -> Select[Any]:
+    """Which of these faults are open now, with their rows and their runs' locked."""
+    return (
+        select(faults.c.id)
+        .join(runs, runs.c.id == faults.c.run_id)
+        .where(
+            faults.c.id.in_(ids),
+            faults.c.state == FaultState.OPEN.value,
+            runs.c.epoch == faults.c.epoch,
+            runs.c.worker_id.is_(None),
+        )
+        # The same order for all: a run may have several, and two dispatchers must not wait for each other.
+        .order_by(faults.c.run_id, faults.c.id)
+        .with_for_update()
+    )
+
+
+def message_of(decision: Decision, at: datetime) -> tuple[str, str] | None:
+    """What wakes the run, and the queue that it goes to; None: nobody is told."""
+    if decision.queue is None:
+        return None
+    kind = Kind.COMPENSATE if isinstance(decision.route, GiveUp) else Kind.RESUME
+    fault = decision.fault
+    return decision.queue, Message.about_fault(kind, fault.run_id, fault.id, at).encode()
+
+
+def ruling_of(fault: Fault) -> str | None:
+    """What a fault that waits for its next try says about its step."""
+    return again(fault).encode() if fault.kind is FaultKind.CONSTRAINT else None
+
+
+def state_of(chosen: Route) -> FaultState:
+    """The state of a fault that was decided so."""
+    if isinstance(chosen, Rule):
+        return chosen.state
+    states: dict[type, FaultState] = {Retry: FaultState.WAITING, GiveUp: FaultState.FINAL, Park: FaultState.PARKED}
+    return states.get(type(chosen), FaultState.HANDLED)
+
+
+def reason(fault: Fault, chosen: Park) -> str:
+    """Why a person has to look, for the run's row."""
+    if fault.kind in (FaultKind.ABORT, FaultKind.CONSTRAINT):
+        return chosen.why
+    return f"{fault.kind.value} {fault.name!r} (step {fault.path}) failed: {fault}; {chosen.why}"
+
+
+def _earliest(first: ColumnElement[Any], *others: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The earliest of these moments, of those that there are."""
+    found: ColumnElement[Any] = first
+    for other in others:
+        found = case((found.is_(None) | (other < found), other), else_=found)
+    return found

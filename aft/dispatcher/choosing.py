@@ -1,0 +1,165 @@
+"""What is to become of a batch of faults? Those that are open are read together, and each is judged.
+
+Reads only, outside of any transaction: rules are asked and queues are made here, and whoever holds rows must wait for
+nobody. What is chosen holds only if the fault is still open when it is written (``dispatcher.carrying``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Select, func, select
+
+from aft import names
+from aft.dispatcher.judging import Judge, Judgement
+from aft.dispatcher.route import GiveUp, Retry, Route, Rule
+from aft.errors import AftError, BrokerError
+from aft.fault import Fault, FaultKind, FaultState
+from aft.ids import FaultId, RunId
+from aft.recovery.delays import SHORTEST, Delays
+from aft.rules.kinds import On
+from aft.runs import faults as fault_rows
+from aft.runs import rows
+from aft.runs.rows import RunRow
+from aft.store import Store
+from aft.store.questions import Question
+from aft.store.tables import faults, runs
+from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A fault, what becomes of it, and the queue its run goes to; None: the timer's, or a person's."""
+
+    fault: Fault
+    judgement: Judgement
+    queue: str | None
+
+    @property
+    def route(self) -> Route:
+        return self.judgement.route
+
+
+class Chooser:
+    """Chooses for the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
+
+    def __init__(self, namespace: str, store: Store, delays: Delays, telemetry: Telemetry, judge: Judge) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._delays = delays
+        self._telemetry = telemetry
+        self._judge = judge
+
+    def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
+        """Choose for those of these faults that are open; and for others of their runs that rules are about, too."""
+        found = self._find_open(ids)
+        known = self._know([fault.run_id for fault, flow in found if self._judge.is_taught(fault, flow)])
+        chosen = [self._choose_safely(fault, known.get(fault.run_id)) for fault, _ in found]
+        return chosen, self._choose_beside([fault for fault, _ in found], known)
+
+    def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str]]:
+        """Faults with their flows, by their runs."""
+        (found,) = self._store.ask([(_OPEN, json.dumps(list(ids)))])
+        read = [(self._read(dict(zip(fault_rows.NAMES, row[1:], strict=True))), row[0]) for row in found]
+        return [(fault, flow) for fault, flow in read if fault is not None]
+
+    def _know(self, taught: Sequence[RunId]) -> dict[RunId, RunRow]:
+        if not taught:
+            return {}
+        with self._store.read() as connection:
+            return rows.get_all(connection, taught)
+
+    def _read(self, row: Mapping[str, Any]) -> Fault | None:
+        if row["namespace"] != self._namespace:
+            return None
+        try:
+            return fault_rows.read(row)
+        except (ValueError, TypeError, RecursionError) as error:
+            # A row that somebody edited by hand: the others of its batch are decided all the same.
+            why = f"fault {row['id']} cannot be read: {error}"
+            self._telemetry.emit(ServiceFailed(service="intake", why=why))
+            return None
+
+    def _choose_safely(self, fault: Fault, run: RunRow | None) -> Decision:
+        """Decide without rules where they cannot be asked: one fault must not keep the others from being decided."""
+        try:
+            return self._choose(fault, run)
+        except AftError:
+            raise
+        except Exception as error:
+            self._telemetry.emit(
+                RuleWarned(run=fault.run_id, fault=fault.id, why=f"its rules cannot be asked: {error!r}")
+            )
+            return self._choose(fault, None)
+
+    def _choose(self, fault: Fault, run: RunRow | None) -> Decision:
+        return self._directed(fault, self._judge.judge(fault, run))
+
+    def _directed(self, fault: Fault, judgement: Judgement) -> Decision:
+        match judgement.route:
+            case GiveUp():
+                return Decision(fault, judgement, names.compensate(self._namespace))
+            case Rule():
+                return Decision(fault, judgement, names.resume(self._namespace))
+            case Retry():
+                return Decision(fault, judgement, self._queue_for(judgement.route))
+        return Decision(fault, judgement, None)
+
+    def _queue_for(self, chosen: Retry) -> str | None:
+        if chosen.alone or chosen.signal is not None or chosen.wait is None:
+            return None
+        if chosen.wait < SHORTEST:
+            return names.resume(self._namespace)
+        if not chosen.declared:
+            return None
+        try:
+            return self._delays.queue_for(chosen.wait)
+        except BrokerError:
+            return None  # the broker is away: the timer keeps the time meanwhile
+
+    def _choose_beside(self, late: Sequence[Fault], known: Mapping[RunId, RunRow]) -> list[Decision]:
+        """What rules make of other faults of a run, decided already or not, because a step of it was out of time."""
+        timed_out = {fault.run_id: fault for fault in late if fault.exception == On.TIMEOUT and fault.run_id in known}
+        if not timed_out:
+            return []
+        with self._store.read() as connection:
+            found = [self._read(row._asdict()) for row in connection.execute(beside(list(timed_out)))]
+        made: list[Decision] = []
+        for fault in found:
+            if fault is not None:
+                run = known[fault.run_id]
+                judgement = self._judge.judge_beside(fault, run, timed_out[fault.run_id].name)
+                if judgement is not None:
+                    made.append(self._directed(replace(fault, epoch=run.epoch), judgement))
+        return made
+
+
+def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = None) -> Select[Any]:
+    """Faults of these runs, not out of time themselves, that no rule has changed; or just these, and locked."""
+    statement = (
+        select(faults)
+        .join(runs, runs.c.id == faults.c.run_id)
+        .where(
+            faults.c.run_id.in_(list(run_ids)) if just is None else faults.c.id.in_(list(just)),
+            faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value]),
+            faults.c.kind == FaultKind.ACTIVITY.value,
+            func.coalesce(faults.c.exception, "") != On.TIMEOUT.value,
+            faults.c.ruling.is_(None),
+            faults.c.signal.is_(None),
+            runs.c.worker_id.is_(None),
+        )
+        .order_by(faults.c.run_id, faults.c.id)
+    )
+    return statement if just is None else statement.with_for_update()
+
+
+#: Not the state alone: there is an index of all open faults, which may be many, and it must not be gone through.
+_OPEN = Question.about(f"""
+    SELECT r.flow, {", ".join("f." + name for name in fault_rows.NAMES)}
+    FROM {faults.name} AS f JOIN {runs.name} AS r ON r.id = f.run_id AND r.epoch = f.epoch
+    WHERE f.id {{among}} AND f.state || '' = '{FaultState.OPEN.value}' AND r.worker_id IS NULL
+    ORDER BY f.run_id, f.id
+""")

@@ -1,0 +1,136 @@
+"""One request, at the most so many seconds long, and what its answer means.
+
+Nothing is followed: no redirect, no proxy of the environment, no scheme but http and https. A receiver is trusted with
+nothing: not to answer, not to stop, not to be short.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import SplitResult, urlsplit
+
+from aft.runs.notices import check_url
+
+#: Bytes of an answer's body that are read: enough for a reason, and for a short answer to end as its sender meant.
+MOST_ANSWER = 4096
+
+#: Refusals that may pass: a request that took too long, came too early, or is one of too many.
+_PASSING = (408, 425, 429)
+
+
+class Meaning(Enum):
+    """What an answer means for the notice."""
+
+    HEARD = auto()
+    LATER = auto()  #: it may be heard another time
+    REFUSED = auto()  #: it will never be
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    #: The reason that came with the status, and the beginning of the body.
+    text: str
+    #: The header Retry-After, as it came.
+    retry_after: str | None
+
+
+class NoAnswer(Exception):
+    """Raised when no answer came: not connected, broken off, or not in time. Says why."""
+
+
+def judge(status: int) -> Meaning:
+    """Say what a status means; anything that is neither yes nor a clear no may pass."""
+    if 200 <= status < 300:
+        return Meaning.HEARD
+    if 400 <= status < 500 and status not in _PASSING:
+        return Meaning.REFUSED
+    return Meaning.LATER
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
+    """Send and return the answer; raises NoAnswer, or ValueError if that is no URL to send to.
+
+    Takes ``limit`` seconds at the most once the host's name is resolved; a host that has several addresses, none of
+    which answers, takes as long for each. Thread-safe.
+    """
+    parts = urlsplit(check_url(url))
+    connection = _connection(parts, limit)
+    expired = threading.Event()
+    try:
+        with _cut_off_after(limit, connection, expired):
+            connection.connect()
+            _check(expired)
+            target = parts.path + (f"?{parts.query}" if parts.query else "")
+            connection.request("POST", target, body, {**headers, "Connection": "close"})
+            response = connection.getresponse()
+            _check(expired)  # the library takes headers that were cut off for complete ones
+            return _read(response)
+    except (OSError, HTTPException) as error:
+        late = expired.is_set() or isinstance(error, TimeoutError)
+        why = f"no answer within {limit:g} s" if late else f"no answer: {str(error) or repr(error)}"
+        raise NoAnswer(why) from error
+    finally:
+        connection.close()
+
+
+def _connection(parts: SplitResult, limit: float) -> HTTPConnection:
+    host = parts.hostname or ""
+    # Without a port, the library would take an IPv6 address's end for one.
+    if parts.scheme == "https":
+        return HTTPSConnection(host, parts.port or HTTPS_PORT, timeout=limit, context=_tls())
+    return HTTPConnection(host, parts.port or HTTP_PORT, timeout=limit)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+@contextmanager
+def _cut_off_after(limit: float, connection: HTTPConnection, expired: threading.Event) -> Iterator[None]:
+    """End the connection after that time: a time limit of the socket begins anew with every byte that comes."""
+
+    def cut() -> None:
+        expired.set()
+        try:
+            if connection.sock is not None:
+                # Of the socket below TLS, whose own shutdown another thread must not call.
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+        except OSError:
+            pass  # not connected yet, or ended meanwhile
+
+    timer = threading.Timer(limit, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _check(expired: threading.Event) -> None:
+    if expired.is_set():
+        raise TimeoutError
+
+
+def _read(response: HTTPResponse) -> Answer:
+    try:
+        beginning = response.read(MOST_ANSWER)
+    except (OSError, HTTPException):
+        beginning = b""  # the status has come, and counts
+    text = f"{response.reason} {beginning.decode(errors='replace')}"
+    location = response.getheader("Location")
+    if 300 <= response.status < 400 and location:
+        text = f"redirects are not followed, this one leads to {location}"
+    return Answer(response.status, text.strip(), response.getheader("Retry-After"))

@@ -1,0 +1,278 @@
+"""One activity, forward: may it begin, what came of it, is that as it should be, and what is owed now?
+
+A crash before the outcome's commit leaves the step without one: the next owner executes it again, under the same key.
+Where the rules object to what came of it, effect and owed undo are recorded, but no outcome: an exlet decides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from aft.compensation import stack
+from aft.compensation.registry import Compensator
+from aft.compensation.stack import FrameState
+from aft.fault import FaultKind
+from aft.flows import constraints, writing
+from aft.flows.activity import Activity
+from aft.flows.asks import Landed
+from aft.flows.lateness import keep_late
+from aft.flows.leaving import Failed, Leave
+from aft.flows.steps import Step, Stepper
+from aft.ids import StepPath
+from aft.rules.asking import Decision
+from aft.rules.case import StepFacts
+from aft.rules.kinds import On
+from aft.runs.deeds import Recording, Write
+from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.owner import Then
+from aft.runs.states import Status
+from aft.telemetry import ActivityRecorded
+
+#: The generation of keys of what nobody has executed.
+NOT_EXECUTED = -1
+
+
+class Forward:
+    """Executes the activities of one run. Thread-safe."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self._tools = stepper.tools
+        self._owner = stepper.owner
+        self._standing = stepper.standing
+        self._rules = stepper.constraints
+
+    def execute(
+        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None = None
+    ) -> Entry:
+        """Execute an activity and return its recorded outcome, or leave with a fault.
+
+        ``landed`` hears of the outcome when it is committed, before that of any other step is.
+        """
+        self.stepper.check_may_go_on()
+        self._standing.check_ladder(path, Status.RECOVERING)
+        self._check_before(activity, path, args)
+        step = self._step(activity, path, args, self._standing.is_doubtful(path))
+        self._arm(activity, path, scope, args)
+        recorded: list[Entry] = []
+        violated: list[Failed] = []
+        started = self._tools.clock.ticks()
+
+        def record(value: Any) -> Then:
+            encoded = activity.result.encode(value, "result")
+            violated.clear()
+            if (failed := self._check_after(activity, path, args, encoded, started)) is not None:
+                violated[:] = [failed]
+                return lambda connection, seq: self._hold(connection, seq, activity, scope, args, encoded, failed)
+            recorded[:] = [self._entry(activity, path, scope, args, encoded)]
+            return self._recording(activity, recorded[0])
+
+        def land() -> None:
+            if violated:
+                # Now that its frame is there: what becomes of the step, the undo is owed.
+                self._standing.armed.add(path)
+                writing.tell_raised(self._tools, violated[0].fault)
+                raise Leave(self._standing.wrote(violated[0]))
+            recorded[:] = [self.stepper.numbered(recorded[0])]
+            if landed is not None:
+                landed(recorded[0])
+
+        late = partial(keep_late, self._tools, self._owner, activity, path, scope, self.stepper.generation(path), args)
+        self.stepper.perform(step, record, late, land)
+        self._tell_recorded(activity, path, self._tools.clock.ticks() - started)
+        return recorded[0]
+
+    def _step(self, activity: Activity[Any, Any], path: StepPath, args: str, doubtful: bool) -> Step:
+        positional, named = activity.arguments.call_arguments(activity.arguments.decode(args))
+        return Step(
+            FaultKind.ACTIVITY,
+            path,
+            activity.name,
+            activity.policy,
+            activity.fn,
+            positional,
+            named,
+            Status.RECOVERING,
+            probe=activity.question(args, self.stepper.key(path)),
+            doubtful=doubtful,
+            stored=args,
+            watch=self._watch(activity, path, args),
+        )
+
+    def _tell_recorded(self, activity: Activity[Any, Any], path: StepPath, seconds: float) -> None:
+        if not self._tools.telemetry.hears:
+            return
+        self._tools.telemetry.emit(
+            ActivityRecorded(
+                run=self._owner.run_id,
+                path=path,
+                activity=activity.name,
+                outcome=Outcome.OK.value,
+                frame=activity.compensator.name if activity.compensator else None,
+                elapsed=timedelta(seconds=seconds),
+            )
+        )
+
+    # Constraints --------------------------------------------------------------------------------------------------
+
+    def _check_before(self, activity: Activity[Any, Any], path: StepPath, args: str) -> None:
+        """Leave if the rules have something against beginning this step; each is asked once, not before each try."""
+        before = self._standing.fault(path)
+        if self._standing.was_begun(path) and not constraints.asks_again(before):
+            return
+        # What an earlier owner may have begun may have had its effect: it is too late to say that it must not begin.
+        on = On.ABORT if self._standing.unseen else On.ACTIVITY_PRE
+        if not self._rules.any(on, activity.name):
+            return
+        facts = StepFacts(activity.name, args, None, self._standing.failures(path))
+        if (decision := self._rules.ask(on, facts)) is not None:
+            ladder = self._tools.ladder_of(activity.policy)
+            fault = self._rules.make_fault(on, decision, path, facts, before, ladder)
+            self.stepper.fail(path, fault, Status.RECOVERING)
+
+    def _watch(self, activity: Activity[Any, Any], path: StepPath, args: str) -> Callable[[], Decision | None] | None:
+        """What the rules are asked while it lasts; one that works in our transaction cannot be given up."""
+        if activity.policy.transactional or not self._rules.any(On.VIOLATED, activity.name):
+            return None
+        clock, began = self._tools.clock, self._tools.clock.ticks()
+
+        def ask() -> Decision | None:
+            failed, elapsed = self._standing.failures(path), clock.ticks() - began
+            return self._rules.ask(On.VIOLATED, StepFacts(activity.name, args, None, failed, elapsed=elapsed))
+
+        return ask
+
+    def _check_after(
+        self, activity: Activity[Any, Any], path: StepPath, args: str, value: str, started: float
+    ) -> Failed | None:
+        """What the rules have against a step that has had its effect."""
+        if not self._rules.any(On.ACTIVITY_POST, activity.name):
+            return None
+        elapsed = self._tools.clock.ticks() - started
+        facts = StepFacts(activity.name, args, value, self._standing.failures(path), elapsed=elapsed)
+        decision = self._rules.ask(On.ACTIVITY_POST, facts)
+        if decision is None:
+            return None
+        before, ladder = self._standing.fault(path), self._tools.ladder_of(activity.policy)
+        fault = self._rules.make_fault(On.ACTIVITY_POST, decision, path, facts, before, ladder)
+        return self._standing.failed(path, fault, Status.RECOVERING)[0]
+
+    def _hold(
+        self,
+        connection: Connection,
+        seq: int,
+        activity: Activity[Any, Any],
+        scope: str,
+        args: str,
+        value: str,
+        failed: Failed,
+    ) -> None:
+        """Record that a step had its effect, but not its outcome: an exlet decides that. Its undo is owed already."""
+        path, undo = failed.fault.path or StepPath(""), activity.compensator
+        writing.write_fault(self._tools, self._owner, connection, failed)
+        if path in self._standing.armed:
+            stack.learn(connection, self._owner.run_id, path, value)
+        elif undo is not None and activity.owes(args, value):
+            frame = self._armed(activity, undo, path, scope, args, value)
+            stack.push(connection, self._owner.run_id, seq, frame)
+
+    def record_result(
+        self,
+        activity: Activity[Any, Any],
+        path: StepPath,
+        scope: str,
+        args: str,
+        value: str,
+        landed: Landed | None,
+        *,
+        owes: bool = True,
+    ) -> Entry:
+        """Journal a result that was not executed for just now; it must be one that the activity could return.
+
+        ``owes``: it had its effect. What has none is no execution's outcome: an effect that arrives late is not it.
+        """
+        checked = activity.result.encode(activity.result.decode(value), "result")
+        entry = self._entry(activity, path, scope, args, checked)
+        recorded: list[Entry] = []
+        unowed = replace(entry, key_generation=NOT_EXECUTED)
+
+        def land() -> None:
+            recorded.append(self.stepper.numbered(entry))
+            if landed is not None:
+                landed(recorded[0])
+
+        self._owner.write(self._recording(activity, entry) if owes else self.stepper.recording(unowed), land)
+        self._standing.passed(path)
+        self._tell_recorded(activity, path, 0.0)
+        return recorded[0]
+
+    # Recording ----------------------------------------------------------------------------------------------------
+
+    def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
+        """Push the frame of an activity whose undo is owed once it was started, with a commit of its own."""
+        undo = activity.compensator
+        if undo is None or not activity.arms or path in self._standing.armed:
+            return
+        frame = self._armed(activity, undo, path, scope, args, None)
+        self._owner.write(Recording(self._owner.run_id, Write(frame=frame)))
+        self._standing.armed.add(path)
+
+    def _armed(
+        self,
+        activity: Activity[Any, Any],
+        undo: Compensator,
+        path: StepPath,
+        scope: str,
+        args: str,
+        value: str | None,
+    ) -> dict[str, Any]:
+        return stack.fields(
+            path,
+            scope,
+            activity.name,
+            undo.name,
+            at=self._tools.clock.now(),
+            state=FrameState.ARMED,
+            key_generation=self.stepper.generation(path),
+            args=args,
+            value=value,
+        )
+
+    def _entry(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str) -> Entry:
+        return Entry(
+            path=path,
+            scope=scope,
+            kind=EntryKind.ACTIVITY,
+            name=activity.name,
+            outcome=Outcome.OK,
+            recorded_at=self._tools.clock.now(),
+            attempts=self._standing.failures(path) + 1,
+            args=args,
+            value=value,
+            key_generation=self.stepper.generation(path),
+        )
+
+    def _recording(self, activity: Activity[Any, Any], entry: Entry) -> Recording:
+        """What records an outcome, and with it the undo that is owed from then on."""
+        undo = activity.compensator
+        if undo is None or not activity.owes(entry.args or "{}", entry.value or "null"):
+            return self.stepper.recording(entry)
+        if entry.path in self._standing.armed:
+            return self.stepper.recording(
+                entry, more=lambda connection, seq: stack.complete(connection, self._owner.run_id, entry.path, seq)
+            )
+        frame = stack.fields(
+            entry.path,
+            entry.scope,
+            activity.name,
+            undo.name,
+            at=entry.recorded_at,
+            key_generation=entry.key_generation,
+        )
+        return self.stepper.recording(entry, frame)

@@ -1,0 +1,141 @@
+"""Obeying what an exlet has made of a step: its ruling lies in the step's fault.
+
+What ends the step is journaled here, so a replay agrees. What lets it go on, with other arguments perhaps, is left to
+the stepper. A crash before the journal has it leaves the ruling in the fault; the next owner obeys it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aft.errors import CodecError, ReplayDiverged
+from aft.fault import Fault, FaultKind, FaultState
+from aft.flows import constraints, failures
+from aft.flows.activity import Activity
+from aft.flows.asks import Landed
+from aft.flows.failures import Place
+from aft.flows.forward import Forward
+from aft.flows.leaving import Leave, Parks, Removes
+from aft.flows.steps import Stepper
+from aft.flows.unwind import unwind
+from aft.ids import StepPath
+from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.rulings import Do, Ruling
+from aft.runs.states import Status
+
+
+def perform(
+    forward: Forward, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None
+) -> Entry:
+    """Bring a step to its outcome: as was decided about it, or by executing it."""
+    entry = _obey(forward, activity, path, scope, args, landed)
+    if entry is not None:
+        return entry
+    return forward.execute(activity, path, scope, _arguments(forward.stepper, activity, path, args), landed)
+
+
+def _obey(
+    forward: Forward, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None
+) -> Entry | None:
+    """Journal what was decided about a step; None: it is to be executed."""
+    stepper = forward.stepper
+    fault = stepper.standing.decided_fault(path)
+    if fault is None:
+        return None
+    if fault.name != activity.name:
+        raise ReplayDiverged(
+            f"step {path} is activity {fault.name!r}, about which a decision was made, but the code now calls "
+            f"{activity.name!r} there; bring back code that matches, then retry"
+        )
+    ruling = Ruling.decode(fault.ruling)
+    if fault.state is FaultState.FINAL:
+        return _end(forward, activity, path, scope, args, fault, ruling, landed)
+    stepper.check_may_go_on()
+    stepper.standing.check_ladder(path, Status.RECOVERING)
+    had = constraints.read(fault)
+    if ruling.do is Do.GO and had.result is not None:
+        value = json.dumps(ruling.result[0]) if ruling.result else had.result
+        with _fitting(fault):
+            return forward.record_result(activity, path, scope, had.args or args, value, landed)
+    if ruling.do in (Do.RESTART, Do.AGAIN) and path in stepper.standing.armed:
+        unwind(stepper, fault, Status.RECOVERING, path=path)
+    return None
+
+
+def _arguments(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, args: str) -> str:
+    """The arguments that a step is executed with: its own, or what a rule has made of them."""
+    changed = constraints.changes(stepper.standing.fault(path))
+    if not changed:
+        return args
+    made = json.dumps({**json.loads(args), **changed})
+    try:
+        activity.arguments.call_arguments(activity.arguments.decode(made))
+    except CodecError as error:
+        raise Leave(_parks(stepper, activity, path, error)) from error
+    return made
+
+
+def _parks(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, error: CodecError) -> Parks:
+    """Park where a rule has given arguments that the activity cannot take; a retry begins with the step's own."""
+    owner, tools, policy = stepper.owner, stepper.tools, activity.policy
+    failed = stepper.standing.failures(path)
+    place = Place(owner.run_id, owner.epoch, path, FaultKind.ACTIVITY, activity.name, failed)
+    now, ladder = tools.clock.now(), tools.ladder_of(policy)
+    fault = failures.describe(error, place, policy, ladder, now, state=FaultState.PARKED)
+    why = f"the arguments that a rule has given to {activity.name!r} (step {path}) do not fit: {error}"
+    return Parks(f"{why}; change the rule, then retry", fault, stepper.standing.replaced(path))
+
+
+def _end(
+    forward: Forward,
+    activity: Activity[Any, Any],
+    path: StepPath,
+    scope: str,
+    args: str,
+    fault: Fault,
+    ruling: Ruling,
+    landed: Landed | None,
+) -> Entry:
+    stepper = forward.stepper
+    if ruling.do is Do.COMPLETE:
+        value, owes = json.dumps(ruling.result[0] if ruling.result else None), path in stepper.standing.armed
+        with _fitting(fault):
+            return forward.record_result(activity, path, scope, args, value, landed, owes=owes)
+    if ruling.do is Do.PARK:
+        raise Leave(Parks(ruling.why, fault, (), reopens=True))
+    if ruling.do is Do.REMOVE and not _is_branch(stepper, path, scope):
+        raise Leave(Removes(ruling.why))
+    entry = Entry(
+        path,
+        scope,
+        EntryKind.ACTIVITY,
+        activity.name,
+        _OUTCOMES.get(ruling.do or Do.FAIL, Outcome.FAILED),
+        stepper.tools.clock.now(),
+        fault.attempt,
+        args=args,
+        fault_id=fault.id,
+        key_generation=stepper.generation(path),
+    )
+    return stepper.record(entry, landed=landed)
+
+
+@contextmanager
+def _fitting(fault: Fault) -> Iterator[None]:
+    """Park where a rule has given a result that the activity could not return; a retry begins the step anew."""
+    try:
+        yield
+    except CodecError as error:
+        why = f"the result that a rule has given to {fault.name!r} (step {fault.path}) does not fit: {error}"
+        raise Leave(Parks(f"{why}; change the rule, then retry", fault, (), reopens=True)) from error
+
+
+_OUTCOMES = {Do.PROCEED: Outcome.PROCEED, Do.REMOVE: Outcome.REMOVED}
+
+
+def _is_branch(stepper: Stepper, path: StepPath, scope: str) -> bool:
+    """Whether a step is one of several side by side: a call of a parallel step, or under a task of an async flow."""
+    return scope in stepper.widths or any(path.startswith(f"{branch}.") for branch in stepper.branches)

@@ -1,0 +1,41 @@
+"""What happens if nobody has taught anything? What aft does by itself, as trees that people can see and refine.
+
+They stand behind all others: for every flow and every activity. ``ladder``, ``unwind`` and ``park`` are exlets that are
+always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aft.rules.kinds import On
+from aft.rules.tree import ALL, Node, Tree
+
+_FAULT = (
+    Node(1, "true", "unwind", refined=2, note="what cannot be put right is undone"),
+    Node(
+        2,
+        "fault.recoverable && !fault.exhausted",
+        "ladder",
+        otherwise=3,
+        note="what may pass is tried again, while a level is left",
+    ),
+    Node(3, "fault.kind == 'compensator'", "park", note="what cannot be undone waits for a person"),
+)
+_ABORT = (
+    Node(1, "true", "ladder", refined=2, note="what was lost with its worker is tried again"),
+    Node(2, "fault.exhausted", "park", note="what kills its worker again and again waits for a person"),
+)
+
+
+def _tree(on: On, nodes: tuple[Node, ...]) -> Tree:
+    return Tree(ALL, on, ALL, nodes={node.id: node for node in nodes}, root=1)
+
+
+#: An activity or a compensator raised.
+FAULT = _tree(On.FAULT, _FAULT)
+#: A worker was lost; ``fault.exhausted`` says that this has happened too often.
+ABORT = _tree(On.ABORT, _ABORT)
+#: The built-in trees by type; the other types have none: if nobody has made rules for them, nothing happens.
+DEFAULTS: Mapping[On, Tree] = MappingProxyType({On.FAULT: FAULT, On.ABORT: ABORT})

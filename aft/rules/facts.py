@@ -1,0 +1,191 @@
+"""What may a rule look at? The facts of a case: flat, named, typed, and none of them large.
+
+A case is a dictionary of facts whose values are JSON's. It is what a rule is asked with, what is kept with a decision
+and with a rule as its cornerstone. A fact that nobody knows is blank: an empty text, 0, false, an empty list or map, or
+null where anything may stand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+#: A case: facts by name.
+Facts: TypeAlias = Mapping[str, Any]
+
+#: Characters of a text; the rest is cut off.
+MOST_TEXT = 1_000
+#: Entries of one list or map; the rest is left out.
+MOST_ENTRIES = 200
+#: Entries of one fact, those of lists and maps inside it counted too.
+MOST_IN_ALL = 1_000
+#: Lists and maps inside one another; a deeper one is left empty.
+DEEPEST = 16
+
+#: What a whole number may be: 64 bits; beyond that it becomes a float.
+_WHOLE = range(-(2**63), 2**63)
+#: Characters that no condition can compare with: NUL, and halves of characters.
+_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class Kind(StrEnum):
+    """The type of a fact, as CEL's books spell it."""
+
+    TEXT = "string"
+    WHOLE = "int"
+    TRUTH = "bool"
+    ANY = "dyn"  #: numbers that may have a fraction are of this type too: CEL compares them with either
+    TEXTS = "list(string)"
+    TAGS = "map(string, dyn)"
+    OUTCOMES = "map(int, string)"
+
+
+#: The facts of every case; sources come on top of them.
+KINDS: Mapping[str, Kind] = {
+    "run.id": Kind.TEXT,
+    "run.flow": Kind.TEXT,
+    "run.version": Kind.WHOLE,
+    "run.key": Kind.TEXT,
+    "run.owner": Kind.TEXT,
+    "run.priority": Kind.WHOLE,
+    "run.args": Kind.ANY,
+    "run.tags": Kind.TAGS,
+    "run.age": Kind.ANY,  #: seconds
+    "run.status": Kind.TEXT,
+    "activity.name": Kind.TEXT,
+    "activity.args": Kind.ANY,
+    "activity.result": Kind.ANY,
+    "activity.attempts": Kind.WHOLE,
+    "activity.level": Kind.WHOLE,  #: 0: none yet
+    "activity.elapsed": Kind.ANY,  #: seconds
+    "fault.id": Kind.TEXT,
+    "fault.kind": Kind.TEXT,  #: activity, compensator, flow, abort, constraint
+    "fault.type": Kind.TEXT,  #: "package.module.Class"
+    "fault.name": Kind.TEXT,  #: the class alone
+    "fault.bases": Kind.TEXTS,  #: the class and those it inherits from, dotted
+    "fault.text": Kind.TEXT,
+    "fault.signature": Kind.TEXT,
+    "fault.recoverable": Kind.TRUTH,  #: aft's own verdict
+    "fault.exhausted": Kind.TRUTH,  #: no level is left
+    "fault.status": Kind.WHOLE,  #: of HTTP; 0: none
+    "fault.after": Kind.ANY,  #: seconds that somebody asked to wait; 0: nobody did
+    "fault.deaths": Kind.WHOLE,
+    "fault.resource": Kind.TEXT,
+    "history.same_1m": Kind.WHOLE,  #: faults of this signature in that time, this one counted too
+    "history.same_10m": Kind.WHOLE,
+    "history.same_1h": Kind.WHOLE,
+    "history.same_1d": Kind.WHOLE,
+    "history.outcome": Kind.OUTCOMES,  #: level -> what came of the last retry there: resolved, tried, final
+    "timeout.activity": Kind.TEXT,  #: who timed out
+    "trigger.name": Kind.TEXT,
+}
+#: Every name that conditions may mention, sources aside.
+NAMES: tuple[str, ...] = tuple(KINDS)
+#: What begins the name of a source.
+SOURCE = "source."
+#: The types that a source may have.
+SOURCE_KINDS = (Kind.ANY, Kind.WHOLE, Kind.TEXT, Kind.TRUTH)
+#: Types whose values may have many entries.
+WIDE = frozenset({Kind.ANY, Kind.TEXTS, Kind.TAGS, Kind.OUTCOMES})
+
+_BLANKS: Mapping[Kind, Any] = {Kind.TEXT: "", Kind.WHOLE: 0, Kind.TRUTH: False, Kind.ANY: None}
+
+
+def kinds(sources: Mapping[str, str]) -> dict[str, Kind]:
+    """The types of all facts by name, those of sources too: ``{"weather": "string"}`` declares ``source.weather``.
+
+    Raises ValueError for a source whose name or type cannot be had.
+    """
+    return {**KINDS, **{SOURCE + name: _source_kind(name, kind) for name, kind in sources.items()}}
+
+
+def _source_kind(name: str, kind: str) -> Kind:
+    if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
+        raise ValueError(f"a source cannot be named {name!r}; use letters, digits and _, as in 'free_seats'")
+    if kind not in SOURCE_KINDS:
+        raise ValueError(f"source {name!r} cannot be of type {kind!r}; it is one of {', '.join(SOURCE_KINDS)}")
+    return Kind(kind)
+
+
+def blank(sources: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A case of which nothing is known yet."""
+    return {name: _blank(kind) for name, kind in kinds(sources or {}).items()}
+
+
+def _blank(kind: Kind) -> Any:
+    if kind in _BLANKS:
+        return _BLANKS[kind]
+    return [] if kind is Kind.TEXTS else {}
+
+
+def complete(facts: Facts, blanks: Facts, only: Collection[str] | None = None) -> dict[str, Any]:
+    """The facts as conditions see them: those of ``blanks``, or only some, blank where there is none.
+
+    JSON knows no numbers as keys: the levels of ``history.outcome`` become numbers again.
+    """
+    found = {}
+    for name in blanks if only is None else only:
+        value = facts.get(name)
+        found[name] = blanks[name] if value is None else value
+    if isinstance(outcome := found.get("history.outcome"), Mapping):
+        found["history.outcome"] = {_level(level): text for level, text in outcome.items()}
+    return found
+
+
+def _level(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+
+
+def cut(value: Any) -> Any:
+    """The value as a fact may have it: plain JSON, and so small that the time of any condition is bounded.
+
+    Long texts lose their end, long lists and maps their last entries. What JSON does not know is named by its class.
+    """
+    return _cut(value, [MOST_IN_ALL], DEEPEST)
+
+
+def _cut(value: Any, left: list[int], deep: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _UNWRITABLE.sub("\ufffd", value[:MOST_TEXT])
+    if isinstance(value, int):
+        return int(value) if value in _WHOLE else _fraction(value)
+    if isinstance(value, float):
+        return _fraction(value)
+    if isinstance(value, Mapping):
+        return _cut_map(value, left, deep)
+    if isinstance(value, list | tuple | set | frozenset):
+        return _cut_list(value, left, deep)
+    return type(value).__name__
+
+
+def _fraction(value: float) -> float | None:
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _cut_list(value: Any, left: list[int], deep: int) -> list[Any]:
+    found: list[Any] = []
+    for entry in value if deep else ():
+        if len(found) == MOST_ENTRIES or not left[0]:
+            break
+        left[0] -= 1
+        found.append(_cut(entry, left, deep - 1))
+    return found
+
+
+def _cut_map(value: Mapping[Any, Any], left: list[int], deep: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, entry in value.items() if deep else ():
+        if len(found) == MOST_ENTRIES or not left[0]:
+            break
+        left[0] -= 1
+        found[_cut(str(key), left, 0)] = _cut(entry, left, deep - 1)
+    return found

@@ -1,0 +1,115 @@
+"""Outside sources: functions of the user's that rules may ask, besides the facts of a case.
+
+A source is bounded: one that does not answer in its time, or raises, counts as its default. It is asked only when a
+condition that mentions it is, and at most twice a second. One that hangs keeps its thread; when so many do, it is not
+asked any more until they return.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import re
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from aft import durations
+from aft.clock import SystemClock
+from aft.errors import DefinitionError
+from aft.rules.case import plain
+from aft.rules.facts import cut
+from aft.telemetry import logger
+
+F = TypeVar("F", bound=Callable[[], Any])
+
+_clock = SystemClock()
+#: Seconds for which an answer is good: many faults may come at once.
+FRESH = 0.5
+#: Calls of one source that may hang at a time.
+MOST_HANGING = 4
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,60}", re.IGNORECASE)
+#: How CEL calls the types that a function may be annotated with; any other answer is looked at when it is there.
+_TYPES = {"int": "int", "str": "string", "bool": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A function that rules may ask as ``source.NAME``."""
+
+    name: str
+    fn: Callable[[], Any]
+    default: Any
+    timeout: timedelta
+    type: str = "dyn"
+    #: When it was asked last, and what it said.
+    _heard: list[tuple[float, Any]] = field(default_factory=list, repr=False)
+    _free: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_HANGING), repr=False)
+
+    def ask(self) -> Any:
+        """Its answer, at most so old, or its default."""
+        heard = self._heard
+        if heard and _clock.ticks() - heard[0][0] < FRESH:
+            return heard[0][1]
+        answer = self._ask()
+        heard[:] = [(_clock.ticks(), answer)]
+        return answer
+
+    def _ask(self) -> Any:
+        if not self._free.acquire(blocking=False):
+            logger.warning("source not asked, earlier calls of it hang: source=%s", self.name)
+            return self.default
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        thread = threading.Thread(target=self._call, args=(answers,), name=f"aft-source-{self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._free.release()
+            return self.default
+        try:
+            return answers.get(timeout=self.timeout.total_seconds())
+        except queue.Empty:
+            logger.warning("source did not answer in time: source=%s", self.name)
+            return self.default
+
+    def _call(self, answers: queue.SimpleQueue[Any]) -> None:
+        try:
+            answers.put(cut(plain(self.fn())))
+        except Exception:
+            logger.warning("source failed: source=%s", self.name, exc_info=True)
+            answers.put(self.default)
+        finally:
+            self._free.release()
+
+
+#: What this process has declared.
+declared: dict[str, Source] = {}
+
+
+def ask_named(names: Collection[str]) -> dict[str, Any]:
+    """Ask those sources of this process that a condition mentions."""
+    return {f"source.{name}": one.ask() for name, one in list(declared.items()) if f"source.{name}" in names}
+
+
+def source(*, default: Any, timeout: str | float | timedelta = "200ms", name: str | None = None) -> Callable[[F], F]:
+    """Let rules ask a function, as ``source.NAME``: it takes nothing and returns a number, a text, a list or a map.
+
+    ``default`` is what counts when it raises or does not answer within ``timeout``.
+    """
+
+    def declare(fn: F) -> F:
+        known = name or str(getattr(fn, "__name__", ""))
+        if not _NAME.fullmatch(known):
+            raise DefinitionError(f"a source cannot be called {known!r}; use letters, digits and _, as in a variable")
+        if inspect.iscoroutinefunction(fn) or inspect.signature(fn).parameters:
+            raise DefinitionError(f"source {known!r} must be a plain function that takes nothing")
+        if known in declared and declared[known].fn is not fn:
+            raise DefinitionError(f"source {known!r} is declared twice")
+        annotation = inspect.signature(fn).return_annotation
+        spelt = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        declared[known] = Source(known, fn, cut(plain(default)), durations.parse(timeout), _TYPES.get(spelt, "dyn"))
+        return fn
+
+    return declare

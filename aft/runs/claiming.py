@@ -1,0 +1,225 @@
+"""Who gets a run? Whoever claims it first; and which runs are due, that no message woke.
+
+``claim`` is one guarded UPDATE: whoever changes ``wake_id`` to null has the run, everybody else finds no row. The epoch
+rises with it; what is recorded is read only after that has committed (``flows.loading``).
+
+Who may run at the same time: any number of workers that want the same runs, and everybody who changes a run's row. The
+statements are written out, and take what they are about as one JSON text: each batch is the same statement, so that
+nothing is built, compiled or planned for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection
+
+from aft.fault import FaultState
+from aft.ids import RunId, WorkerId
+from aft.runs.owner import MOST_SHARED_DEATHS
+from aft.runs.rows import NAMES, RunRow, read
+from aft.runs.states import Status
+from aft.store import Store
+from aft.store.moments import SQLITE_NOW
+from aft.store.questions import Question
+from aft.store.tables import faults, runs, workers
+
+#: Due runs among which the most urgent is chosen.
+WINDOW = 500
+#: Seconds for which a message may be late while there are more than can be worked off.
+BACKLOG = 60.0
+#: (flow, version) pairs that a process has code for.
+Known = Sequence[tuple[str, int]]
+#: A run, and the fault or order that wakes it.
+Wake = tuple[RunId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What waits for its time: seconds until the next run that a worker may take, None if there is none.
+
+    Whether one is due that somebody gave a priority, and one that must be executed alone.
+    """
+
+    next: float | None
+    urgent: bool
+    alone: bool
+
+
+def claim(
+    connection: Connection,
+    namespace: str,
+    worker: WorkerId,
+    wakes: Sequence[Wake],
+    known: Known,
+    *,
+    alone: bool = False,
+) -> list[RunRow]:
+    """Become the owner of those runs that await exactly the wake named for them; the others are not touched.
+
+    Runs that must be executed alone are claimed only if the caller says that it does so.
+    """
+    given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": alone}
+    return [read(row) for row in _execute(connection, _CLAIM, given)]
+
+
+def claim_now(store: Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known) -> list[RunRow]:
+    """Do the same, in a transaction of its own, for runs that need not be alone: one statement, one round trip."""
+    given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": False}
+    return [read(row) for row in store.tell(_CLAIM, json.dumps(given))]
+
+
+def find_due(
+    connection: Connection,
+    namespace: str,
+    known: Known,
+    limit: int,
+    *,
+    alone: bool = False,
+    urgent: bool = False,
+    patient: bool = False,
+) -> list[Wake]:
+    """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction.
+
+    The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
+    With ``urgent`` only those that somebody gave a priority. ``patient``: messages come faster than they are worked
+    off, so one that is not here yet is late, not lost: its run is left to it for some time more.
+    """
+    given = {"namespace": namespace, "known": _spell(known), "limit": limit, "window": max(limit, WINDOW)}
+    found = _execute(connection, _find_due(alone, urgent, patient), given)
+    return [(RunId(run), str(wake)) for run, wake in found]
+
+
+def look_due(store: Store, namespace: str, known: Known, *, patient: bool = False) -> Due:
+    """Look what waits for its time; reads only. ``patient`` as for ``find_due``."""
+    given = json.dumps({"namespace": namespace, "known": _spell(known)})
+    ((((left, urgent, alone),),)) = (store.ask([(_MISSED if patient else _DUE, given)])[0],)
+    return Due(None if left is None else float(left), bool(urgent), bool(alone))
+
+
+def _spell(known: Known) -> list[str]:
+    return [f"{flow}@{version}" for flow, version in known]
+
+
+def _execute(connection: Connection, words: Question, given: dict[str, Any]) -> Any:
+    """Execute a statement in a transaction that the caller has begun."""
+    statement = words.postgresql if connection.dialect.name == "postgresql" else words.sqlite
+    return connection.exec_driver_sql(statement, (json.dumps(given),))
+
+
+def _words(text: str, **parts: str) -> Question:
+    """Spell a statement for both databases; ``given`` is what it is about."""
+    return Question(text.format(**_POSTGRESQL, **parts), text.format(**_SQLITE, **parts))
+
+
+_POSTGRESQL = {
+    "given": "given AS MATERIALIZED (SELECT %s::json AS all_of_it)",
+    "namespace": "(SELECT all_of_it ->> 'namespace' FROM given)",
+    "worker": "(SELECT all_of_it ->> 'worker' FROM given)",
+    "is_alone": "(SELECT (all_of_it ->> 'alone')::bool FROM given)",
+    "limit": "(SELECT (all_of_it ->> 'limit')::int FROM given)",
+    "window": "(SELECT (all_of_it ->> 'window')::int FROM given)",
+    "is_known": "(r.flow || '@' || r.version) "
+    "= ANY (ARRAY(SELECT json_array_elements_text(all_of_it -> 'known') FROM given))",
+    "wakes": "SELECT w ->> 0 AS run, w ->> 1 AS wake FROM given, json_array_elements(all_of_it -> 'wakes') AS w",
+    # For the planner, who takes these to be few: they are looked up, whatever it thinks of a join.
+    "is_named": "r.id = ANY (ARRAY(SELECT w ->> 0 FROM given, json_array_elements(all_of_it -> 'wakes') AS w))",
+    "now": "statement_timestamp()",
+    "earlier": f"statement_timestamp() - interval '{BACKLOG} seconds'",
+    "left": "extract(epoch FROM min(sweep_at) - statement_timestamp())",
+    "locked": "FOR UPDATE OF r SKIP LOCKED",
+}
+_SQLITE = {
+    "given": "given AS MATERIALIZED (SELECT ? AS all_of_it)",
+    "namespace": "(SELECT json_extract(all_of_it, '$.namespace') FROM given)",
+    "worker": "(SELECT json_extract(all_of_it, '$.worker') FROM given)",
+    "is_alone": "(SELECT json_extract(all_of_it, '$.alone') FROM given)",
+    "limit": "(SELECT json_extract(all_of_it, '$.limit') FROM given)",
+    "window": "(SELECT json_extract(all_of_it, '$.window') FROM given)",
+    "is_known": "(r.flow || '@' || r.version) IN (SELECT k.value FROM given, json_each(all_of_it, '$.known') AS k)",
+    "wakes": "SELECT json_extract(w.value, '$[0]') AS run, json_extract(w.value, '$[1]') AS wake "
+    "FROM given, json_each(all_of_it, '$.wakes') AS w",
+    "is_named": "true",
+    "now": SQLITE_NOW,
+    "earlier": f"{SQLITE_NOW} - {BACKLOG}",
+    "left": f"min(sweep_at) - {SQLITE_NOW}",
+    "locked": "",
+}
+
+
+def _are(*values: Status | FaultState) -> str:
+    return ", ".join(f"'{value.value}'" for value in values)
+
+
+#: Several branches of a run may be in their ladders at once; the run's own wake can be that of one only. So any of its
+#: faults that were decided about calls it, unless it is parked or suspended: then it awaits a person's.
+_CALLED = f"""
+    r.wake_id IS NOT NULL
+    AND r.status IN ({_are(Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)})
+    AND EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
+        AND f.state IN ({_are(FaultState.WAITING, FaultState.FINAL)}))
+"""
+#: An ended run is claimed only to settle something late, and keeps its end. A lease may have been ended by others, who
+#: then rescue what it claims, again and again: so it is looked at, too. The namespace is not compared as it is, or
+#: SQLite would go through it instead of looking the ids up.
+_CLAIM = _words(
+    f"""
+WITH {{given}}
+UPDATE {runs.name} AS r SET
+    worker_id = {{worker}}, epoch = r.epoch + 1, wake_id = NULL, due_at = NULL, sweep_at = NULL, reason = NULL,
+    started_at = coalesce(r.started_at, {{now}}), updated_at = {{now}},
+    status = CASE WHEN r.ended_as IS NOT NULL THEN r.ended_as
+        WHEN r.cause IS NOT NULL THEN '{Status.COMPENSATING.value}' ELSE '{Status.RUNNING.value}' END
+FROM ({{wakes}} ORDER BY run) AS w
+WHERE {{is_named}} AND r.id = w.run AND (r.wake_id = w.wake OR ({_CALLED}))
+    AND r.namespace || '' = {{namespace}} AND r.worker_id IS NULL AND {{is_known}}
+    AND (r.deaths >= {MOST_SHARED_DEATHS}) = {{is_alone}}
+    AND EXISTS (SELECT 1 FROM {workers.name} AS o
+        WHERE o.id = {{worker}} AND o.stopped_at IS NULL AND o.expires_at > {{now}})
+RETURNING {{columns}}
+""",
+    columns=", ".join(NAMES),
+)
+
+_WAITS = "r.namespace = {namespace} AND r.worker_id IS NULL AND r.wake_id IS NOT NULL AND {is_known}"
+_SOLITARY = f"r.deaths >= {MOST_SHARED_DEATHS}"
+
+#: Its time is the timer's alone, or its message is later than any backlog explains.
+_IS_MISSED = "(r.sweep_at <= r.due_at OR r.sweep_at <= {earlier})"
+
+
+def _look(patient: bool) -> Question:
+    # Of those that have waited longest, as for a claim: looking at all of them would cost too much.
+    first = f"""SELECT r.sweep_at, r.due_at FROM {runs.name} AS r
+        WHERE {_WAITS} AND r.sweep_at IS NOT NULL AND NOT {_SOLITARY} ORDER BY r.sweep_at LIMIT"""
+    wanted = f"{first} {WINDOW}) AS r WHERE {_IS_MISSED}" if patient else f"{first} 1) AS r"
+    return _words(f"""
+WITH {{given}}
+SELECT
+    (SELECT {{left}} FROM ({wanted}),
+    EXISTS (SELECT 1 FROM {runs.name} AS r
+        WHERE {_WAITS} AND r.sweep_at <= {{now}} AND r.priority > 0 AND NOT {_SOLITARY}),
+    EXISTS (SELECT 1 FROM {runs.name} AS r WHERE {_WAITS} AND r.sweep_at <= {{now}} AND {_SOLITARY})
+""")
+
+
+_DUE, _MISSED = _look(patient=False), _look(patient=True)
+
+
+@cache
+def _find_due(alone: bool, urgent: bool, patient: bool) -> Question:
+    wanted = (_SOLITARY if alone else f"NOT {_SOLITARY}") + (" AND r.priority > 0" if urgent else "")
+    missed = f"AND {_IS_MISSED}" if patient else ""
+    return _words(f"""
+WITH {{given}}, waiting AS (
+    SELECT r.id, r.priority, r.sweep_at FROM {runs.name} AS r
+    WHERE {_WAITS} AND r.sweep_at <= {{now}} AND {wanted} ORDER BY r.sweep_at LIMIT {{window}}
+)
+SELECT r.id, r.wake_id FROM {runs.name} AS r JOIN waiting AS w ON w.id = r.id
+WHERE r.worker_id IS NULL AND r.wake_id IS NOT NULL {missed}
+ORDER BY w.priority DESC, w.sweep_at LIMIT {{limit}} {{locked}}
+""")

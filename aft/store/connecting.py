@@ -1,0 +1,151 @@
+"""How is a database connected to? What its address may be, and what each connection is told first."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
+
+from aft.errors import ConfigError
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: Seconds a SQLite connection waits for another process's write.
+SQLITE_BUSY = 30
+#: Seconds to wait for a connection to PostgreSQL, and for a free one in the pool.
+CONNECT_TIMEOUT = 10
+
+#: Connections to PostgreSQL beyond those that are kept: each thread uses one at a time, and threads are counted.
+MOST_OVERFLOW = 256
+#: Connections for deeds and questions: two are kept by those who share commits, the others are lent for one statement.
+#: So a few serve many threads; whoever finds none waits, which is sooner over than connecting.
+MOST_DRIVERS = 8
+
+#: The option of a connection that says whether its transaction writes.
+WRITES = "aft_writes"
+#: A server that falls silent is noticed within half a minute.
+_POSTGRESQL = {
+    "connect_timeout": CONNECT_TIMEOUT,
+    "application_name": "aft",
+    "client_encoding": "utf8",
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+#: Seconds after which PostgreSQL ends a transaction of ours that does nothing: a process that is paused, or whose line
+#: fell silent, must not keep its row locks, or nobody can rescue its runs.
+IDLE_IN_TRANSACTION = 3
+#: The same for a transaction in which an activity works: between two statements it may be about something else.
+IDLE_AT_WORK = 60
+
+#: Milliseconds that a batch of deeds waits for a row that somebody else has locked.
+LOCK_PATIENCE = 500
+
+
+def parse_url(text: str) -> URL:
+    """Read a database URL, or raise ConfigError that says what would be right."""
+    hint = "write 'sqlite:///aft.db' or 'postgresql://user:password@host/database' (AFT_DATABASE_URL)"
+    try:
+        url = make_url(text)
+    except (exc.ArgumentError, ValueError):
+        shown = "that" if "@" in text else repr(text)  # it may hold a password
+        raise ConfigError(f"{shown} is not a database URL; {hint}") from None
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "postgresql+psycopg"):
+        raise ConfigError(f"aft does not know the database {url.drivername!r}; {hint}")
+    return _anchor(url) if url.drivername == "sqlite" else url
+
+
+def _anchor(url: URL) -> URL:
+    """Make a SQLite file's path absolute, so that a process that changes its folder keeps its database."""
+    if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
+        shown = "that" if "@" in str(url.database) or url.host else repr(url.render_as_string())
+        raise ConfigError(
+            f"{shown} is not a file, and a database in memory cannot keep a promise; write 'sqlite:///aft.db'"
+        )
+    return url.set(database=str(Path(url.database).absolute()))
+
+
+def make_engine(url: URL, pool_size: int) -> Engine:
+    if url.drivername == "sqlite":
+        engine = create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=-1,
+            connect_args={"timeout": SQLITE_BUSY, "check_same_thread": False},
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=MOST_OVERFLOW,
+        pool_timeout=CONNECT_TIMEOUT,
+        connect_args=_POSTGRESQL,
+        isolation_level="READ COMMITTED",
+    )
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def make_drivers(url: URL) -> Engine:
+    """Make the connections on which deeds are written: each statement is a transaction, and is planned once."""
+    engine = create_engine(
+        url,
+        pool_size=MOST_DRIVERS,
+        max_overflow=0,
+        pool_timeout=CONNECT_TIMEOUT,
+        connect_args={**_POSTGRESQL, "autocommit": True},
+        # Nothing to be rolled back: whoever borrows one leaves no transaction behind.
+        pool_reset_on_return=None,
+    )
+    event.listen(engine, "connect", _prepare_driver)
+    return engine
+
+
+def _prepare_driver(connection: psycopg.Connection[Any], record: Any) -> None:
+    _prepare_postgresql(connection, record)
+    connection.execute("SET default_transaction_isolation = 'read committed'")
+    # Deeds find every row by its key. A plan that was made while the tables were small must not go through them from
+    # end to end once they are large.
+    connection.execute("SET enable_seqscan = off")
+    # Nor gather all that wait for their time, to find who is first.
+    connection.execute("SET enable_bitmapscan = off")
+    # Somebody may have locked one of many runs, and be paused: then the others are written without it.
+    connection.execute(f"SET lock_timeout = '{LOCK_PATIENCE}ms'")
+
+
+def _prepare_postgresql(connection: psycopg.Connection[Any], record: Any) -> None:
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'")
+    connection.commit()
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    # The driver must not begin transactions by itself: _begin_sqlite chooses the kind.
+    connection.isolation_level = None
+    _use_wal(connection)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)),
+    stop=stop_after_delay(SQLITE_BUSY),
+    wait=wait_random(0.005, 0.05),
+    reraise=True,
+)
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # On a new file that several open at once this is refused without the busy timeout being waited for.
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES, True)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,98 @@
+"""How are PostgreSQL's statements executed that are executed all the time? By libpq itself, under psycopg.
+
+A cursor makes some hundred calls of Python for a statement, this a handful. Each statement takes one text and is
+prepared with its first use on a connection; several travel together, in one transaction, and cost one round trip.
+``prepared`` are the names of the statements that the connection knows already. Errors are psycopg's own, as from a
+cursor; whatever was sent has been answered by then, so the connection is as good as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import select
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.pq.abc import PGconn, PGresult
+
+#: What libpq says of a command that was executed, of one that brought rows, and of the end of what travelled together.
+_DONE, _ROWS, _TOGETHER = 1, 2, 10
+
+
+def execute(connection: psycopg.Connection[Any], prepared: set[bytes], statement: str, given: bytes) -> PGresult:
+    """Execute one statement; returns its rows."""
+    server, name = connection.pgconn, name_of(statement)
+    if name not in prepared:
+        _check(server.prepare(name, statement.encode()))
+        prepared.add(name)
+    return _check(server.exec_prepared(name, [given]))
+
+
+def execute_all(
+    connection: psycopg.Connection[Any], prepared: set[bytes], statements: Sequence[tuple[str, bytes]]
+) -> list[PGresult]:
+    """Execute several; returns the rows of each."""
+    server = connection.pgconn
+    server.enter_pipeline_mode()
+    new = set()
+    for statement, given in statements:
+        name = name_of(statement)
+        if name not in prepared and name not in new:
+            server.send_prepare(name, statement.encode())
+            new.add(name)
+        server.send_query_prepared(name, [given])
+    server.pipeline_sync()
+    answers = list(_receive(server))
+    server.exit_pipeline_mode()
+    found = [answer for answer in map(_check, answers) if answer.status == _ROWS]
+    prepared |= new
+    return found
+
+
+def _receive(server: PGconn) -> Iterator[PGresult]:
+    """Read all answers. Waited for here: libpq's own wait, behind ``get_result``, would stop every thread."""
+    while True:
+        while (unsent := bool(server.flush())) or server.is_busy():
+            _wait(server.socket, unsent=unsent)
+            server.consume_input()
+        answer = server.get_result()
+        if answer is None:  # between two statements, or because there will be nothing more
+            _check_line(server)
+            continue
+        if answer.status == _TOGETHER:
+            return
+        yield answer
+
+
+def _check_line(server: PGconn) -> None:
+    from psycopg import OperationalError
+    from psycopg.pq import ConnStatus
+
+    if server.status != ConnStatus.OK:
+        raise OperationalError("the connection is lost")
+
+
+def _wait(socket: int, *, unsent: bool) -> None:
+    if hasattr(select, "poll"):
+        waiting = select.poll()
+        waiting.register(socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+        waiting.poll()
+    else:
+        select.select([socket], [socket] if unsent else [], [])
+
+
+@functools.cache
+def name_of(statement: str) -> bytes:
+    """A name that no other statement has, not one of another version of aft either: a pooler may mix their sessions."""
+    return f"aft_{hashlib.sha256(statement.encode()).hexdigest()[:24]}".encode()
+
+
+def _check(answer: PGresult) -> PGresult:
+    if answer.status not in (_DONE, _ROWS):
+        from psycopg.errors import error_from_result
+
+        raise error_from_result(answer)
+    return answer

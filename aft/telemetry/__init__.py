@@ -1,0 +1,122 @@
+"""What happens inside aft, as events: one dataclass each; logs, metrics and live streams subscribe.
+
+======================  ==============================================================  ==================
+event                   happened                                                        who says it
+======================  ==============================================================  ==================
+``RunStarted``          a run was made durable                                          app
+``RunClaimed``          a worker became a run's owner                                   worker
+``RunReleased``         a worker gave a run back, undone work none                      worker
+``RunWaits``            a run waits for a signal, a moment or a child                   worker
+``SignalRefused``       a signal's value does not fit what the flow waits for           runner
+``RunEnded``            a run reached a terminal state                                  worker
+``RunParked``           a run waits for a person                                        worker, dispatcher
+``RunRescued``          a run was taken from a dead owner                               sweeper, worker
+``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
+``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
+``WorkerDied``          a worker's sign of life is gone before its lease ran out        sweeper, worker
+``AttemptStarted``      an activity or compensator is being called                      runner
+``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
+``FrameCompensated``    a frame was undone                                              runner
+``FrameUnresolved``     an undo is owed that the code of this process does not have     dispatcher
+``FaultRaised``         a fault was recorded                                            runner
+``FaultRouted``         the dispatcher decided about a fault                            dispatcher
+``RulesRefused``        rules in the database cannot be read; the last good ones stay       all
+``RuleWarned``          a rule could not be asked as it is, and did not hold            dispatcher
+``ExletDone``           a primitive of an exlet was done                                dispatcher
+``WakeIgnored``         a message was stale, repeated, or for a flow unknown here       worker, dispatcher
+``MessageQuarantined``  a message was refused at the door                               worker, dispatcher
+``OutboxRelayed``       messages that their writer did not publish were published       relay
+``LeaseLost``           a worker could not renew in time and stopped writing            worker
+``ScheduleFired``       a schedule's moment has come, and its run was made              dispatcher
+``ScheduleSkipped``     a schedule's moment passed without a run                        dispatcher
+``ScheduleBroken``      a schedule cannot be fired, and waits for a person              dispatcher
+``NoticeHeard``         somebody outside was told, and answered that it was heard       dispatcher
+``NoticeFailed``        a notice was not heard, and will be sent again                  dispatcher
+``NoticeGivenUp``       a notice was refused, or not heard for too long                 dispatcher
+``EffectLate``          an effect finished after its owner had lost the run             runner
+``ServiceFailed``       a thread of the dispatcher met an error and goes on             dispatcher
+``ServiceRecovered``    it works again                                                  dispatcher
+======================  ==============================================================  ==================
+
+A subscriber runs on the thread that emits: it must be quick. One that raises is logged and kept.
+"""
+
+from aft.telemetry.bus import Subscriber, Telemetry, encode_event, log_event, logger
+from aft.telemetry.events import (
+    ActivityOverdue,
+    ActivityRecorded,
+    AttemptStarted,
+    EffectLate,
+    Event,
+    ExletDone,
+    FaultRaised,
+    FaultRouted,
+    FrameCompensated,
+    FrameUnresolved,
+    LeaseLost,
+    MessageQuarantined,
+    NoticeFailed,
+    NoticeGivenUp,
+    NoticeHeard,
+    OutboxRelayed,
+    RulesRefused,
+    RuleWarned,
+    RunClaimed,
+    RunEnded,
+    RunOverdue,
+    RunParked,
+    RunReleased,
+    RunRescued,
+    RunStarted,
+    RunWaits,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleSkipped,
+    ServiceFailed,
+    ServiceRecovered,
+    SignalRefused,
+    WakeIgnored,
+    WorkerDied,
+)
+
+__all__ = [
+    "ActivityOverdue",
+    "ActivityRecorded",
+    "AttemptStarted",
+    "EffectLate",
+    "Event",
+    "ExletDone",
+    "FaultRaised",
+    "FaultRouted",
+    "FrameCompensated",
+    "FrameUnresolved",
+    "LeaseLost",
+    "MessageQuarantined",
+    "NoticeFailed",
+    "NoticeGivenUp",
+    "NoticeHeard",
+    "OutboxRelayed",
+    "RuleWarned",
+    "RulesRefused",
+    "RunClaimed",
+    "RunEnded",
+    "RunOverdue",
+    "RunParked",
+    "RunReleased",
+    "RunRescued",
+    "RunStarted",
+    "RunWaits",
+    "ScheduleBroken",
+    "ScheduleFired",
+    "ScheduleSkipped",
+    "ServiceFailed",
+    "ServiceRecovered",
+    "SignalRefused",
+    "Subscriber",
+    "Telemetry",
+    "WakeIgnored",
+    "WorkerDied",
+    "encode_event",
+    "log_event",
+    "logger",
+]

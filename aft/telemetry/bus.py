@@ -1,0 +1,86 @@
+"""Handing events to whoever subscribes, and spelling them for logs and for others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic_core import to_json
+
+from aft.telemetry.events import Event
+
+logger = logging.getLogger("aft")
+
+_fields: dict[type[Event], tuple[str, ...]] = {}
+_JSON = json.JSONEncoder(separators=(",", ":"))
+
+Subscriber = Callable[[Event], None]
+
+
+class Telemetry:
+    """Hands each event to every subscriber; thread-safe. What happens often is not even made when nobody ``hears``."""
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[Subscriber, ...] = ()
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Add a subscriber; call what is returned to take it away again."""
+        self._subscribers = (*self._subscribers, subscriber)
+
+        def unsubscribe() -> None:
+            self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
+
+        return unsubscribe
+
+    @property
+    def hears(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._subscribers)
+
+    def emit(self, event: Event) -> None:
+        """Tell everybody; never raises."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                logger.exception("telemetry subscriber failed: event=%s", event.name)
+
+
+def log_event(event: Event) -> None:
+    """Write an event to the log ``aft``: what happened, then its fields. Subscribe this."""
+    if logger.isEnabledFor(event.level):
+        told = ((name, getattr(event, name)) for name in _names(type(event)))
+        shown = " ".join(f"{name}={_one_line(value)}" for name, value in told if value is not None)
+        logger.log(event.level, "%s: %s", event.text, shown)
+
+
+def encode_event(event: Event, at: datetime) -> bytes:
+    """Spell an event as JSON, for the express channel."""
+    told: dict[str, Any] = {"event": event.name, "at": at.isoformat()}
+    for name in _names(type(event)):
+        told[name] = getattr(event, name)
+    try:
+        return to_json(told, timedelta_mode="float")
+    except ValueError:
+        # Half a character, perhaps, in some exception's text, which JSON can spell and UTF-8 cannot.
+        return _JSON.encode({name: _plain(value) for name, value in told.items()}).encode()
+
+
+def _names(kind: type[Event]) -> tuple[str, ...]:
+    """The fields of a kind of event; asked for with each event, so they are kept."""
+    if (known := _fields.get(kind)) is None:
+        known = _fields[kind] = tuple(field.name for field in fields(kind))
+    return known
+
+
+def _one_line(value: Any) -> str:
+    text = str(_plain(value))
+    return text if text.isprintable() else repr(text)
+
+
+def _plain(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value

@@ -1,0 +1,323 @@
+"""Every event: one dataclass each. The table of them stands at the top of the package."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events. ``text`` is what the log says, in the past tense."""
+
+    text: ClassVar[str] = ""
+    level: ClassVar[int] = logging.INFO
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    text = "run started"
+    run: str
+    flow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClaimed(Event):
+    text = "run claimed"
+    level = logging.DEBUG
+    run: str
+    flow: str
+    epoch: int
+    wake: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReleased(Event):
+    text = "run released"
+    level = logging.DEBUG
+    run: str
+    flow: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaits(Event):
+    text = "run waits"
+    run: str
+    flow: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRefused(Event):
+    text = "signal refused"
+    level = logging.WARNING
+    run: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    text = "run ended"
+    run: str
+    flow: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParked(Event):
+    text = "run parked"
+    level = logging.ERROR
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRescued(Event):
+    text = "run rescued"
+    level = logging.WARNING
+    run: str
+    flow: str
+    worker: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverdue(Event):
+    text = "run overdue"
+    level = logging.WARNING
+    run: str
+    flow: str
+    expected: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityOverdue(Event):
+    text = "activity overdue"
+    level = logging.WARNING
+    run: str
+    path: str
+    activity: str
+    expected: timedelta
+    elapsed: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied(Event):
+    text = "worker died"
+    level = logging.WARNING
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(Event):
+    text = "attempt started"
+    level = logging.DEBUG
+    run: str
+    path: str
+    activity: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityRecorded(Event):
+    text = "activity recorded"
+    level = logging.DEBUG
+    run: str
+    path: str
+    activity: str
+    outcome: str
+    frame: str | None
+    elapsed: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameCompensated(Event):
+    text = "frame compensated"
+    run: str
+    path: str
+    activity: str
+    compensator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameUnresolved(Event):
+    text = "compensator missing"
+    level = logging.WARNING
+    activity: str
+    compensator: str
+    runs: int
+    why: str = "runs owe this undo, and this code does not have it: bring it back, or they park there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRaised(Event):
+    text = "fault raised"
+    run: str
+    fault: str
+    path: str | None
+    activity: str
+    kind: str
+    type: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRouted(Event):
+    text = "fault routed"
+    run: str
+    fault: str
+    activity: str
+    state: str
+    queue: str | None
+    verdict: str
+    wait: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesRefused(Event):
+    text = "rules refused"
+    level = logging.ERROR
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleWarned(Event):
+    text = "rule warned"
+    level = logging.WARNING
+    run: str
+    fault: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExletDone(Event):
+    text = "exlet went on"
+    run: str
+    fault: str
+    exlet: str
+    primitive: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeIgnored(Event):
+    text = "wake ignored"
+    level = logging.DEBUG
+    run: str
+    wake: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageQuarantined(Event):
+    text = "message quarantined"
+    level = logging.ERROR
+    queue: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRelayed(Event):
+    text = "outbox relayed"
+    level = logging.DEBUG
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost(Event):
+    text = "lease lost"
+    level = logging.ERROR
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFired(Event):
+    text = "schedule fired"
+    schedule: str
+    moment: str
+    run: str
+    flow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSkipped(Event):
+    text = "schedule skipped"
+    level = logging.WARNING
+    schedule: str
+    moment: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleBroken(Event):
+    text = "schedule broken"
+    level = logging.ERROR
+    schedule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeHeard(Event):
+    text = "notice heard"
+    notice: str
+    run: str
+    receiver: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeFailed(Event):
+    text = "notice failed"
+    notice: str
+    run: str
+    receiver: str
+    attempt: int
+    why: str
+    again_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeGivenUp(Event):
+    text = "notice given up"
+    level = logging.ERROR
+    notice: str
+    run: str
+    receiver: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectLate(Event):
+    text = "effect late"
+    level = logging.WARNING
+    run: str
+    path: str
+    activity: str
+    fate: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFailed(Event):
+    text = "service failed"
+    level = logging.ERROR
+    service: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRecovered(Event):
+    text = "service recovered"
+    service: str
+    errors: int
