@@ -1,0 +1,1 @@
+"""How fast is aft, beside its peers and beside what the machine allows? ``python -m bench``; PERFORMANCE.md tells."""

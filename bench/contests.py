@@ -1,0 +1,158 @@
+"""Who is faster? Entrants of one contest take turns, round by round, so that they share the machine's mood.
+
+The one place where rounds are played and figures are made of them: a figure is the median of its rounds with the
+least and the greatest; a ratio is that of two medians of the same contest.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+#: What one round gave: a number for each metric.
+Answer = Mapping[str, float]
+#: Entrants whose name begins so are aft; the best of them counts.
+OURS = "aft"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Something that is measured; ``more`` tells whether more of it is better."""
+
+    name: str
+    unit: str
+    more: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """Somebody who plays rounds: aft, a peer, or a limit."""
+
+    name: str
+    play: Callable[[], Answer]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name.startswith(OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What aft shall reach: so many times a rival's figure, or, without one, so much itself."""
+
+    metric: str
+    limit: float
+    rival: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One workload at one size, and who takes part."""
+
+    workload: str
+    title: str
+    metrics: tuple[Metric, ...]
+    entrants: tuple[Entrant, ...]
+    goals: tuple[Goal, ...] = ()
+    #: Rounds at the most, for what takes minutes or does not vary; None: as many as asked for.
+    most_rounds: int | None = None
+    note: str = ""
+
+
+def file_name(title: str) -> str:
+    """How a contest's picture is called."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") + ".svg"
+
+
+@dataclass(slots=True)
+class Figure:
+    """What one entrant reached in one metric, over all rounds."""
+
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return min(self.values), max(self.values)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A contest after its rounds: figures by metric and entrant, and who could not play and why."""
+
+    contest: Contest
+    figures: dict[str, dict[str, Figure]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    #: What playing took, all rounds together, with all that is not measured.
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, entrant: Entrant, answer: Answer) -> None:
+        """Note what a round gave."""
+        for metric in self.contest.metrics:
+            if metric.name in answer:
+                of_metric = self.figures.setdefault(metric.name, {})
+                of_metric.setdefault(entrant.name, Figure()).values.append(float(answer[metric.name]))
+
+    def best(self, metric: Metric) -> str | None:
+        """The entrant of ours that did best."""
+        ours = {name: figure for name, figure in self.figures.get(metric.name, {}).items() if name.startswith(OURS)}
+        if not ours:
+            return None
+        choose = max if metric.more else min
+        return choose(ours, key=lambda name: ours[name].median)
+
+    def ratio(self, metric: Metric, rival: str) -> float | None:
+        """How many times better than ``rival`` we are: above 1 is better, whatever the metric."""
+        best, figures = self.best(metric), self.figures.get(metric.name, {})
+        if best is None or rival not in figures:
+            return None
+        ours, theirs = figures[best].median, figures[rival].median
+        above, below = (ours, theirs) if metric.more else (theirs, ours)
+        return above / below if below else None
+
+    def reached(self, goal: Goal) -> bool | None:
+        """Tell whether a goal was reached; None if that was not measured."""
+        metric = next(metric for metric in self.contest.metrics if metric.name == goal.metric)
+        if goal.rival is not None:
+            ratio = self.ratio(metric, goal.rival)
+            return None if ratio is None else ratio >= goal.limit
+        best = self.best(metric)
+        if best is None:
+            return None
+        ours = self.figures[metric.name][best].median
+        return ours >= goal.limit if metric.more else ours <= goal.limit
+
+
+def play(contest: Contest, rounds: int, turn: Callable[[str], None]) -> Outcome:
+    """Play all rounds; ``turn`` is told whose turn it is. Who fails once does not play on."""
+    outcome = Outcome(contest)
+    for number in range(rounds_of(contest, rounds)):
+        for entrant in _rotated(contest.entrants, number):
+            turn(entrant.name)
+            if entrant.name in outcome.failures:
+                continue
+            began = time.monotonic()
+            try:
+                outcome.add(entrant, entrant.play())
+            except Exception as error:  # a peer that breaks must not end the others' contest
+                outcome.failures[entrant.name] = str(error) or type(error).__name__
+            spent = time.monotonic() - began
+            outcome.seconds[entrant.name] = round(outcome.seconds.get(entrant.name, 0.0) + spent, 1)
+    return outcome
+
+
+def rounds_of(contest: Contest, rounds: int) -> int:
+    """How many rounds a contest has."""
+    return rounds if contest.most_rounds is None else min(rounds, contest.most_rounds)
+
+
+def _rotated(entrants: Sequence[Entrant], by: int) -> list[Entrant]:
+    """Let another one begin each round: who comes first meets a machine that others have not yet warmed."""
+    by %= len(entrants)
+    return [*entrants[by:], *entrants[:by]]

@@ -1,0 +1,32 @@
+"""A dispatcher process of a crew: takes what is submitted until it is told to stop."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+from bench import jobs
+from bench.ours import failing
+from bench.ours.running import make_app
+
+
+def main() -> None:
+    """Dispatch until a line comes, and answer with what it cost; ``late``: begin only when all are told to."""
+    job = jobs.given()
+    if "notes" in job:
+        failing.note_attempts(job["notes"])
+    with make_app(job) as app:
+        app.check()
+        if job.get("late"):
+            jobs.wait_for_go()
+        with app.dispatcher(concurrency=job.get("concurrency")):
+            if not job.get("late"):
+                jobs.wait_for_go()
+            sys.stdin.readline()
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            jobs.answer({"cpu": used.ru_utime + used.ru_stime})
+            jobs.leave()
+
+
+if __name__ == "__main__":
+    main()

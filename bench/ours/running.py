@@ -1,0 +1,87 @@
+"""What every program of ours needs: an application on clean tables and queues, and to know when runs have ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pika
+import psycopg
+from psycopg import sql
+
+import aft
+from aft import names
+from aft.brokers.base import Topology
+from aft.store.tables import metadata
+from bench import seeding
+from bench.jobs import JobFailed
+from bench.ours import failing, flows
+
+NAMESPACE = "bench"
+#: Seconds between two looks at how many runs have ended.
+LOOK = 0.02
+
+
+def make_app(job: dict[str, Any]) -> aft.Aft:
+    """The application that a job is measured with."""
+    settings = aft.Settings.load(
+        database_url=job["database"], broker_url=job["broker"], namespace=NAMESPACE, **job.get("settings", {})
+    )
+    return aft.Aft(settings=settings)
+
+
+def clean(job: dict[str, Any], app: aft.Aft) -> None:
+    """Empty the tables and remove the queues: no round pays for an earlier one. ``finished``: but for so many."""
+    with psycopg.connect(job["database"], autocommit=True) as connection:
+        if job.get("finished"):
+            connection.execute("DELETE FROM aft_runs WHERE flow <> %s", (seeding.FLOW,))
+            connection.execute("TRUNCATE aft_workers, aft_outbox")
+        else:
+            tables = sql.SQL(", ").join(sql.Identifier(name) for name in metadata.tables)
+            connection.execute(sql.SQL("TRUNCATE {}").format(tables))
+    if job.get("finished"):
+        seeding.finished(job["database"], NAMESPACE, job["finished"])
+    remove_queues(job["broker"], Topology(NAMESPACE, frozenset(app.waits())))
+
+
+def remove_queues(broker: str, topology: Topology) -> None:
+    """Remove every queue of a topology, with what is in them."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker))
+    channel = connection.channel()
+    for queue in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
+        channel.queue_delete(queue)
+    connection.close()
+
+
+def flow_named(name: str) -> aft.Flow[Any, Any]:
+    """The flow of this name."""
+    found = next(getattr(module, name) for module in (flows, failing) if hasattr(module, name))
+    assert isinstance(found, aft.Flow)
+    return found
+
+
+class Counting:
+    """Counts ended runs, on a connection of its own."""
+
+    def __init__(self, database: str, status: str = "completed") -> None:
+        self._connection = psycopg.connect(database, autocommit=True)
+        self._status = status
+
+    def count(self) -> int:
+        """How many have ended so."""
+        row = self._connection.execute(
+            "SELECT count(*) FROM aft_runs WHERE namespace = %s AND status = %s", (NAMESPACE, self._status)
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def wait_for(self, wanted: int, patience: float = 120.0) -> None:
+        """Return when so many have; raises JobFailed after ``patience`` seconds."""
+        if (count := self.wait_until(wanted, patience)) < wanted:
+            raise JobFailed(f"only {count} of {wanted} runs were {self._status} after {patience:.0f} s")
+
+    def wait_until(self, wanted: int, most: float) -> int:
+        """Return when so many have, or after so many seconds: how many have."""
+        until = time.monotonic() + most
+        while (count := self.count()) < wanted and time.monotonic() < until:
+            time.sleep(LOOK)
+        return count

@@ -1,0 +1,22 @@
+"""aft taking runs in: submits a second, with nobody to execute them."""
+
+from __future__ import annotations
+
+from bench import jobs
+from bench.ours import flows
+from bench.ours.running import clean, make_app
+
+
+def main() -> None:
+    """Do the job."""
+    job = jobs.given()
+    with make_app(job) as app:
+        clean(job, app)
+        for _ in range(20):
+            app.submit(flows.happy, 1)
+        rate = jobs.in_threads(job["threads"], job["seconds"], lambda number: app.submit(flows.happy, 1))
+        jobs.answer({"submits": rate})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""How much CPU, how many transactions, how much WAL did that take? Asked of the kernel, the pool and PostgreSQL.
+
+Only processes on this machine can be watched. Backends are told apart by their database, so others on the same server
+do not count; those that ended meanwhile are lost, and PostgreSQL's own helpers (checkpointer, WAL writer, autovacuum)
+are left out. A transaction is a connection that was lent out by the pool, or what was done at once on the driver
+itself. WAL is counted by ``pg_walinspect`` where the server has it; else all of the server's counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+from sqlalchemy import event
+
+from aft.store import Store
+from bench.scale.costs import Op
+
+#: How the kernel spells the state of a socket that listens.
+_LISTENS = "0A"
+_TICK = os.sysconf("SC_CLK_TCK")
+_OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+_KEEP = "SELECT pg_create_physical_replication_slot(%s, immediately_reserve => true, temporary => true)"
+_WAL = """
+    SELECT coalesce(sum(record_length), 0) FROM pg_get_wal_records_info(%s, pg_current_wal_flush_lsn())
+    WHERE block_ref LIKE '%%/' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '/%%'
+"""
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has used; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def cpu_of_thread(pid: int) -> float:
+    """The same of a process with one thread, to the nanosecond where the kernel tells: an idle one uses few ticks."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError):
+        return cpu_of(pid)
+
+
+def busy() -> float:
+    """Seconds of CPU that everybody on this machine has used, all processors together."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / _TICK
+
+
+def listening_at(port: int) -> int | None:
+    """The process on this machine that listens at a port, if there is one and we may know."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{fields[9]}]")
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(file.readlink()) in sockets:
+                return int(file.parts[2])
+        except OSError:
+            continue
+    return None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters at one moment."""
+
+    python: float
+    backends: dict[int, float]
+    transactions: int
+    wal: str
+
+
+class Watch:
+    """Reads the counters of this process and of one database."""
+
+    def __init__(self, database: str, store: Store) -> None:
+        self._transactions = 0
+        event.listen(store.engine, "checkout", self._count)
+        watched: Any = store
+        self._drive, watched._drive = watched._drive, self._count_driven
+        self._connection = psycopg.connect(database, autocommit=True)
+        try:
+            self._connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
+            # Until this session ends, what was written is kept: a checkpoint would remove it before it is looked at.
+            self._connection.execute(_KEEP, (f"aft_scale_{os.getpid()}",))
+            self._inspects = True
+        except psycopg.Error:
+            self._inspects = False
+
+    def read(self) -> Reading:
+        """Read everything; what is counted from here on begins now."""
+        wal = self._one("SELECT pg_current_wal_flush_lsn()")
+        return Reading(time.process_time(), self.backends(), self._transactions, wal)
+
+    def since(self, before: Reading) -> Op:
+        """What was used since then, all together."""
+        python, backends = time.process_time(), self.backends()
+        database = sum(cpu - before.backends.get(pid, 0.0) for pid, cpu in backends.items())
+        return Op(
+            python_ms=(python - before.python) * 1e3,
+            database_ms=database * 1e3,
+            transactions=self._transactions - before.transactions,
+            wal_bytes=self._wal(before.wal),
+        )
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def backends(self) -> dict[int, float]:
+        """CPU of each session of this database."""
+        return {pid: cpu_of_thread(pid) for (pid,) in self._connection.execute(_OURS)}
+
+    def _count(self, *_: object) -> None:
+        self._transactions += 1
+
+    def _count_driven(self, *given: Any) -> Any:
+        self._transactions += 1
+        return self._drive(*given)
+
+    def _wal(self, since: str) -> float:
+        all_of_it = float(self._one("SELECT pg_current_wal_flush_lsn() - %s::pg_lsn", since))
+        # To look into what is not there is refused.
+        return float(self._one(_WAL, since)) if self._inspects and all_of_it > 0 else all_of_it
+
+    def _one(self, statement: LiteralString, *given: str) -> str:
+        row = self._connection.execute(statement, given).fetchone()
+        assert row is not None
+        return str(row[0])

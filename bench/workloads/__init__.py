@@ -1,0 +1,1 @@
+"""Which contests are there? One module for each workload; ``contests(setting)`` gives them."""

@@ -1,0 +1,27 @@
+"""How fast are runs taken in? One producer, with nobody to execute what it hands over."""
+
+from __future__ import annotations
+
+from bench.contests import Contest, Metric
+from bench.setting import Setting
+
+SUBMITS = Metric("submits", "submits/s")
+
+
+def contests(setting: Setting) -> list[Contest]:
+    """One thread; aft also in sixteen."""
+    job = {"kind": "submit", "steps": 1, "seconds": setting.loop}
+    others = [
+        setting.ours("aft, 16 threads", "bench.ours.submitting", threads=16, **job),
+        *setting.peer("Celery, confirms", "celery", **job),
+        *setting.peer("Procrastinate", "procrastinate", **job),
+    ]
+    entrants = (
+        setting.ours("aft, 1 thread", "bench.ours.submitting", threads=1, **job),
+        *setting.peer("Dramatiq, confirms", "dramatiq", **job),
+        *([] if setting.quick else others),
+        setting.ours(
+            "limit: run and outbox, one statement", "bench.limits.statements", database="limits", way="submit", **job
+        ),
+    )
+    return [Contest("submit", "submit", (SUBMITS,), entrants)]

@@ -1,0 +1,24 @@
+"""A worker is killed: how long until another process begins its work anew?"""
+
+from __future__ import annotations
+
+from bench.contests import Contest, Metric
+from bench.setting import Setting
+
+TAKEOVER = Metric("takeover", "ms", more=False)
+#: Seconds of work after which aft holds no delivery any more.
+LONG = 8.0
+
+
+def contests(setting: Setting) -> list[Contest]:
+    """Shortly after its beginning; aft also later, when the broker cannot tell any more."""
+    entrants = (
+        setting.ours("aft, after 1 s of work", "bench.ours.takeover"),
+        *([] if setting.quick else setting.peer("Celery", "celery", kind="takeover")),
+        *setting.peer("Dramatiq", "dramatiq", kind="takeover"),
+    )
+    made = [Contest("takeover", "takeover after SIGKILL", (TAKEOVER,), entrants, most_rounds=setting.pick(1, None))]
+    if not setting.quick:
+        later = (setting.ours("aft", "bench.ours.takeover", long=LONG),)
+        made.append(Contest("takeover", "takeover after SIGKILL, in long work", (TAKEOVER,), later))
+    return made

@@ -1,0 +1,46 @@
+"""Do the example manifests speak aft's language? Queue names, roles, settings and commands are as the code has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from aft import names
+from aft.app import Role
+from aft.cli.dispatcher import read_roles
+from aft.config import Settings
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
+TEXT = {path.name: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def test_workers_are_scaled_on_the_queues_that_they_take_runs_from() -> None:
+    (namespace,) = re.findall(r"AFT_NAMESPACE: (\S+)", TEXT["dispatcher.yaml"])
+    queues = re.findall(r"queueName: (\S+)", TEXT["keda.yaml"])
+
+    assert queues == [names.resume(namespace), names.compensate(namespace)]
+    assert f"namespace = '{namespace}'" in TEXT["keda.yaml"]
+
+
+def test_all_roles_together_are_every_role() -> None:
+    given = re.findall(r'--only, "?([a-z,]+)"?\]', TEXT["dispatcher.yaml"])
+    found = [role for only in given for role in read_roles([only])]
+
+    assert sorted(found) == sorted(Role)
+
+
+@pytest.mark.parametrize("name", sorted(TEXT))
+def test_every_variable_is_a_setting(name: str) -> None:
+    known = {f"AFT_{field.upper()}" for field in Settings.model_fields}
+    found = set(re.findall(r"^ *(AFT_[A-Z_]+):|FromEnv: (AFT_[A-Z_]+)", TEXT[name], re.MULTILINE))
+
+    assert {one for pair in found for one in pair if one} <= known
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(TEXT) if "containers:" in TEXT[name]])
+def test_no_service_of_the_cluster_becomes_a_setting(name: str) -> None:
+    pods = TEXT[name].count("  template:")
+
+    assert TEXT[name].count("enableServiceLinks: false") == pods
