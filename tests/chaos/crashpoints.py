@@ -78,6 +78,10 @@ def _arm_commits(app: aft.Aft, points: Points) -> None:
             real(dbapi_connection)
 
     dialect.do_commit = do_commit
+    store: Any = app.store
+    real_write_deeds, real_tell = store.write_deeds, store.tell
+    store.write_deeds = lambda *given: points.around("commit", lambda: real_write_deeds(*given))
+    store.tell = lambda *given: points.around("commit", lambda: real_tell(*given))
 
 
 def _arm_broker(app: aft.Aft, points: Points) -> None:

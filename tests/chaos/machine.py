@@ -15,7 +15,7 @@ import queue
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,7 +27,6 @@ import aft
 from aft import envelope, names
 from aft.app.parts import Parts
 from aft.config import Settings
-from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import Sweeper
 from aft.envelope import Message
 from aft.flows import registry
@@ -36,8 +35,9 @@ from aft.flows.runner import Runner
 from aft.ids import RunId
 from aft.recovery.relay import Relay
 from aft.recovery.takeover import Takeover
-from aft.runs import owner
+from aft.runs import claiming
 from aft.runs.holdings import Expect
+from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.runs.rows import RunRow
 from aft.runs.states import ENDS
 from aft.store import schema
@@ -245,9 +245,10 @@ class Model:
 class Execution:
     """A worker executing a run, on a thread that moves only while ``begin`` or ``answer`` waits for it."""
 
-    def __init__(self, worker: Worker, row: RunRow) -> None:
+    def __init__(self, worker: Worker, row: RunRow, wake: str | None = None) -> None:
         self.worker = worker
         self.row = row
+        self.wake = wake
         self.asked: Ask | None = None
         self.error: BaseException | None = None
         self._answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -285,7 +286,7 @@ class Execution:
     def _run(self) -> None:
         _here.execution = self
         try:
-            Runner(self.worker.tools).run(self.row)
+            Runner(self.worker.tools).run(self.row, wake=self.wake)
         except Killed:
             pass
         except BaseException as error:
@@ -319,11 +320,13 @@ class Worker:
         def claim(expect: Expect) -> list[RunRow]:
             expect({run for run, _ in wakes})
             with self.tools.store.write() as connection:
-                return owner.claim(
+                return claiming.claim(
                     connection, self.tools.namespace, self.tools.lease.worker, wakes, self.tools.registry.known
                 )
 
-        return [Execution(self, row) for row in self.tools.holdings.claim(claim)] if self.leased else []
+        called = dict(wakes)
+        claimed = self.tools.holdings.claim(claim) if self.leased else []
+        return [Execution(self, row, called[row.id]) for row in claimed]
 
     def claim_due(self) -> list[Execution]:
         """Take a run whose time has come, one that must be alone if there is no other."""
@@ -336,9 +339,11 @@ class Worker:
     def _claim_due(self, alone: bool, expect: Expect) -> list[RunRow]:
         tools, known = self.tools, self.tools.registry.known
         with tools.store.write() as connection:
-            due = owner.find_due(connection, tools.namespace, known, 1, alone=alone)
+            due = claiming.find_due(connection, tools.namespace, known, 1, alone=alone)
             expect({run for run, _ in due})
-            return owner.claim(connection, tools.namespace, tools.lease.worker, due, known, alone=alone) if due else []
+            return (
+                claiming.claim(connection, tools.namespace, tools.lease.worker, due, known, alone=alone) if due else []
+            )
 
     def beat(self) -> None:
         """A heartbeat, and what follows one."""
@@ -383,9 +388,7 @@ class World:
         delays = parts.delays()
         delays.declare([timedelta(seconds=1)])
         relay = _Kept(parts.store, parts.broker, namespace, delays.topology, parts.telemetry, parts.clock)
-        self.intake = Intake(
-            namespace, parts.store, parts.broker, delays, relay, parts.clock, parts.telemetry, settings.grace
-        )
+        self.intake = parts.make_intake(delays, relay)
         takeover = Takeover(namespace, parts.store, parts.clock, parts.telemetry, self.intake.decide)
         self.sweeper = Sweeper(
             namespace,
@@ -560,6 +563,9 @@ class World:
         """Compare where an owner has got to with where it should be."""
         model = self.models[execution.row.id]
         row = self.row(execution.row.id)
+        if execution.gone and _was_handed_back(execution, row):
+            model.owner, model.wake = None, row["wake_id"]
+            return
         # Only asked for what can have been written: an execution whose lease is over stops before its next step.
         expected = model.next()
         if not execution.gone:
@@ -670,6 +676,12 @@ class World:
         open_late = [row for row in self.look()[late_effects.name].values() if row["state"] == "open"]
         late = [row for row in open_late if row["run_id"] not in parked]
         return not self.flight and not any(self._restless()) and not late and all(e.gone for e in self.executions)
+
+
+def _was_handed_back(execution: Execution, row: Mapping[str, Any]) -> bool:
+    """Whether a run that had to be executed alone got on, and was let go for whoever has a slot."""
+    alone = execution.row.deaths >= MOST_SHARED_DEATHS and row["deaths"] == 0
+    return alone and row["worker_id"] is None and row["ended_as"] is None and row["wake_id"] is not None
 
 
 def _earlier(value: datetime | None, seconds: float) -> datetime | None:

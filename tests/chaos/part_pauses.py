@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.chaos.campaign import conclude
 from tests.chaos.checker import read_facts
-from tests.chaos.drive import Driver
+from tests.chaos.drive import LOOK, Driver
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import Plan, plan_of
 from tests.chaos.results import Context, Progress, Result, silent
@@ -35,10 +35,13 @@ def pause(site: Site, plans: Sequence[Plan], pauses: int, seed: int, progress: P
     with Fleet(site.environ(), ROLES, site.log) as fleet, Driver(site, plans, progress=progress) as driver:
         fleet.start()
 
-        def inject(done: float) -> bool:
+        def resume_due() -> None:
             for index in [index for index, end in until.items() if end <= time.monotonic()]:
                 fleet.resume(index)
                 del until[index]
+
+        def inject(done: float) -> bool:
+            resume_due()
             due = min(pauses, int(pauses * min(1.0, done / 0.9)) + 1)
             victims = fleet.ready()
             if (
@@ -51,8 +54,9 @@ def pause(site: Site, plans: Sequence[Plan], pauses: int, seed: int, progress: P
             return due - len(fleet.pauses) < BEHIND
 
         driver.under_fire(inject)
-        for index in until:
-            fleet.resume(index)
+        while until:  # who was stopped when the last run came to rest is stopped beyond its lease as well
+            time.sleep(LOOK)
+            resume_due()
         settled = driver.settle()
         facts = read_facts(driver.store, site.namespace)
         fleet.stop()

@@ -15,6 +15,8 @@ from tests.chaos.load import Plan
 SHORT = 1.0
 #: Lines after which a run is still in its worker's hands: inside a step, or about to begin the next one.
 IN_HAND = ("begin", "done", "undoing", "undone")
+#: Lines with which something is begun.
+BEGINS = ("begin", "undoing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ def takeovers(plans: Iterable[Plan], entries: Sequence[Entry], kills: Iterable[H
             last = lines[name][before - 1] if before else None
             if last is None or last.pid != hit.pid or last.what not in IN_HAND:
                 continue
-            if (after := next((line for line in lines[name][before:] if line.pid != hit.pid), None)) is not None:
+            # One that was only cut off or paused may go on by itself, when it is heard again in time.
+            after = next((line for line in lines[name][before:] if line.pid != hit.pid or line.what in BEGINS), None)
+            if after is not None and after.pid != hit.pid:
                 short = last.what != "begin" or steps[name][int(last.step)].seconds < SHORT
                 found.append(Takeover(name, last.step, after.at - hit.at, short))
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import pika
 import pytest
-from sqlalchemy import Connection, select, text, tuple_, update
+from sqlalchemy import Connection, select, text, update
 
 import aft
 from aft import names
@@ -24,18 +24,19 @@ from aft.brokers.rabbitmq import consumer as rabbit_consumer
 from aft.brokers.rabbitmq import publisher as rabbit_publisher
 from aft.flows.standing import Standing
 from aft.ids import RunId, WorkerId
-from aft.runs import owner
+from aft.runs import claiming, owner
 from aft.runs import submit as submitting
-from aft.runs.owner import Fenced, Known, Wake
+from aft.runs.deeds import FENCE, OwnerDeed
+from aft.runs.owner import Fenced, Owner
 from aft.runs.rescue import rescue_expired
-from aft.runs.rows import COLUMNS, RunRow, from_row
-from aft.store import outbox
+from aft.store import Store, connecting, outbox
 from aft.store.moments import later
 from aft.store.outbox import OutboxRow
 from aft.store.tables import outbox as outbox_rows
 from aft.store.tables import runs, workers
 from aft.telemetry import Event, FaultRouted
 from tests.chaos import load
+from tests.chaos.bugs import without_stale_check
 from tests.chaos.checker import check, read_facts
 from tests.chaos.drive import count
 from tests.chaos.ledger import What
@@ -137,9 +138,24 @@ def guard_without_fence(
     return int(connection.execute(statement).scalar_one())
 
 
-def test_no_fence(site: Site, bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_without_fence(deed: OwnerDeed, items: Sequence[Any]) -> str:
+    """The same bug in what is written together."""
+    statement = real_statement(deed, items)
+    assert FENCE in statement
+    return statement.replace(FENCE, "true")
+
+
+real_statement = OwnerDeed.statement
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_fence(site: Site, bug: bool, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that lost its run in the middle of a step comes back when the run has been undone by another."""
-    if bug:
+    if not shared:
+        monkeypatch.setattr(Owner, "share", lambda *given, **more: None)
+    if bug and shared:
+        monkeypatch.setattr(OwnerDeed, "statement", shared_without_fence)
+    elif bug:
         monkeypatch.setattr(owner, "guard", guard_without_fence)
     plan = Plan("stale", (StepPlan("plain"), StepPlan("fatal")), "compensated")
     gate = hold_at(monkeypatch, 0, "done")
@@ -184,7 +200,9 @@ def guard_by_where_exists(
 
 def test_fence_by_where_exists(site: Site, bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner has passed the fence and not written yet; meanwhile somebody wants to take its run over."""
+    monkeypatch.setattr(connecting, "IDLE_IN_TRANSACTION", 60)  # it is held inside, and is to come out alive
     inside, real = Gate(), owner.guard
+    monkeypatch.setattr(Owner, "share", lambda *given, **more: None)  # that is a single statement
 
     def guard(connection: Connection, *given: Any) -> int:
         if bug:
@@ -216,27 +234,11 @@ def test_fence_by_where_exists(site: Site, bug: bool, monkeypatch: pytest.Monkey
 # 3. A stale message is honoured ---------------------------------------------------------------------------------
 
 
-def claim_whatever_it_awaits(
-    connection: Connection, namespace: str, worker: WorkerId, wakes: list[Wake], known: Known, *, alone: bool = False
-) -> list[RunRow]:
-    """The bug: a message wakes its run, whatever the run is waiting for."""
-    statement = (
-        update(runs)
-        .where(
-            runs.c.id.in_([run for run, _ in wakes]),
-            runs.c.worker_id.is_(None),
-            tuple_(runs.c.flow, runs.c.version).in_(list(known)),
-        )
-        .values(worker_id=worker, **owner._CLAIMED)
-        .returning(*COLUMNS)
-    )
-    return [from_row(row) for row in connection.execute(statement)]
-
-
 def test_no_check_for_stale_messages(site: Site, bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the run waits in its ladder, the message comes again that once began it."""
     if bug:
-        monkeypatch.setattr(owner, "claim", claim_whatever_it_awaits)
+        # The bug: a message wakes its run, whatever the run is waiting for.
+        monkeypatch.setattr(claiming, "claim_now", without_stale_check(claiming.claim_now))
         # Whoever has claimed it too early would see that its next try is not due: the second line of defence.
         monkeypatch.setattr(Standing, "_is_due", lambda *given: True)
     plan = Plan("early", (StepPlan("plain", failures=len(LADDER)),), "completed")
@@ -267,9 +269,10 @@ class LastSeen:
         self.last = 0
         self.rounds = 0
 
-    def any_free(self, connection: Connection, namespace: str) -> bool:
+    def any_free(self, store: Store, namespace: str) -> bool:
         self.rounds += 1
-        return bool(self._new(connection, namespace))
+        with store.read() as connection:
+            return bool(self._new(connection, namespace))
 
     def take(self, connection: Connection, namespace: str, limit: int, *, hold: float = 0.0) -> list[OutboxRow]:
         found = self._new(connection, namespace)
@@ -291,7 +294,7 @@ def test_relay_by_the_last_number(site: Site, bug: bool, monkeypatch: pytest.Mon
     plans = [Plan(name, (StepPlan("plain"),), "completed") for name in ("slow to commit", "quick")]
     with site.app() as app, app.dispatcher(only=["intake", "work", "relay"]):
         flow = chaos_flow.options(key=plans[0].name)
-        with app.store.write() as connection:
+        with app.store.write(at_work=True) as connection:
             new = app._new_run(flow, (plans[0].encode(),), {})
             submitting.enqueue(connection, new, app.clock.now(), timedelta(hours=1))
             app.submit(chaos_flow.options(key=plans[1].name), plans[1].encode())

@@ -9,10 +9,9 @@ import pytest
 from sqlalchemy import Connection
 
 from aft.compensation import stack
-from aft.compensation.stack import PENDING, Frame
 from aft.flows.standing import Standing
-from aft.ids import RunId
-from aft.runs import owner
+from aft.runs import claiming, owner
+from aft.store.questions import Question
 from tests.chaos.bugs import without_stale_check
 from tests.chaos.machine import Model, Outcome, steps_of
 from tests.chaos.part_machine import Rules, explore, rules_on
@@ -135,7 +134,7 @@ def test_a_run_that_kills_every_worker_is_parked_and_a_person_lets_it_try_again(
 def test_control_without_the_check_for_stale_messages_the_game_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "claim", without_stale_check(owner.claim))
+    monkeypatch.setattr(claiming, "claim", without_stale_check(claiming.claim))
     monkeypatch.setattr(Standing, "_is_due", lambda *given: True)  # else the try is seen not to be due
     rules = _rules(tmp_path)
     rules.submit("pp")
@@ -166,11 +165,8 @@ def test_control_without_the_fence_the_game_is_lost(tmp_path: Path, monkeypatch:
 
 
 def test_control_with_a_stack_that_is_a_queue_the_game_is_lost(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bottom(connection: Connection, run_id: RunId, *args: Any, **kwargs: Any) -> Frame | None:
-        owed = [frame for frame in stack.of_run(connection, run_id) if frame.state in PENDING]
-        return owed[-1] if owed else None
-
-    monkeypatch.setattr(stack, "top", bottom)
+    from_below = Question(*(words.replace("DESC", "ASC") for words in (stack.OWED.postgresql, stack.OWED.sqlite)))
+    monkeypatch.setattr(stack, "OWED", from_below)
     with pytest.raises(AssertionError, match=r"asks \('undo', '1'\), not \('undo', '2'\)"):
         _unwinding(rules)
     rules.world.close()

@@ -43,6 +43,19 @@ def test_takeovers_are_those_of_runs_in_hand() -> None:
     ]
 
 
+def test_one_that_goes_on_by_itself_is_not_taken_over() -> None:
+    lines = [
+        line(1.0, 7, "inside", 0, "begin"),
+        line(1.0, 7, "between", 0, "begin"),
+        line(3.0, 7, "inside", 0, "done"),  # and nobody knows of it
+        line(3.0, 7, "between", 0, "done"),
+        line(4.0, 7, "between", 1, "begin"),
+        line(6.0, 8, "inside", 0, "begin"),
+        line(9.0, 8, "between", 1, "begin"),
+    ]
+    assert [(each.load, each.seconds) for each in takeovers(PLANS, lines, [Hit(2.0, 7, 0)])] == [("inside", 4.0)]
+
+
 def test_percentiles() -> None:
     assert percentiles([]) == {"count": 0}
     assert percentiles(number / 100 for number in range(100)) == {"count": 100, "p50": 0.5, "p99": 0.99, "max": 0.99}
