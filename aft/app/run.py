@@ -29,12 +29,12 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.steering import Order
 from aft.runs.waking import Post
-from aft.store.moments import now
+from aft.store.moments import later
 from aft.store.tables import workers
 
 #: Seconds between two looks at a run that somebody waits for: at first, and at the most.
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
-#: Seconds after which a waiting caller is told that nobody can execute its run.
+#: Seconds between two looks at who could execute a run that somebody waits for.
 WARN_AFTER = 2.0
 
 
@@ -74,16 +74,17 @@ class Run:
     def result(self, timeout: float | None = None) -> Any:
         """Wait for its end and return the flow's result; one that is parked is waited for, too, with a warning.
 
-        Raises FlowCompensated, FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout``
-        seconds, which changes nothing about the run.
+        A warning also tells, once, that for two seconds no live worker knew its flow. Raises FlowCompensated,
+        FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout`` seconds, which changes nothing
+        about the run.
         """
-        began = time.monotonic()
-        pause, warned = FIRST_LOOK, False
+        began = looked = time.monotonic()
+        pause, told = FIRST_LOOK, False
         while not (row := self.row).status.ended:
-            waited = time.monotonic() - began
-            if not warned and waited >= WARN_AFTER:
-                self._warn_if_nobody_knows(row)
-                warned = True
+            moment = time.monotonic()
+            waited = moment - began
+            if not told and moment - looked >= WARN_AFTER:
+                told, looked = self._warn_if_stuck(row, moment - looked), moment
             if timeout is not None and waited >= timeout:
                 raise TimeoutError(_still(row, timeout))
             left = LONGEST_LOOK if timeout is None else timeout - waited
@@ -205,27 +206,35 @@ class Run:
         error, text = ends[row.status]
         raise error(f"run {row.id} of flow {row.flow!r} {text}{why}", fault)
 
-    def _warn_if_nobody_knows(self, row: RunRow) -> None:
+    def _warn_if_stuck(self, row: RunRow, seconds: float) -> bool:
+        """Tell the caller if nothing has gone on for so long, and why; returns whether there was something to tell."""
         if row.status is Status.PARKED:
             why = f"run {row.id} is parked and waits for a person: {row.reason}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
-        elif row.worker_id is None and not self._somebody_knows(row):
+            return True
+        if row.worker_id is None and not self._somebody_knew(row, seconds):
             warnings.warn(
                 f"run {row.id} waits for a worker, and no live one knows flow {row.flow}@{row.version}; "
                 "start one with `aft dispatcher MODULE`",
                 NoWorkerWarning,
                 stacklevel=3,
             )
+            return True
+        return False
 
-    def _somebody_knows(self, row: RunRow) -> bool:
+    def _somebody_knew(self, row: RunRow, seconds: float) -> bool:
+        """Tell whether a worker that lived at any time in the last seconds knows the flow.
+
+        Not only now: a machine that stood still for longer than a lease has no live worker until the next heartbeat.
+        """
         statement = select(workers.c.flows, workers.c.roles).where(
-            workers.c.namespace == row.namespace, workers.c.expires_at > now()
+            workers.c.namespace == row.namespace, workers.c.expires_at > later(-seconds)
         )
         with self._app.store.read() as connection:
-            live = connection.execute(statement).all()
+            lived = connection.execute(statement).all()
         return any(
             "work" in json.loads(worker.roles) and f"{row.flow}@{row.version}" in json.loads(worker.flows)
-            for worker in live
+            for worker in lived
         )
 
     def __repr__(self) -> str:

@@ -243,6 +243,31 @@ def test_somebody_who_waits_for_a_run_that_nobody_can_execute_is_told(setup: Set
         run.result(2.0)  # not longer than it takes to be told
 
 
+def heart_that_stops(app: aft.Aft, run: aft.Run) -> None:
+    """Be a worker that knows the run's flow, and never send a heartbeat."""
+    lease = app.make_lease()
+    lease._stopping.set()
+    lease.begin(roles=["work"], flows=[f"{run.row.flow}@{run.row.version}"])
+
+
+def test_a_worker_that_is_late_with_its_heartbeat_is_not_taken_for_nobody(setup: Setup, order: str) -> None:
+    """As after a machine stood still for longer than a lease: whoever waits there looks before the heart beats."""
+    app = setup.app(lease="1900ms")
+    run = app.submit(shop.buy, order)
+    heart_that_stops(app, run)
+    with pytest.raises(TimeoutError, match="running"):  # and no warning
+        run.result(2.0)
+
+
+def test_somebody_who_waits_when_the_last_worker_goes_is_told(setup: Setup, order: str) -> None:
+    """Whoever could execute it was there before the first look, and is gone at the next."""
+    app = setup.app(lease="1900ms")
+    run = app.submit(shop.buy, order)
+    heart_that_stops(app, run)
+    with pytest.warns(aft.NoWorkerWarning, match="aft dispatcher"), pytest.raises(TimeoutError, match="running"):
+        run.result(6.0)
+
+
 def test_an_order_to_a_run_that_is_not_parked_is_refused_and_changes_nothing(setup: Setup, order: str) -> None:
     run = setup.app().start(shop.buy, order)
     before = run.row
