@@ -1,8 +1,8 @@
 """How does aft talk to its database? Through transactions that say whether they read or write.
 
-``Store`` is thread-safe. ``read()`` and ``write()`` each give one connection in one transaction, committed at the
-end of the block, rolled back if it raises. On SQLite a write begins ``IMMEDIATE``: a deferred one that reads first
-and writes then can be refused half-way; this one waits its turn at the beginning.
+``Store`` is thread-safe. ``write()`` gives one connection in one transaction, committed at the end of the block, rolled
+back if it raises; ``read()`` one that only looks, in a transaction on SQLite. There a write begins ``IMMEDIATE``: a
+deferred one that reads first and writes then can be refused half-way; this one waits its turn at the beginning.
 
 No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:`~aft.errors.StoreError`.
 """
@@ -48,6 +48,10 @@ class Store:
         self.engine = make_engine(self._url, pool_size)
         #: Lends connections for deeds.
         self._drivers = self.engine if self.file is not None else make_drivers(self._url)
+        #: How connections are used that read, and that write.
+        self._options: dict[bool, dict[str, Any]] = {False: {WRITES: False}, True: {WRITES: True}}
+        if self.file is None:
+            self._options[False]["isolation_level"] = "AUTOCOMMIT"
         self._lost_at = float("-inf")
         self._closed = False
         #: What the driver raises.
@@ -89,7 +93,11 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Give a connection in a transaction that only reads."""
+        """Give a connection that only reads.
+
+        On PostgreSQL each statement is its own transaction: it would see what others commit meanwhile in one of several
+        as well, and a process that is paused between two of them has none that the server would end.
+        """
         with self._transaction(writes=False) as connection:
             yield connection
 
@@ -109,7 +117,7 @@ class Store:
         try:
             with (
                 self._turn() if writes else nullcontext(),
-                self.engine.connect().execution_options(**{WRITES: writes}) as connection,
+                self.engine.connect().execution_options(**self._options[writes]) as connection,
                 connection.begin(),
             ):
                 yield connection

@@ -141,6 +141,22 @@ def test_a_transaction_that_the_server_ended_because_we_were_paused_may_be_tried
     store.close()
 
 
+def test_whoever_only_reads_may_be_paused(migrated_url: str) -> None:
+    """It keeps nobody waiting: the server sees no transaction that it would have to end."""
+    store = Store(migrated_url)
+    with store.read() as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with psycopg.connect(migrated_url) as other:
+            asked = other.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [pid])
+            assert asked.fetchone() == ("idle",)
+    with store.write() as connection:  # the same connection: it has transactions again
+        assert connection.execute(text("SELECT pg_backend_pid()")).scalar_one() == pid
+        with psycopg.connect(migrated_url) as other:
+            asked = other.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [pid])
+            assert asked.fetchone() == ("idle in transaction",)
+    store.close()
+
+
 def is_gone(url: str, pid: int) -> bool:
     with psycopg.connect(url) as other:
         return other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() is None
