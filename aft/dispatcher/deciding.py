@@ -19,7 +19,7 @@ from aft.dispatcher.route import GiveUp, Park, Retry, Route, Rule, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId
-from aft.rules import primitives
+from aft.rules import kept, primitives
 from aft.rules.conditions import Expression
 from aft.rules.kinds import On
 from aft.rules.plans import Plan
@@ -69,7 +69,7 @@ def decide(
                 _follow(connection, run, fault, ruling, Park(told), post)
                 return warning
             _rule(connection, run, fault, replace(ruling, do=Do.COMPLETE, result=(value,)), FaultState.FINAL, why, post)
-        case primitives.Restart() if _restarts(fault) >= MOST_RESTARTS:
+        case primitives.Restart() if kept.read(fault).restarts >= MOST_RESTARTS:
             told = f"it was begun anew {MOST_RESTARTS} times in a row; change the rule, then retry"
             _follow(connection, run, fault, ruling, Park(told), post)
         case primitives.Restart():
@@ -190,10 +190,6 @@ def _rule(
     )
     # One that was stopped reads it when it is resumed.
     waking.send(connection, run, post, lambda row: row.status not in (Status.PARKED, Status.SUSPENDED))
-
-
-def _restarts(fault: Fault) -> int:
-    return int(json.loads(fault.step).get("restarts", 0)) if fault.step else 0
 
 
 def _hand_back(connection: Connection, run: RunRow, fault: Fault, post: Post) -> None:

@@ -6,7 +6,6 @@ user's code, but for the sources that this process has declared. Reads only; nev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,7 +17,7 @@ from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule, route
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.knowledge import Verdict
 from aft.recovery.levels import Ladder, read_ladder
-from aft.rules import asking, case, history, primitives, sources
+from aft.rules import asking, case, history, kept, primitives, sources
 from aft.rules.asking import ANY, Decision
 from aft.rules.book import Book, Rules
 from aft.rules.case import Case, StepFacts
@@ -125,15 +124,8 @@ class Judge:
 
     def case_of(self, fault: Fault, run: RunRow, verdict: Verdict, default: Route) -> Case:
         """The facts about a fault, as they were when it was raised."""
-        kept = json.loads(fault.step) if fault.step else {}
-        step = StepFacts(
-            activity_of(fault),
-            kept.get("args"),
-            kept.get("result"),
-            int(kept.get("failures", 0)) if fault.kind is FaultKind.CONSTRAINT else fault.attempt,
-            _level(default),
-            kept.get("elapsed"),
-        )
+        had, failed = kept.read(fault), kept.failures(fault)
+        step = StepFacts(activity_of(fault), had.args, had.result, failed, _level(default), had.elapsed)
         exhausted = verdict.recoverable and not isinstance(default, Retry)
         facts: dict[str, Any] = {
             **case.of_run(run, fault.raised_at),

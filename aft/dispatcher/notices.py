@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from aft.clock import Clock
 from aft.dispatcher.posting import Answer, Meaning, NoAnswer, judge, post
 from aft.ids import NoticeId
-from aft.recovery.knowledge import read_retry_after
+from aft.recovery.answers import read_retry_after
 from aft.runs import notices
 from aft.runs.notices import Notice, wait_after
 from aft.signing import HEADER, sign

@@ -14,7 +14,7 @@ from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows.tools import Tools
 from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
-from aft.rules import asking, case, history, sources
+from aft.rules import asking, case, history, kept, sources
 from aft.rules.asking import ANY, Decision
 from aft.rules.case import Case, StepFacts
 from aft.rules.kinds import On
@@ -99,56 +99,12 @@ class Constraints:
             ladder=(ladder or self._tools.ladder).spelled,
             raised_at=self._tools.clock.now(),
             exception=on.value,
-            step=spell(step, before),
+            step=kept.keep(step, before),
             decision=decision.encode(),
         )
-
-
-def spell(step: StepFacts, before: Fault | None = None) -> str:
-    """Spell what a fault keeps of its step, and what rules have made of that: ``before`` stood against it."""
-    kept: dict[str, Any] = {"args": step.args, "result": step.result, "elapsed": step.elapsed}
-    kept |= {"failures": step.attempts, "changed": changes(before), "restarts": restarts(before)}
-    return json.dumps({name: value for name, value in kept.items() if value})
-
-
-def failures(fault: Fault) -> int:
-    """How often the step of a fault has failed; one that rules objected to has not."""
-    if fault.kind is not FaultKind.CONSTRAINT:
-        return fault.attempt
-    return int(json.loads(fault.step).get("failures", 0)) if fault.step else 0
-
-
-def restarts(before: Fault | None) -> int:
-    """How often exlets have had a step begun anew, as what stood against it before its next fault tells."""
-    if before is None:
-        return 0
-    earlier = int(json.loads(before.step).get("restarts", 0)) if before.step else 0
-    return earlier + (Ruling.decode(before.ruling).do is Do.RESTART)
 
 
 def asks_again(fault: Fault | None) -> bool:
     """Whether a step that rules objected to before it began is to be asked about again: nobody has let it go on."""
     objected = fault is not None and fault.exception == On.ACTIVITY_PRE
     return objected and fault is not None and Ruling.decode(fault.ruling).do is not Do.GO
-
-
-def read(fault: Fault) -> StepFacts:
-    """Read what a fault keeps of its step."""
-    kept = json.loads(fault.step) if fault.step else {}
-    return StepFacts(
-        fault.name, kept.get("args"), kept.get("result"), fault.attempt, fault.level or 0, kept.get("elapsed")
-    )
-
-
-def changes(fault: Fault | None) -> dict[str, Any]:
-    """The arguments of a step that rules have changed, by name: they hold for every try of it."""
-    if fault is None:
-        return {}
-    kept = json.loads(fault.step).get("changed", {}) if fault.step else {}
-    return {**kept, **(Ruling.decode(fault.ruling).args or {})}
-
-
-def begin_again(fault: Fault) -> str | None:
-    """How a step begins anew that rules have changed: with those arguments. None: they have not."""
-    changed = changes(fault) if fault.path is not None else None
-    return Ruling(Do.RESTART, changed).encode() if changed else None

@@ -23,7 +23,7 @@ from aft.errors import ActivityFailed, CodecError, DefinitionError, Recoverable,
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows.policy import Policy
 from aft.ids import FaultId, RunId, StepPath, new_id
-from aft.recovery import knowledge
+from aft.recovery import answers, knowledge
 from aft.recovery.levels import Ladder
 
 #: Characters of a message, and of a traceback, that are kept; of the latter its end.
@@ -78,7 +78,7 @@ def describe(
         traceback=_clean(_trace(error))[-MOST_TRACEBACK:],
         said=said(error),
         declared=policy.answer(error),
-        status=knowledge.http_status(error),
+        status=answers.http_status(error),
         after=_after(error, at),
         signal=error.on_signal if isinstance(error, Recoverable) else None,
         ladder=ladder.spelled,
@@ -107,7 +107,7 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
     if answer is not None:
         return answer is Answer.RECOVERABLE
     lineage = knowledge.mro_names(type(error))
-    return knowledge.judge(lineage, knowledge.http_status(error), _text(error), after).recoverable
+    return knowledge.judge(lineage, answers.http_status(error), _text(error), after).recoverable
 
 
 def rebuild(fault: Fault) -> Exception:
@@ -245,7 +245,7 @@ def _encoded_args(error: BaseException) -> tuple[str, bool]:
 
 def _after(error: BaseException, at: datetime) -> timedelta | None:
     if not isinstance(error, Recoverable) or error.after is None:
-        return knowledge.retry_after(error, at)
+        return answers.retry_after(error, at)
     try:
         return durations.parse(error.after)
     except Exception:

@@ -13,11 +13,12 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.fault import Fault, FaultState
-from aft.flows import constraints, writing
+from aft.flows import writing
 from aft.flows.children import Children
 from aft.flows.leaving import Leave, Over, Suspends
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
+from aft.rules import kept
 from aft.runs import faults, inbox
 from aft.runs.inbox import Letter, Verb
 from aft.runs.owner import NO_PROGRESS, Owner
@@ -40,7 +41,7 @@ class Obedience:
             writing.end(self._tools, owner, Status.CANCELLED, letters=letters, asked=True)
             raise Over
         parked = [fault for fault in live if fault.state is FaultState.PARKED]
-        kept = {fault.id: ruling for fault in parked if (ruling := constraints.begin_again(fault)) is not None}
+        again = {fault.id: ruling for fault in parked if (ruling := kept.begin_again(fault)) is not None}
         changes = self._changes(letters)
         suspends = self._suspends(letters) if not changes else None
         owner.unheeded = None if changes else self._undoes_to(letters)
@@ -52,15 +53,15 @@ class Obedience:
         def then(connection: Connection, seq: int) -> None:
             for letter in heeded:
                 _settle_frame(connection, owner, letter)
-            faults.settle(connection, [fault.id for fault in parked if fault.id not in kept], FaultState.RESOLVED)
-            for fault_id, ruling in kept.items():
+            faults.settle(connection, [fault.id for fault in parked if fault.id not in again], FaultState.RESOLVED)
+            for fault_id, ruling in again.items():
                 faults.reopen(connection, fault_id, ruling)
             inbox.mark_read(connection, owner.run_id, owner.epoch, heeded)
 
         owner.write(then, **NO_PROGRESS, **changes)
         owner.change(**changes)
         for fault in parked:
-            self._stepper.standing.forget(fault, kept.get(fault.id))
+            self._stepper.standing.forget(fault, again.get(fault.id))
         if suspends is not None:
             raise Leave(suspends)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from aft.errors import CodecError, ReplayDiverged
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import constraints, failures
+from aft.flows import failures
 from aft.flows.activity import Activity
 from aft.flows.asks import Landed
 from aft.flows.failures import Place
@@ -22,6 +22,7 @@ from aft.flows.leaving import Leave, Parks, Removes
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
 from aft.ids import StepPath
+from aft.rules import kept
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.rulings import Do, Ruling
 from aft.runs.states import Status
@@ -55,7 +56,7 @@ def _obey(
         return _end(forward, activity, path, scope, args, fault, ruling, landed)
     stepper.check_may_go_on()
     stepper.standing.check_ladder(path, Status.RECOVERING)
-    had = constraints.read(fault)
+    had = kept.read(fault)
     if ruling.do is Do.GO and had.result is not None:
         value = json.dumps(ruling.result[0]) if ruling.result else had.result
         with _fitting(fault):
@@ -67,7 +68,7 @@ def _obey(
 
 def _arguments(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, args: str) -> str:
     """The arguments that a step is executed with: its own, or what a rule has made of them."""
-    changed = constraints.changes(stepper.standing.fault(path))
+    changed = kept.changes(stepper.standing.fault(path))
     if not changed:
         return args
     made = json.dumps({**json.loads(args), **changed})

@@ -14,10 +14,10 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import constraints
 from aft.flows.leaving import Failed, InLadder, Leave
 from aft.flows.mailbox import Mailbox
 from aft.ids import StepPath
+from aft.rules import kept
 from aft.runs import inbox
 from aft.runs.inbox import Letter
 from aft.runs.owner import Owner, Then
@@ -105,7 +105,7 @@ class Standing:
         fault = self._faults.get(path)
         if fault is None or Ruling.decode(fault.ruling).do is Do.RESTART:
             return 0
-        return constraints.failures(fault)
+        return kept.failures(fault)
 
     def replaced(self, path: StepPath | None = None) -> tuple[str, ...]:
         """The faults whose place a new one takes: the aborts, and that of the step itself."""

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from aft.compensation.stack import RESTARTED
 from aft.errors import CodecError, ResourceUnavailable
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import constraints, failures, writing
+from aft.flows import failures, writing
 from aft.flows.asks import Landed
 from aft.flows.attempt import Attempt, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
@@ -32,6 +32,7 @@ from aft.flows.probe import Question
 from aft.flows.standing import Standing
 from aft.flows.tools import Tools
 from aft.ids import StepPath
+from aft.rules import kept
 from aft.rules.asking import Decision
 from aft.rules.case import StepFacts
 from aft.rules.kinds import On
@@ -229,8 +230,9 @@ class Stepper:
         exception = on or (On.UNAVAILABLE if isinstance(error, ResourceUnavailable) else None)
         # What is large is not copied with every try: rules see no arguments then.
         stored = step.stored if len(step.stored or "") <= MOST_STORED else None
-        kept = constraints.spell(StepFacts(step.name, stored, elapsed=elapsed), before)
-        fault = replace(fault, exception=None if exception is None else exception.value, step=kept)
+        facts = StepFacts(step.name, stored, elapsed=elapsed)
+        of_type = None if exception is None else exception.value
+        fault = replace(fault, exception=of_type, step=kept.keep(facts, before))
         self.fail(step.path, fault, step.status)
 
     def fail(self, path: StepPath, fault: Fault, status: Status | None) -> NoReturn:

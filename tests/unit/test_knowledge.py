@@ -28,7 +28,8 @@ import sqlalchemy.exc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aft.recovery.knowledge import http_status, judge, mro_names, retry_after
+from aft.recovery.answers import http_status, retry_after
+from aft.recovery.knowledge import judge, mro_names
 
 NOW = datetime(2024, 2, 29, 12, 0, 0, tzinfo=UTC)
 ENDING = ["builtins.Exception", "builtins.BaseException", "builtins.object"]

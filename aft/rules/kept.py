@@ -1,0 +1,64 @@
+"""What does a fault keep of its step? What rules may ask about it later, and what exlets have made of it so far.
+
+It is one JSON text in the fault's row, and nothing else reads or spells it. Each fault of a step takes over what the
+one before it kept of the exlets' doings: they hold for every try.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from aft.fault import Fault, FaultKind
+from aft.rules.case import StepFacts
+from aft.runs.rulings import Do, Ruling
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The text, read. ``failures`` is how often a step had failed that rules objected to."""
+
+    args: str | None = None
+    result: str | None = None
+    elapsed: float | None = None
+    failures: int = 0
+    #: Arguments that exlets have changed, by name.
+    changed: dict[str, Any] = field(default_factory=dict)
+    #: How often exlets have had the step begun anew.
+    restarts: int = 0
+
+
+def keep(step: StepFacts, before: Fault | None = None) -> str:
+    """Spell what a fault is to keep of its step; ``before`` stood against it."""
+    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), _restarts_until_now(before))
+    return json.dumps({name: value for name in Kept.__slots__ if (value := getattr(kept, name))})
+
+
+def read(fault: Fault) -> Kept:
+    """Read what a fault keeps."""
+    return Kept(**json.loads(fault.step)) if fault.step else Kept()
+
+
+def failures(fault: Fault) -> int:
+    """How often the step of a fault has failed; one that rules objected to has not."""
+    return read(fault).failures if fault.kind is FaultKind.CONSTRAINT else fault.attempt
+
+
+def changes(fault: Fault | None) -> dict[str, Any]:
+    """The arguments of a step that rules have changed, by name: they hold for every try of it."""
+    if fault is None:
+        return {}
+    return {**read(fault).changed, **(Ruling.decode(fault.ruling).args or {})}
+
+
+def begin_again(fault: Fault) -> str | None:
+    """How a step begins anew that rules have changed: with those arguments. None: they have not."""
+    changed = changes(fault) if fault.path is not None else None
+    return Ruling(Do.RESTART, changed).encode() if changed else None
+
+
+def _restarts_until_now(before: Fault | None) -> int:
+    if before is None:
+        return 0
+    return read(before).restarts + (Ruling.decode(before.ruling).do is Do.RESTART)
