@@ -35,7 +35,12 @@ class Parts:
         self.registry = registry
         self.clock = clock
         self.telemetry = Telemetry()
-        self.store = Store(settings.database_url, pool_size=settings.concurrency + 12, clock=clock)
+        self.store = Store(
+            settings.database_url,
+            pool_size=settings.concurrency + 12,
+            clock=clock,
+            lease=settings.lease.total_seconds(),
+        )
         self.ladder = _make_ladder(settings)
         self.broker = _make_broker(settings, self.store)
         self.loop = LoopThread()

@@ -208,7 +208,7 @@ class Run:
 
     def _warn_if_stuck(self, row: RunRow, seconds: float) -> bool:
         """Tell the caller if nothing has gone on for so long, and why; returns whether there was something to tell."""
-        if row.status is Status.PARKED:
+        if row.status is Status.PARKED and row.wake_id is None:
             why = f"run {row.id} is parked and waits for a person: {row.reason}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
             return True

@@ -2,7 +2,8 @@
 
 Who may run at the same time: every thread of a process that asks, and editors anywhere. What is in force here is at
 most ``FRESH`` seconds old: whoever asks first after that looks at the version, one small read; the others go on with
-what there is. A database that is away, or a tree that cannot be read, leaves the last good rules in force.
+what there is, but not with what is ``TOO_OLD``. Counted from when a look began: an editor may come while it lasts. A
+database that is away, or a tree that cannot be read, leaves the last good rules in force.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from aft.rules.tree import CompiledTree, Tree
 from aft.store import Store
 from aft.telemetry import RulesRefused, Telemetry
 
-#: Seconds for which the rules are not looked at again: a change is in force everywhere within a second.
-FRESH = 0.5
+#: Seconds for which the rules are not looked at again, and after which nobody goes on without a look: a change is in
+#: force everywhere within a second.
+FRESH, TOO_OLD = 0.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,14 @@ class Book:
 
     def current(self) -> Rules:
         """The rules in force."""
-        # Before the first look nobody goes on: what is there then are no rules at all.
-        first = self._looked == float("-inf")
-        if self._clock.ticks() - self._looked >= FRESH and self._looking.acquire(blocking=first):
+        age = self._clock.ticks() - self._looked
+        if age >= FRESH and self._looking.acquire(blocking=age >= TOO_OLD):
             try:
                 if self._clock.ticks() - self._looked >= FRESH:
                     self._look()
             except StoreError:
-                pass  # the last good ones stay in force
+                self._looked = self._clock.ticks()  # the last good ones stay in force
             finally:
-                self._looked = self._clock.ticks()
                 self._looking.release()
         return self._rules
 
@@ -92,14 +92,14 @@ class Book:
         """The rules in force now, whatever was seen just before."""
         with self._looking, suppress(StoreError):
             self._look()
-            self._looked = self._clock.ticks()
         return self._rules
 
     def _look(self) -> None:
+        began = self._clock.ticks()
         with self._store.read() as connection:
-            if (version := rows.version(connection, self._namespace)) == self._rules.version:
-                return
-            self._rules = self._load(connection, version)
+            if (version := rows.version(connection, self._namespace)) != self._rules.version:
+                self._rules = self._load(connection, version)
+        self._looked = began
 
     def _load(self, connection: Connection, version: int) -> Rules:
         before = self._rules

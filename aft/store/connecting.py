@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,10 @@ _POSTGRESQL = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-#: Seconds after which PostgreSQL ends a transaction of ours that does nothing: a process that is paused, or whose line
-#: fell silent, must not keep its row locks, or nobody can rescue its runs.
-IDLE_IN_TRANSACTION = 3
+#: Seconds after which PostgreSQL ends a transaction of ours that does nothing, at the least and at the most: a process
+#: that is paused, or whose line fell silent, must not keep its row locks, or nobody can rescue its runs. In between it
+#: is the lease: nobody may rescue them earlier, and one that just got no CPU for a while goes on.
+IDLE_LEAST, IDLE_MOST = 3.0, 10.0
 #: The same for a transaction in which an activity works: between two statements it may be about something else.
 IDLE_AT_WORK = 60
 
@@ -72,7 +74,7 @@ def _anchor(url: URL) -> URL:
     return url.set(database=str(Path(url.database).absolute()))
 
 
-def make_engine(url: URL, pool_size: int) -> Engine:
+def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
     if url.drivername == "sqlite":
         engine = create_engine(
             url,
@@ -91,11 +93,11 @@ def make_engine(url: URL, pool_size: int) -> Engine:
         connect_args=_POSTGRESQL,
         isolation_level="READ COMMITTED",
     )
-    event.listen(engine, "connect", _prepare_postgresql)
+    event.listen(engine, "connect", _preparing(lease))
     return engine
 
 
-def make_drivers(url: URL) -> Engine:
+def make_drivers(url: URL, lease: float) -> Engine:
     """Make the connections on which deeds are written: each statement is a transaction, and is planned once."""
     engine = create_engine(
         url,
@@ -106,12 +108,12 @@ def make_drivers(url: URL) -> Engine:
         # Nothing to be rolled back: whoever borrows one leaves no transaction behind.
         pool_reset_on_return=None,
     )
+    event.listen(engine, "connect", _preparing(lease))
     event.listen(engine, "connect", _prepare_driver)
     return engine
 
 
 def _prepare_driver(connection: psycopg.Connection[Any], record: Any) -> None:
-    _prepare_postgresql(connection, record)
     connection.execute("SET default_transaction_isolation = 'read committed'")
     # Deeds find every row by its key. A plan that was made while the tables were small must not go through them from
     # end to end once they are large.
@@ -122,9 +124,13 @@ def _prepare_driver(connection: psycopg.Connection[Any], record: Any) -> None:
     connection.execute(f"SET lock_timeout = '{LOCK_PATIENCE}ms'")
 
 
-def _prepare_postgresql(connection: psycopg.Connection[Any], record: Any) -> None:
-    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'")
-    connection.commit()
+def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
+    def prepare(connection: psycopg.Connection[Any], record: Any) -> None:
+        idle = min(max(lease, IDLE_LEAST), IDLE_MOST)
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{idle * 1000:.0f}ms'")
+        connection.commit()
+
+    return prepare
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:

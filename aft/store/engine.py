@@ -40,14 +40,14 @@ Item = TypeVar("Item")
 
 
 class Store:
-    """One database. Making a Store connects to nothing."""
+    """One database. Making a Store connects to nothing. ``lease`` is how long, in seconds, its user owns runs."""
 
-    def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None, lease: float = 30.0) -> None:
         self._url = parse_url(url)
         self._ticks = (clock or SystemClock()).ticks
-        self.engine = make_engine(self._url, pool_size)
+        self.engine = make_engine(self._url, pool_size, lease)
         #: Lends connections for deeds.
-        self._drivers = self.engine if self.file is not None else make_drivers(self._url)
+        self._drivers = self.engine if self.file is not None else make_drivers(self._url, lease)
         #: How connections are used that read, and that write.
         self._options: dict[bool, dict[str, Any]] = {False: {WRITES: False}, True: {WRITES: True}}
         if self.file is None:

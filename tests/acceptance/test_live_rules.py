@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 
 import aft
 from aft import do
@@ -173,6 +174,50 @@ def test_a_change_is_in_force_within_a_second_of_the_last_look(setup: Setup) -> 
     teach(app, theatre.premiere, "fault", "true", do.complete(4))
     clock.passed = 1.0
     assert kept.current().version == 1
+
+
+def test_a_change_that_comes_while_somebody_looks_is_not_taken_for_seen(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, clock, look = setup.app(), HandClock(), rows.version
+    kept = Book(app.store, app.namespace, clock, Telemetry())
+
+    def taught_just_after(connection: Connection, namespace: str) -> int:
+        monkeypatch.setattr(rows, "version", look)
+        seen = look(connection, namespace)
+        connection.rollback()
+        teach(app, theatre.premiere, "fault", "true", do.complete(4))
+        clock.passed = 2.0  # as long as the look took
+        return seen
+
+    monkeypatch.setattr(rows, "version", taught_just_after)
+    assert kept.current().version == 0
+    assert kept.current().version == 1
+
+
+def test_nobody_goes_on_with_rules_that_are_too_old_while_another_looks(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, clock, look = setup.app(), HandClock(), rows.version
+    kept = Book(app.store, app.namespace, clock, Telemetry())
+    assert kept.current().version == 0
+    teach(app, theatre.premiere, "fault", "true", do.complete(4))
+    clock.passed = book.TOO_OLD
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(connection: Connection, namespace: str) -> int:
+        begun.set()
+        assert go_on.wait(20)
+        return look(connection, namespace)
+
+    monkeypatch.setattr(rows, "version", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        looks = pool.submit(kept.current)
+        assert begun.wait(20)
+        asks = pool.submit(kept.current)
+        wait([asks], timeout=0.3)  # one that does not wait for the other has its answer by now
+        go_on.set()
+        assert (looks.result(20).version, asks.result(20).version) == (1, 1)
 
 
 def test_whoever_asks_first_waits_for_the_rules(setup: Setup) -> None:

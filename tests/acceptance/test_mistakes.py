@@ -268,6 +268,18 @@ def test_somebody_who_waits_when_the_last_worker_goes_is_told(setup: Setup, orde
         run.result(6.0)
 
 
+def test_a_run_that_was_told_to_try_again_waits_for_a_worker_and_for_nobody_else(setup: Setup, order: str) -> None:
+    app = setup.app()
+    trouble[order, "ship"] = [Busy()]
+    run = app.start(changing(f"told_{order}", lambda order: (shop.reserve(order), shop.ship(order))), order)
+    changing(f"told_{order}", lambda order: (shop.label(order), shop.ship(order)))
+    with app.dispatcher():
+        parked(app, run)
+    run.retry()
+    with pytest.warns(aft.NoWorkerWarning), pytest.raises(TimeoutError, match="parked"):
+        run.result(6.0)
+
+
 def test_an_order_to_a_run_that_is_not_parked_is_refused_and_changes_nothing(setup: Setup, order: str) -> None:
     run = setup.app().start(shop.buy, order)
     before = run.row

@@ -200,7 +200,8 @@ def guard_by_where_exists(
 
 def test_fence_by_where_exists(site: Site, bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner has passed the fence and not written yet; meanwhile somebody wants to take its run over."""
-    monkeypatch.setattr(connecting, "IDLE_IN_TRANSACTION", 60)  # it is held inside, and is to come out alive
+    monkeypatch.setattr(connecting, "IDLE_LEAST", 60.0)  # it is held inside, and is to come out alive
+    monkeypatch.setattr(connecting, "IDLE_MOST", 60.0)
     inside, real = Gate(), owner.guard
     monkeypatch.setattr(Owner, "share", lambda *given, **more: None)  # that is a single statement
 

@@ -125,7 +125,7 @@ def test_a_pool_that_is_exhausted_is_waited_for_in_bounds(migrated_url: str, mon
 
 
 def test_a_transaction_that_the_server_ended_because_we_were_paused_may_be_tried_again(migrated_url: str) -> None:
-    store = Store(migrated_url)
+    store = Store(migrated_url, lease=3.0)
 
     def be_paused() -> None:
         with store.write() as connection:
@@ -175,8 +175,8 @@ def patient() -> str:
 def test_an_activity_may_be_about_something_else_between_two_statements_of_its_transaction(migrated_url: str) -> None:
     with Setup("patient", migrated_url, "embedded").app() as app:
         assert app.start(patient).result(10) == "1min"
-        with app.store.write() as connection:
-            assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "3s"
+        with app.store.write() as connection:  # without one: as long as its lease
+            assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "5s"
 
 
 @aft.activity(name="crowded_work", transactional=True)
