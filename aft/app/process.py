@@ -93,7 +93,7 @@ class DispatcherProcess:
         if Role.SWEEP in self._roles:
             self._services += self._make_sweep_services(self._intake, takeover)
         takeover.rehearse()
-        self._forget_events = telemetry.subscribe(self._broadcast)
+        self._forget_events = telemetry.subscribe(self._broadcast, lambda: app.broker.is_heard(app.namespace))
         tools = app.make_tools(self._lease, send=sender.try_send)
         self._join_workers(tools)
         self._check_frames()

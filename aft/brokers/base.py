@@ -142,6 +142,10 @@ class Broker(Protocol):
         """Send to whoever listens now; never blocks for long, never raises, may lose."""
         ...
 
+    def is_heard(self, namespace: str) -> bool:
+        """Tell whether somebody may be listening; what nobody would hear need not be made. Costs next to nothing."""
+        ...
+
     def subscribe(self, namespace: str) -> Subscription:
         """Listen to the express messages of a namespace."""
         ...

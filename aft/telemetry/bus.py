@@ -19,35 +19,43 @@ _fields: dict[type[Event], tuple[str, ...]] = {}
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 Subscriber = Callable[[Event], None]
+#: Tells whether a subscriber wants to be told now; never raises.
+Listens = Callable[[], bool]
 
 
 class Telemetry:
     """Hands each event to every subscriber; thread-safe. What happens often is not even made when nobody ``hears``."""
 
     def __init__(self) -> None:
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers: tuple[tuple[Subscriber, Listens], ...] = ()
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Add a subscriber; call what is returned to take it away again."""
-        self._subscribers = (*self._subscribers, subscriber)
+    def subscribe(self, subscriber: Subscriber, listens: Listens | None = None) -> Callable[[], None]:
+        """Add a subscriber; call what is returned to take it away again. It is told only while it ``listens``."""
+        mine = (subscriber, listens or _always)
+        self._subscribers = (*self._subscribers, mine)
 
         def unsubscribe() -> None:
-            self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
+            self._subscribers = tuple(other for other in self._subscribers if other is not mine)
 
         return unsubscribe
 
     @property
     def hears(self) -> bool:
         """Whether there is anybody to tell."""
-        return bool(self._subscribers)
+        return any(listens() for _, listens in self._subscribers)
 
     def emit(self, event: Event) -> None:
-        """Tell everybody; never raises."""
-        for subscriber in self._subscribers:
+        """Tell everybody who listens; never raises."""
+        for subscriber, listens in self._subscribers:
             try:
-                subscriber(event)
+                if listens():
+                    subscriber(event)
             except Exception:
                 logger.exception("telemetry subscriber failed: event=%s", event.name)
+
+
+def _always() -> bool:
+    return True
 
 
 def log_event(event: Event) -> None:

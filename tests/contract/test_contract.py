@@ -332,6 +332,15 @@ class TestExpress:
         broker.express(topology.namespace, b"heard")
         assert ear.receive(10) == b"heard"
 
+    def test_a_sender_that_nobody_heard_knows_at_once_of_whoever_has_subscribed(
+        self, harness: Harness, broker: Broker, topology: Topology
+    ) -> None:
+        for _ in range(20):  # some brokers find out that nobody listens, and ask again a moment later
+            broker.express(topology.namespace, b"lost")
+            time.sleep(0.01)
+        harness.broker().subscribe(topology.namespace)
+        assert broker.is_heard(topology.namespace)
+
     def test_a_slow_subscriber_does_not_block_the_sender(self, broker: Broker, topology: Topology) -> None:
         ear = broker.subscribe(topology.namespace)
         started = time.monotonic()

@@ -266,6 +266,17 @@ class TestConnectionLost:
 
             eventually(heard)
 
+    def test_a_sender_learns_that_nobody_listens(self, rabbit: RabbitHarness, topology: Topology) -> None:
+        sender = rabbit.broker()
+        assert sender.is_heard(topology.namespace)
+
+        def is_silent() -> bool:
+            sender.express(topology.namespace, b"anybody?")
+            return not sender.is_heard(topology.namespace)
+
+        eventually(is_silent)
+        eventually(lambda: sender.is_heard(topology.namespace))  # it is asked again
+
     def test_short_receives_get_through_to_a_slow_broker(
         self, rabbit: RabbitHarness, topology: Topology, proxy: Proxy
     ) -> None:

@@ -116,6 +116,9 @@ class StuckTransport:
         self.go_on.wait()
         self.sent += 1
 
+    def is_heard(self, namespace: str) -> bool:
+        return True
+
     def listen(self, namespace: str, hear: Callable[[bytes], None]) -> Callable[[], None]:
         raise NotImplementedError
 
@@ -706,6 +709,15 @@ def test_express_drops_what_waits_behind_too_many() -> None:
     sender.send(NAMESPACE, b"too late")
     assert express.MOST_WAITING <= transport.sent <= express.MOST_WAITING + 1
     assert transport.closed
+
+
+def test_beside_a_file_it_is_known_whether_somebody_listens(tmp_path: Path) -> None:
+    with open_broker(Store(f"sqlite:///{tmp_path / 'aft.db'}")) as broker:
+        assert not broker.is_heard(NAMESPACE)
+        mailbox = broker.subscribe(NAMESPACE)
+        assert broker.is_heard(NAMESPACE)
+        mailbox.close()
+        assert not broker.is_heard(NAMESPACE)
 
 
 def test_a_dead_listeners_socket_is_removed(tmp_path: Path) -> None:

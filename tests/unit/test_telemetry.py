@@ -47,6 +47,16 @@ def test_who_has_unsubscribed_hears_no_more() -> None:
     assert (heard, still) == ([], [STARTED])
 
 
+def test_who_does_not_listen_is_not_told_and_nothing_is_made_for_them() -> None:
+    hub, heard, listens = Telemetry(), list[Event](), [False]
+    hub.subscribe(heard.append, lambda: listens[0])
+    hub.emit(STARTED)
+    assert (heard, hub.hears) == ([], False)
+    listens[0] = True
+    hub.emit(STARTED)
+    assert (heard, hub.hears) == ([STARTED], True)
+
+
 def test_a_subscriber_that_raises_is_logged_and_kept(caplog: pytest.LogCaptureFixture) -> None:
     hub, heard, calls = Telemetry(), list[Event](), []
 

@@ -116,6 +116,9 @@ class EmbeddedBroker:
     def express(self, namespace: str, body: bytes) -> None:
         self._sender.send(namespace, body)
 
+    def is_heard(self, namespace: str) -> bool:
+        return self._transport.is_heard(namespace)
+
     def subscribe(self, namespace: str) -> Mailbox:
         self._check_open()
         mailbox = Mailbox(self._forget)

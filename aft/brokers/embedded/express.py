@@ -26,6 +26,10 @@ class Transport(Protocol):
         """Send to whoever listens; drops what cannot be sent. Never raises. Called by one thread only."""
         ...
 
+    def is_heard(self, namespace: str) -> bool:
+        """Tell whether somebody may be listening."""
+        ...
+
     def listen(self, namespace: str, hear: Callable[[bytes], None]) -> Callable[[], None]:
         """Call ``hear`` with each message from now on, on another thread; return what ends that.
 

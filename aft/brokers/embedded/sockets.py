@@ -69,6 +69,9 @@ class SocketExpress:
         except OSError as error:
             _log.debug("express message dropped: %s", error)
 
+    def is_heard(self, namespace: str) -> bool:
+        return self._directory.exists()  # the last listener takes it along
+
     def listen(self, namespace: str, hear: Callable[[bytes], None]) -> Callable[[], None]:
         path = self._directory / f"{namespace}~{secrets.token_hex(6)}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -89,6 +89,10 @@ class RabbitBroker:
         """Send to whoever listens now, from a thread of its own; never blocks, never raises, may lose."""
         self._express.send(namespace, body)
 
+    def is_heard(self, namespace: str) -> bool:
+        """Tell whether somebody may be listening: False for a moment after the broker knew of nobody."""
+        return self._express.is_heard(namespace)
+
     def subscribe(self, namespace: str) -> Subscription:
         """Listen to the express messages of a namespace; all sent after the return are heard."""
         self._check_open()

@@ -2,6 +2,10 @@
 
 Events that come soon after each other travel in one message: at thousands a second, each of its own would cost a
 dispatcher more than what it tells of. The first after a pause is sent at once.
+
+Mostly nobody listens. Then the broker returns what was sent, and for a moment the sender says that it need not be told
+anything; the next event after that asks again. Whoever begins to listen waits as long, once, so it misses nothing: what
+is returned to a sender was sent before it had begun.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ MOST_WAITING = 1000
 MOST_AT_ONCE = 200
 #: Seconds for which events are gathered after some were sent.
 GATHER = 0.01
+#: Seconds for which a sender keeps silent when nobody listens, counted from what it sent to find that out.
+SILENCE = 0.1
 #: The type of a message that holds several events, each after its length in four bytes.
 MANY = "many"
 #: Seconds that closing waits for events to leave.
@@ -54,10 +60,16 @@ class ExpressSender:
         self._passive = passive
         self._timeout = timeout
         self._waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(MOST_WAITING)
-        self._redial = Redial(lambda: _Line(address, timeout))
+        self._redial = Redial(lambda: _Line(address, timeout, self._note_unheard))
+        #: Until when nobody need be told anything, by exchange.
+        self._silent_until: dict[str, float] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def is_heard(self, namespace: str) -> bool:
+        """Tell whether somebody may be listening."""
+        return time.monotonic() >= self._silent_until.get(names.express(namespace), 0.0)
 
     def send(self, namespace: str, body: bytes) -> None:
         """Have it sent soon; dropped when too many wait already, or this is closed."""
@@ -136,15 +148,23 @@ class ExpressSender:
             return
         for namespace, those in bodies.items():
             kind, body = (None, those[0]) if len(those) == 1 else (MANY, pack(those))
-            properties = BasicProperties(delivery_mode=DeliveryMode.Transient.value, type=kind)  # type: ignore[no-untyped-call]
-            link.channel.basic_publish(names.express(namespace), "", body, properties)
+            properties = BasicProperties(  # type: ignore[no-untyped-call]
+                delivery_mode=DeliveryMode.Transient.value, type=kind, correlation_id=repr(time.monotonic())
+            )
+            link.channel.basic_publish(names.express(namespace), "", body, properties, mandatory=True)
+
+    def _note_unheard(
+        self, _channel: Channel, method: spec.Basic.Return, properties: BasicProperties, _body: bytes
+    ) -> None:
+        self._silent_until[method.exchange] = float(properties.correlation_id) + SILENCE
 
 
 class _Line:
     """A connection for sending events."""
 
-    def __init__(self, address: Address, timeout: float) -> None:
-        self.link = Link(address, timeout, name="aft-express-io")
+    def __init__(self, address: Address, timeout: float, on_return: Callable[..., None]) -> None:
+        self._on_return = on_return
+        self.link = Link(address, timeout, name="aft-express-io", setup=self._prepare)
         #: Events sent since the broker last answered, by the namespaces whose exchange is known to be there.
         self._unanswered: dict[str, int] = {}
 
@@ -154,12 +174,16 @@ class _Line:
         self._unanswered[namespace] = events if sent > MOST_AT_ONCE else sent
         return sent > MOST_AT_ONCE
 
+    def _prepare(self, channel: Channel, ready: Work) -> None:
+        channel.add_on_return_callback(self._on_return)
+        ready()
+
 
 class RabbitSubscription:
-    """Hears a namespace's events from the moment it was made; belongs to one thread.
+    """Hears a namespace's events from the moment it was made, which takes as long as senders keep silent.
 
-    When the connection is lost, it comes back by itself; events meanwhile are lost. When the reader is slow,
-    the oldest events are dropped.
+    Belongs to one thread. When the connection is lost, it comes back by itself; events meanwhile are lost. When the
+    reader is slow, the oldest events are dropped.
     """
 
     def __init__(
@@ -178,6 +202,7 @@ class RabbitSubscription:
         except BrokerError:
             self._redial.close()
             raise
+        time.sleep(SILENCE)
 
     def receive(self, timeout: float) -> bytes | None:
         """Return the next event, or None after ``timeout`` seconds, also when the broker is away."""
