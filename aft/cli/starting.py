@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import click
 
 from aft.app import Aft, Run
@@ -112,7 +114,9 @@ def _await(app: Aft, run: Run, seconds: float) -> str:
     while True:
         left = max(0.0, until - app.clock.ticks())
         try:
-            run.result(min(left, LOOK))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # what they say is said here
+                run.result(min(left, LOOK))
             return run.row.result or "null"
         except TimeoutError:
             row = run.row

@@ -79,8 +79,8 @@ class Intake:
             with self._store.read() as connection:
                 connection.execute(select(1))
                 self._in_doubt = False
+        consumer = self._consumer
         try:
-            consumer = self._consumer
             if consumer is None:
                 consumer = self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
             deliveries = consumer.receive(BATCH, PATIENCE)
@@ -92,7 +92,9 @@ class Intake:
             self.step_back()
             self._delays.declare(())
         except BrokerError:
-            raise  # the consumer connects again by itself, and goes on with what it has begun
+            if self._consumer is consumer:
+                raise  # it connects again by itself, and goes on with what it has begun
+            # Otherwise the keeper has closed it meanwhile.
         except Exception:
             self.step_back()
             self._in_doubt = True

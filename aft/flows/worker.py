@@ -116,6 +116,7 @@ class Worker:
     # Woken by a message -----------------------------------------------------------------------------------------
 
     def _receive(self) -> float:
+        consumer: Consumer | None = None
         try:
             consumer = self._open_consumer()
             consumer.ack(self._held.pop_done())
@@ -131,7 +132,9 @@ class Worker:
             self.step_back()
             self._declare()
         except BrokerError:
-            raise  # the consumer connects again by itself, and goes on with what it has begun
+            if self._consumer is consumer:
+                raise  # it connects again by itself, and goes on with what it has begun
+            # Otherwise the keeper has closed it meanwhile.
         except Exception:
             # What was not acknowledged comes back to whoever opens the queues next.
             self.step_back()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aft.errors import BrokerError
+from aft.runs.owner import LeaseOver
 from aft.store.leases import Lease
 
 #: Seconds between two looks at a lease.
@@ -35,16 +35,14 @@ class Keeper:
 
 
 def while_leased(lease: Lease, receive: Callable[[], float]) -> Callable[[], float]:
-    """Make a step of one that receives only while it is leased; a consumer that the keeper has closed is no error."""
+    """Make a step of one that receives only while it is leased; that its lease ended meanwhile is no error of its."""
 
     def step() -> float:
         if not is_leased(lease):
             return LOOK
         try:
             return receive()
-        except BrokerError:
-            if is_leased(lease):
-                raise
+        except LeaseOver:
             return LOOK
 
     return step

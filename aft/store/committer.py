@@ -138,7 +138,7 @@ class Committer(Generic[T]):
 
     def _write(self, items: Sequence[T]) -> list[Any]:
         """Write in one transaction, on a connection that is kept from one commit to the next."""
-        lent, self._lent = self._lent or self._store.lend(), None
+        lent = self._take_kept() or self._store.lend()
         try:
             return self._store.write_deeds(lent, self._deed, items)
         finally:
@@ -150,9 +150,15 @@ class Committer(Generic[T]):
 
     def close(self) -> None:
         """Let go of the connection, if nobody is using it; else whoever is does."""
-        lent, self._lent = self._lent, None
+        lent = self._take_kept()
         if lent is not None:
             lent.close()
+
+    def _take_kept(self) -> PoolProxiedConnection | None:
+        """Nobody else has it then: a connection that is closed while it is used ends the process."""
+        with self._lock:
+            lent, self._lent = self._lent, None
+            return lent
 
     def _leave(self, mine: _Waiting) -> None:
         """Hand the lead over and call everybody of the batch, or, not leading, get out of the line."""

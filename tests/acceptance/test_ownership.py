@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import text, update
 
 import aft
+from aft.store.leases import end_leases
 from aft.store.tables import runs
+from aft.telemetry import ServiceFailed
 from tests.acceptance import shop
 from tests.setups import Setup, eventually
 
@@ -148,6 +150,20 @@ def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(s
         shop.gates[order].set()
         assert run.result(20) == f"parcel-{order}"
     assert shop.ledger[order].count("reserve") == 1
+
+
+def test_a_lease_that_a_person_ended_is_no_failure_of_whoever_receives(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app(grace="300ms")
+    failed: list[ServiceFailed] = []
+    app.telemetry.subscribe(lambda event: failed.append(event) if isinstance(event, ServiceFailed) else None)
+    with app.dispatcher() as dispatcher:
+        before = dispatcher._lease.worker
+        with app.store.write() as connection:
+            assert end_leases(connection, app.namespace, [before])
+        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert dispatcher._lease.worker != before
+    assert failed == []
 
 
 def test_no_message_at_all_costs_delay_and_no_run(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

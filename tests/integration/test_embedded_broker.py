@@ -711,6 +711,35 @@ def test_express_drops_what_waits_behind_too_many() -> None:
     assert transport.closed
 
 
+#: Closes watches while another thread looks at the file.
+CLOSING = """
+import sqlite3, sys, threading
+from pathlib import Path
+from aft.brokers.embedded.watch import Bell, FileWatch
+
+sqlite3.connect(sys.argv[1]).close()
+for _ in range(300):
+    watch, looked = FileWatch(Path(sys.argv[1]), Bell(), ["queue"]), threading.Event()
+
+    def look():
+        for _ in range(50):
+            watch.mark()
+            looked.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    looked.wait()
+    watch.close()
+    thread.join()
+"""
+
+
+def test_a_watch_that_is_closed_while_its_owner_looks_harms_nobody(tmp_path: Path) -> None:
+    """As when a lease is over, and another thread than the receiving one gives its messages back. SQLite would die."""
+    done = subprocess.run([sys.executable, "-c", CLOSING, str(tmp_path / "a.db")], check=False, timeout=60)
+    assert done.returncode == 0
+
+
 def test_beside_a_file_it_is_known_whether_somebody_listens(tmp_path: Path) -> None:
     with open_broker(Store(f"sqlite:///{tmp_path / 'aft.db'}")) as broker:
         assert not broker.is_heard(NAMESPACE)

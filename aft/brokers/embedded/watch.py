@@ -114,10 +114,10 @@ class BellWatch:
 class FileWatch:
     """Waits for the bell and looks at a SQLite file's ``data_version``, on a connection of its own.
 
-    Belongs to one thread. It holds no transaction while it waits, so it is in nobody's way. A look costs some
-    microseconds, so it can be had twenty times a second for next to nothing: a signal to a run that has waited for days
-    is noticed as soon as any other. Where the file cannot be read it returns at the slow pace, and the consumer's next
-    statement finds out why.
+    Belongs to one thread; another may close it. It holds no transaction while it waits, so it is in nobody's way. A
+    look costs some microseconds, so it can be had twenty times a second for next to nothing: a signal to a run that has
+    waited for days is noticed as soon as any other. Where the file cannot be read it returns at the slow pace, and the
+    consumer's next statement finds out why.
     """
 
     def __init__(self, path: Path, bell: Bell, queues: Sequence[str]) -> None:
@@ -128,6 +128,8 @@ class FileWatch:
         self._version: int | None = None
         self._changed_at = _ticks()
         self._closed = False
+        # SQLite must not be asked and closed at the same time: that ends the process.
+        self._asking = threading.Lock()
 
     def mark(self) -> Mark:
         return Mark(self._bell.count(self._queues), self._look())
@@ -142,8 +144,9 @@ class FileWatch:
                 return
 
     def close(self) -> None:
-        self._closed = True
-        self._disconnect()
+        with self._asking:
+            self._closed = True
+            self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -151,18 +154,20 @@ class FileWatch:
             connection.close()
 
     def _look(self) -> int | None:
-        if self._closed:
-            return None
+        with self._asking:
+            version = None if self._closed else self._ask()
+        if version is not None and version != self._version:
+            self._version, self._changed_at = version, _ticks()
+        return version
+
+    def _ask(self) -> int | None:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None, check_same_thread=False)
-            version = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.Error:
             self._disconnect()
             return None
-        if version != self._version:
-            self._version, self._changed_at = version, _ticks()
-        return version
 
 
 def pause_between_looks(idle: float, due: float | None) -> float:
