@@ -37,7 +37,7 @@ def conclude(
         found["runs parked"] = parked
     if fleet.fell:
         found["processes that ended by themselves"] = dict(fleet.fell)
-    texts = [str(violation) for violation in violations]
+    texts = [*map(str, violations), *fleet.crashes]
     return Result(
         name, seed, len(plans), dict(faults), texts, round(time.monotonic() - begun, 1), {**found, **(figures or {})}
     )

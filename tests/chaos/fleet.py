@@ -164,6 +164,15 @@ class Fleet:
         return 0
 
     @property
+    def crashes(self) -> list[str]:
+        """How processes ended by a signal that nobody had sent, and that no crash point sends: the code is broken."""
+        return [
+            f"{count} processes were ended by {signal.Signals(-status).name}, which nobody had sent"
+            for status, count in self.fell.items()
+            if status < 0 and status != -signal.SIGKILL
+        ]
+
+    @property
     def deaths(self) -> dict[int, float]:
         """When which process was killed."""
         return {hit.pid: hit.at for hit in self.kills}
