@@ -142,7 +142,7 @@ def endure(site: Site, configuration: Configuration, seed: int, seconds: float, 
         "cuts that nodes noticed": strikes.noticed,
         "processes that fell by themselves": dict(fleet.fell),
     }
-    told = [str(violation) for violation in violations]
+    told = [*map(str, violations), *fleet.crashes]
     taken = time.monotonic() - begun
     return Result(configuration.name, seed, len(stream.plans), dict(strikes.faults), told, taken, figures)
 
