@@ -23,11 +23,13 @@ def _contest(setting: Setting, wait: str) -> Contest:
         "faults": 2,
         "count": setting.pick(1000, 5000),
         "processes": 2,
-        "concurrency": 32,
         "most": setting.most,
     }
     entrants = [
-        setting.ours("aft, 2 dispatchers × 32", "bench.ours.draining", **ours),
+        *(
+            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.draining", concurrency=slots, **ours)
+            for slots in setting.pick([64], [32, 64])
+        ),
         *setting.peer("DBOS", "dbos", seconds=setting.loop, **job),
         *setting.peer("Celery, results", "celery", **job),
         *setting.peer("Dramatiq", "dramatiq", **job),

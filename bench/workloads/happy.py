@@ -37,7 +37,7 @@ def _machine(setting: Setting, steps: int) -> Contest:
     job = {"steps": steps, "processes": 2, "seconds": seconds, "count": count, "most": setting.most}
     entrants: list[Entrant] = [
         setting.ours(f"aft 2 × {threads}", "bench.ours.happy", way="start", threads=threads, **job)
-        for threads in setting.pick([16], [4, 16, 32])
+        for threads in setting.pick([16], [4, 16, 32, 64])
     ]
     # By another name: what goes through queues is not what the threads are measured with.
     queued = {**job, "count": setting.pick(1000, 5000), "concurrency": 32}

@@ -13,12 +13,15 @@ def contests(setting: Setting) -> list[Contest]:
     count = setting.pick(200, 600)
     job = {"kind": "saga", "count": count, "processes": 2, "threads": 4, "seconds": setting.loop}
     job["most"] = setting.most
-    ours = {"flow": "saga", "status": "compensated", "faults": 1, "processes": 2, "concurrency": 32}
+    ours = {"flow": "saga", "status": "compensated", "faults": 1, "processes": 2}
     ours["count"] = setting.pick(400, 2000)
     # All of them: none ends before all have failed.
     ours["most"] = 60.0
     entrants = (
-        setting.ours("aft, 2 dispatchers × 32", "bench.ours.draining", **ours),
+        *(
+            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.draining", concurrency=slots, **ours)
+            for slots in setting.pick([64], [32, 64])
+        ),
         *setting.peer("DBOS, by hand", "dbos", **job),
         *([] if setting.quick else setting.peer("Celery, link_error", "celery", **job)),
     )
