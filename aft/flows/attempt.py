@@ -170,11 +170,12 @@ class Performer:
         owner = attempt.owner
         with owner.lock:
             try:
-                with owner.store.write(at_work=True) as connection:
+                with owner.store.write() as connection:
                     ours = AttemptContext(current, connection)
-                    value = self._call(attempt, ours)
-                    if ours.session is not None:
-                        _flush(ours)
+                    with owner.store.at_work(connection):
+                        value = self._call(attempt, ours)
+                        if ours.session is not None:
+                            _flush(ours)
                     owner.write_in(connection, attempt.record(value))
             except StoreError as error:
                 if not owner.settle_unknown():

@@ -124,10 +124,19 @@ def _prepare_driver(connection: psycopg.Connection[Any], record: Any) -> None:
     connection.execute(f"SET lock_timeout = '{LOCK_PATIENCE}ms'")
 
 
+def idle_limit(lease: float) -> float:
+    """Tell how many seconds a transaction of ours may do nothing."""
+    return min(max(lease, IDLE_LEAST), IDLE_MOST)
+
+
+def idle_for(seconds: float) -> str:
+    """Spell the setting that ends a transaction which does nothing for so long."""
+    return f"idle_in_transaction_session_timeout = '{seconds * 1000:.0f}ms'"
+
+
 def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
     def prepare(connection: psycopg.Connection[Any], record: Any) -> None:
-        idle = min(max(lease, IDLE_LEAST), IDLE_MOST)
-        connection.execute(f"SET idle_in_transaction_session_timeout = '{idle * 1000:.0f}ms'")
+        connection.execute(f"SET {idle_for(idle_limit(lease))}")
         connection.commit()
 
     return prepare

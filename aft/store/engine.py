@@ -22,7 +22,16 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from aft.clock import Clock, SystemClock
 from aft.errors import NotMigrated, StoreError
 from aft.store.committer import Committer, Deed
-from aft.store.connecting import IDLE_AT_WORK, SQLITE_BUSY, WRITES, make_drivers, make_engine, parse_url
+from aft.store.connecting import (
+    IDLE_AT_WORK,
+    SQLITE_BUSY,
+    WRITES,
+    idle_for,
+    idle_limit,
+    make_drivers,
+    make_engine,
+    parse_url,
+)
 from aft.store.driving import write_postgresql, write_sqlite
 from aft.store.questions import Answer, Question, ask_postgresql, ask_sqlite, tell_sqlite
 from aft.store.turns import turns
@@ -52,6 +61,7 @@ class Store:
         self._options: dict[bool, dict[str, Any]] = {False: {WRITES: False}, True: {WRITES: True}}
         if self.file is None:
             self._options[False]["isolation_level"] = "AUTOCOMMIT"
+        self._idle = idle_limit(lease)
         self._lost_at = float("-inf")
         self._closed = False
         #: What the driver raises.
@@ -102,15 +112,28 @@ class Store:
             yield connection
 
     @contextmanager
-    def write(self, *, at_work: bool = False) -> Iterator[Connection]:
+    def write(self) -> Iterator[Connection]:
         """Give a connection in a transaction that writes; it has committed when the block has ended.
 
-        PostgreSQL ends one that does nothing for seconds; ``at_work`` it may, for a minute.
+        PostgreSQL ends one that does nothing for seconds.
         """
         with self._transaction(writes=True) as connection:
-            if at_work and self.file is None:
-                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_AT_WORK}s'")
             yield connection
+
+    @contextmanager
+    def at_work(self, connection: Connection) -> Iterator[None]:
+        """Let a transaction do nothing for a minute, inside the block: there it has locked no row of aft's.
+
+        After it, it may again only for seconds: what is locked from then on others wait for, should our line fall
+        silent before the COMMIT.
+        """
+        self._limit_idling(connection, IDLE_AT_WORK)
+        yield
+        self._limit_idling(connection, self._idle)
+
+    def _limit_idling(self, connection: Connection, seconds: float) -> None:
+        if self.file is None:
+            connection.exec_driver_sql(f"SET LOCAL {idle_for(seconds)}")
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:

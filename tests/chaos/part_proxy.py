@@ -43,6 +43,8 @@ class Lines:
     def trouble(self) -> None:
         """Do something to a line that is not held already."""
         free = [index for index in range(len(self._proxies)) if index not in self._held]
+        if not free:
+            return
         index = self._draw.choice(free)
         what = self._draw.choices(("answer", "commit", "cut", "slow", "silent"), (4, 2, 3, 2, 2))[0]
         if what == "answer":

@@ -295,7 +295,7 @@ def test_relay_by_the_last_number(site: Site, bug: bool, monkeypatch: pytest.Mon
     plans = [Plan(name, (StepPlan("plain"),), "completed") for name in ("slow to commit", "quick")]
     with site.app() as app, app.dispatcher(only=["intake", "work", "relay"]):
         flow = chaos_flow.options(key=plans[0].name)
-        with app.store.write(at_work=True) as connection:
+        with app.store.write() as connection, app.store.at_work(connection):
             new = app._new_run(flow, (plans[0].encode(),), {})
             submitting.enqueue(connection, new, app.clock.now(), timedelta(hours=1))
             app.submit(chaos_flow.options(key=plans[1].name), plans[1].encode())

@@ -54,7 +54,7 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
     # Each has a fault of either run: in the order of the faults' names they would lock the runs crosswise.
     first, second = [fail(app, one, 1), fail(app, other, 3)], [fail(app, other, 2), fail(app, one, 4)]
     with ThreadPoolExecutor(2) as pool:
-        with app.store.write(at_work=True) as connection:
+        with app.store.write() as connection, app.store.at_work(connection):
             # The first is held up in the middle, with one run locked, until the second waits, too.
             held = select(tables.faults.c.id).where(tables.faults.c.id == first[1]).with_for_update()
             connection.execute(held)

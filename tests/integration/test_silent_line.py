@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, get_ident
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import Connection, event
 
 import aft
 from aft.runs.states import Status
@@ -32,6 +34,21 @@ def order(fails: int) -> int:
     return step(fails)
 
 
+#: Threads on which a booking is about to commit.
+booking: set[int] = set()
+
+
+@aft.activity(name="silent_booking", transactional=True)
+def book() -> int:
+    booking.add(get_ident())
+    return 1
+
+
+@aft.flow(name="silent_purchase")
+def purchase() -> int:
+    return book()
+
+
 @pytest.fixture
 def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
     made = make_setup("postgresql+rabbitmq", request, tmp_path)
@@ -45,17 +62,21 @@ def line(setup: Setup) -> Iterator[Proxy]:
         yield proxy
 
 
+def behind(line: Proxy, setup: Setup) -> Setup:
+    """The same place, reached by a line that can fall silent."""
+    port = urlsplit(setup.database).port or 5432
+    return Setup("silent", setup.database.replace(f":{port}/", f":{line.port}/"), setup.broker, setup.namespace)
+
+
 @pytest.mark.parametrize("role", ["work", "intake"])
 def test_messages_for_a_dispatcher_that_lost_the_database_are_worked_off_by_others(
     setup: Setup, line: Proxy, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gets every second message; with what it got it can do nothing."""
     monkeypatch.setitem(connecting._POSTGRESQL, "connect_timeout", 60)  # it does not find out by itself either
-    port = urlsplit(setup.database).port or 5432
-    behind = Setup("silent", setup.database.replace(f":{port}/", f":{line.port}/"), setup.broker, setup.namespace)
     fails = 1 if role == "intake" else 0
     others = {"work", "intake", "relay", "sweep"}
-    app, cut_off = setup.app(grace=NEVER, lease="2s"), behind.app(grace=NEVER, lease="2s")
+    app, cut_off = setup.app(grace=NEVER, lease="2s"), behind(line, setup).app(grace=NEVER, lease="2s")
     with app, cut_off, app.dispatcher(only=others), cut_off.dispatcher(only=[role]):
         assert app.submit(order, fails).result(30) == fails
         line.hold()
@@ -65,3 +86,27 @@ def test_messages_for_a_dispatcher_that_lost_the_database_are_worked_off_by_othe
         finally:
             line.release()
         assert app.submit(order, fails).result(30) == fails
+
+
+def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(setup: Setup, line: Proxy) -> None:
+    """The record is written, so the run's row is locked; the server must not wait a minute for the COMMIT."""
+    app, cut_off = setup.app(lease="2s", grace="1s"), behind(line, setup).app(lease="2s", grace="1s")
+
+    silent = Event()
+
+    def fall_silent(connection: Connection) -> None:
+        if get_ident() in booking:
+            booking.clear()
+            line.hold()
+            silent.set()
+
+    with app, cut_off:
+        event.listen(cut_off.store.engine, "commit", fall_silent)
+        with cut_off.dispatcher(only=["work", "relay"]):
+            run = app.submit(purchase)
+            assert silent.wait(30)
+            try:
+                with app.dispatcher():
+                    assert run.result(30) == 1
+            finally:
+                line.release()

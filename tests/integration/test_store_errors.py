@@ -29,7 +29,7 @@ def test_a_deadlock_may_pass(migrated_url: str) -> None:
 
     def lock(first: int, second: int) -> StoreError | None:
         try:
-            with store.write(at_work=True) as connection:
+            with store.write() as connection, store.at_work(connection):
                 connection.execute(touch, {"wait": first})
                 together.wait(10)
                 connection.execute(touch, {"wait": second})

@@ -365,7 +365,7 @@ def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(po
     owner, other = stage.owned(stage.lease()), stage.lease()
     assert owner.worker is not None
     stage.expire(owner.worker)
-    with stage.store.write(at_work=True) as first:
+    with stage.store.write() as first, stage.store.at_work(first):
         first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
         with ThreadPoolExecutor(1) as pool:
             # It has found the run of a dead owner, and waits for its row, as if that had been locked a moment later.
