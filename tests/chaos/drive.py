@@ -138,25 +138,35 @@ class Driver:
                 break  # something is stuck: faults stop now, and ``settle`` tells what
             self._stop.wait(LOOK)
 
-    def settle(self, *, lapse: bool = False) -> float:
+    def settle(self, *, lapse: bool = False, calm: float = 0.0) -> float:
         """Faults have stopped: wait until all is quiet, or stuck for three leases. Tells how many seconds it took.
 
-        With ``lapse`` the hold of dead processes on their messages is over at once, instead of in some seconds.
+        With ``lapse`` the hold of dead processes on their messages is over at once, instead of in some seconds. It must
+        stay quiet for ``calm`` seconds, where somebody who was cut off or paused may still tell of a late effect.
         """
-        begun = changed = time.monotonic()
-        before = None
+        begun = time.monotonic()
+        quiet_at = self._come_to_rest(lapse)
+        while quiet_at is not None and time.monotonic() - quiet_at < calm:
+            self._stop.wait(LOOK)
+            if not self.look().quiet:
+                quiet_at = self._come_to_rest(lapse)
+        return (quiet_at or time.monotonic()) - begun
+
+    def _come_to_rest(self, lapse: bool) -> float | None:
+        """Wait until all is quiet; tells since when, or None if something is stuck."""
+        before, changed = None, time.monotonic()
         self.hold(False)
         while not (self.look().quiet and self.seen.made == len(self.plans)):
             size = self.site.ledger.path.stat().st_size if self.site.ledger.path.exists() else 0
             if (self.seen, size) != before:
                 before, changed = (self.seen, size), time.monotonic()
             if time.monotonic() - changed > max(STUCK_AFTER * self.site.lease, 15.0):
-                break
+                return None
             if lapse and self.seen.resting == len(self.plans):
                 self._let_holds_lapse()
             self.progress(self.seen.resting, len(self.plans), "coming to rest")
             self._stop.wait(LOOK)
-        return time.monotonic() - begun
+        return time.monotonic()
 
     def _let_holds_lapse(self) -> None:
         with self.store.write() as connection:

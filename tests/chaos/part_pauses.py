@@ -57,7 +57,7 @@ def pause(site: Site, plans: Sequence[Plan], pauses: int, seed: int, progress: P
         while until:  # who was stopped when the last run came to rest is stopped beyond its lease as well
             time.sleep(LOOK)
             resume_due()
-        settled = driver.settle()
+        settled = driver.settle(calm=2 * site.lease)
         facts = read_facts(driver.store, site.namespace)
         fleet.stop()
     beyond = [hit for hit in fleet.pauses if hit.until is not None and hit.until - hit.at > site.lease]

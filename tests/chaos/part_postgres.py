@@ -48,7 +48,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
                 return due - killed < 2
 
             driver.under_fire(inject)
-            settled = driver.settle()
+            settled = driver.settle(calm=2 * site.lease)
             facts = read_facts(driver.store, site.namespace)
             fleet.stop()
     figures = {"seconds to rest": round(settled, 1)}

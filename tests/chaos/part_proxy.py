@@ -46,7 +46,7 @@ class Lines:
         if not free:
             return
         index = self._draw.choice(free)
-        what = self._draw.choices(("answer", "commit", "cut", "slow", "silent"), (4, 2, 3, 2, 2))[0]
+        what = self._draw.choices(("answer", "commit", "cut", "slow", "silent"), (4, 2, 3, 2, 6))[0]
         if what == "answer":
             self._proxies[index].lose_commit(carried_out=True)
         elif what == "commit":
@@ -106,7 +106,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
 
         driver.under_fire(inject)
         lines.release(everything=True)
-        settled = driver.settle()
+        settled = driver.settle(calm=2 * site.lease)
         facts = read_facts(driver.store, site.namespace)
         fleet.stop()
         return conclude(
