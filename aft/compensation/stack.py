@@ -10,32 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, distinct, func, insert, select, tuple_, update
 
 from aft.ids import RunId, StepPath
+from aft.runs.journal import RESTARTED
+from aft.runs.states import FrameState as FrameState
 from aft.store import moments
 from aft.store.moments import now
 from aft.store.questions import Question
 from aft.store.tables import frames, journal, runs
 
-
-class FrameState(StrEnum):
-    """What has become of an owed undo."""
-
-    ARMED = "armed"  #: pushed before its activity was called; owed whatever comes of that
-    OWED = "owed"  #: its activity completed
-    LATE = "late"  #: its effect arrived after the run had lost sight of it
-    UNDONE = "undone"  #: its compensator ran
-    SKIPPED = "skipped"  #: a person let it go
-    DONE = "done"  #: a person undid it by hand
-    KEPT = "kept"  #: the run went past its pivot: what it did stands
-
-
-#: Generations of keys that a run has before those of steps begin that were undone and begun anew.
-RESTARTED = 1_000_000
 #: What undoes a frame that is a child.
 CHILD = "(child)"
 #: States of a frame that still has to be unwound.

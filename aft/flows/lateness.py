@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_ex
 from aft.errors import CodecError, StoreError
 from aft.flows.activity import Activity
 from aft.flows.tools import Tools
-from aft.ids import StepPath
+from aft.ids import StepPath, new_id
 from aft.runs import late
 from aft.runs.late import LateEffect
 from aft.runs.owner import Owner
@@ -48,7 +48,7 @@ def keep_late(
             args=args,
             value=activity.result.encode(value, "result"),
         )
-        _keep(tools.store, effect)
+        _keep(tools.store, new_id(), effect)
         fate = "kept"
     except (StoreError, CodecError) as error:
         fate = f"unknown: {error}"
@@ -61,6 +61,6 @@ def keep_late(
     wait=wait_random_exponential(multiplier=0.05, max=5.0),
     reraise=True,
 )
-def _keep(store: Store, effect: LateEffect) -> None:
+def _keep(store: Store, effect_id: str, effect: LateEffect) -> None:
     with store.write() as connection:
-        late.write(connection, effect)
+        late.write(connection, effect_id, effect)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from aft.compensation.stack import RESTARTED
 from aft.errors import CodecError, ResourceUnavailable
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
@@ -38,7 +37,7 @@ from aft.rules.case import StepFacts
 from aft.rules.kinds import On
 from aft.runs import faults, journal
 from aft.runs.deeds import Recording, Write
-from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.journal import RESTARTED, Entry, EntryKind, Outcome
 from aft.runs.owner import MOST_SHARED_DEATHS, Owner, Then
 from aft.runs.states import Status
 from aft.store.spelling import Fields

@@ -15,6 +15,9 @@ from aft.store import moments
 from aft.store.questions import Question
 from aft.store.tables import journal
 
+#: Generations of keys that a run has before those of steps begin that were undone and begun anew.
+RESTARTED = 1_000_000
+
 
 class EntryKind(StrEnum):
     """What kind of step was recorded."""

@@ -4,7 +4,9 @@ Writing one is the one write without an epoch: the former owner has no right to 
 done. The sweeper settles each, whatever has become of the run by then:
 
 - somebody has the run at this moment: he may record that step, or be undoing it; looked at again later;
-- the same step was recorded under the same key, and stands: the effect is the recorded one; dropped;
+- the same step was recorded under the same key, and stands: the effect is the recorded one; dropped. A run that began
+  anew has no journal of before: then the step's frame tells that it was recorded, and a step that nothing undoes is
+  taken to have been, as the run went past it;
 - the run goes on: it may still record that step; looked at again later;
 - the run has ended without it, or had undone that step before the effect arrived: its compensator undoes it, as a
   frame of its own (``late``); a step without compensator parks the run, "late effect".
@@ -12,14 +14,15 @@ done. The sweeper settles each, whatever has become of the run by then:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
 
-from aft.ids import RunId, StepPath, new_id
-from aft.runs.journal import Outcome
-from aft.runs.states import ENDS, Status
+from aft.ids import RunId, StepPath
+from aft.runs.journal import RESTARTED, Outcome
+from aft.runs.states import ENDS, FrameState, Status
 from aft.store.moments import now
 from aft.store.tables import frames, journal, late_effects, runs
 
@@ -52,80 +55,85 @@ class LateEffect:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A late effect, and how its run and step stand now."""
+    """A late effect, and how its run and step stand now; ``stands``: it is a recorded one that nobody has undone."""
 
     id: str
     effect: LateEffect
     status: Status
     owned: bool
-    recorded: Outcome | None
-    recorded_generation: int | None
-    undone: bool = False  # the recorded step's frame was taken off, maybe before this effect arrived
+    stands: bool
 
 
 _FIELDS = tuple(LateEffect.__slots__)
+#: Frames whose step was recorded and stands, and frames that were taken off, maybe before a late effect arrived.
+_STANDING = (FrameState.OWED, FrameState.KEPT)
+_UNDONE = (FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
 
 
-def write(connection: Connection, effect: LateEffect) -> None:
-    """Record a late effect."""
-    values = {name: getattr(effect, name) for name in _FIELDS}
-    connection.execute(insert(late_effects).values(id=new_id(), state="open", at=now(), **values))
+def write(connection: Connection, effect_id: str, effect: LateEffect) -> None:
+    """Record a late effect; harmless if that was done under this id."""
+    if connection.execute(select(late_effects.c.id).where(late_effects.c.id == effect_id)).first() is None:
+        values = {name: getattr(effect, name) for name in _FIELDS}
+        connection.execute(insert(late_effects).values(id=effect_id, state="open", at=now(), **values))
 
 
 def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]:
     """Return late effects that can be settled now, oldest first, locked against other sweepers."""
-    undone = exists().where(
-        frames.c.run_id == late_effects.c.run_id,
-        frames.c.path == late_effects.c.path,
-        frames.c.key_generation == late_effects.c.key_generation,
-        frames.c.settled_at.is_not(None),
-    )
-    stands = (
-        (journal.c.outcome == Outcome.OK.value) & ~undone & (journal.c.key_generation == late_effects.c.key_generation)
-    )
-    ended = runs.c.status.in_([status.value for status in ENDS])
+    stands = _stands()
     statement = (
-        select(
-            late_effects,
-            runs.c.status,
-            runs.c.worker_id,
-            journal.c.outcome,
-            journal.c.key_generation.label("recorded_generation"),
-            undone.label("undone"),
-        )
+        select(late_effects, runs.c.status, runs.c.worker_id, stands.label("stands"))
         .join(runs, runs.c.id == late_effects.c.run_id)
-        .outerjoin(journal, (journal.c.run_id == late_effects.c.run_id) & (journal.c.path == late_effects.c.path))
         .where(
             late_effects.c.namespace == namespace,
             late_effects.c.state == "open",
             # Not while somebody has the run, who may be undoing the step at this moment.
             runs.c.worker_id.is_(None),
-            stands | ended,
+            stands | runs.c.status.in_([status.value for status in ENDS]),
         )
         .order_by(late_effects.c.at)
         .limit(limit)
         .with_for_update(skip_locked=True, of=late_effects)
     )
-    return [
+    found = [
         Found(
             id=row.id,
             effect=LateEffect(**{name: getattr(row, name) for name in _FIELDS}),
             status=Status(row.status),
             owned=row.worker_id is not None,
-            recorded=None if row.outcome is None else Outcome(row.outcome),
-            recorded_generation=row.recorded_generation,
-            undone=row.undone,
+            stands=row.stands,
         )
         for row in connection.execute(statement)
     ]
+    return sorted(found, key=lambda each: each.effect.run_id)  # as everybody who locks several runs
+
+
+def _stands() -> ColumnElement[bool]:
+    """Whether the effect's step was recorded under the same key, and its effect is still there."""
+    recorded = exists().where(
+        journal.c.run_id == late_effects.c.run_id,
+        journal.c.path == late_effects.c.path,
+        journal.c.key_generation == late_effects.c.key_generation,
+        journal.c.outcome == Outcome.OK.value,
+    )
+    # The journal began anew since: the frame was kept.
+    past = late_effects.c.key_generation % RESTARTED < runs.c.key_generation
+    return (recorded | (past & (late_effects.c.compensator.is_(None) | _has_frame(_STANDING)))) & ~_has_frame(_UNDONE)
+
+
+def _has_frame(states: Collection[FrameState]) -> ColumnElement[bool]:
+    return exists().where(
+        frames.c.run_id == late_effects.c.run_id,
+        frames.c.path == late_effects.c.path,
+        frames.c.key_generation == late_effects.c.key_generation,
+        frames.c.state.in_([state.value for state in states]),
+    )
 
 
 def decide(found: Found) -> Fate:
     """Say what becomes of a late effect."""
     if found.owned:
         return Fate.WAIT
-    same = found.recorded is Outcome.OK and found.recorded_generation == found.effect.key_generation
-    if same and not found.undone:
+    if found.stands:
         return Fate.DROP
     if not found.status.ended:
         return Fate.WAIT

@@ -1,4 +1,7 @@
-"""In which states can a run be, and from which can it go where? Every change of state goes through here."""
+"""In which states can a run be, and from which can it go where? Every change of state goes through here.
+
+And in which can an undo be that it owes (see ``compensation.stack``).
+"""
 
 from __future__ import annotations
 
@@ -90,3 +93,15 @@ def diagram() -> str:
     lines += [f"    {start.value} --> {to.value}" for start in Status for to in Status if to in EDGES[start]]
     lines += [f"    {status.value} --> [*]" for status in Status if status.ended]
     return "\n".join(lines)
+
+
+class FrameState(StrEnum):
+    """What has become of an owed undo."""
+
+    ARMED = "armed"  #: pushed before its activity was called; owed whatever comes of that
+    OWED = "owed"  #: its activity completed
+    LATE = "late"  #: its effect arrived after the run had lost sight of it
+    UNDONE = "undone"  #: its compensator ran
+    SKIPPED = "skipped"  #: a person let it go
+    DONE = "done"  #: a person undid it by hand
+    KEPT = "kept"  #: the run went past its pivot: what it did stands

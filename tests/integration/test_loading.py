@@ -15,6 +15,7 @@ from aft.flows.loading import Recorded
 from aft.ids import OrderId, RunId, StepPath, new_id
 from aft.runs import inbox, journal
 from aft.runs.inbox import Verb
+from aft.runs.journal import RESTARTED
 from aft.runs.owner import Owner
 from aft.store.leases import Lease
 from tests.integration.test_store_stack import an_entry
@@ -45,7 +46,7 @@ def _live(stage: Stage, owner: Owner, path: StepPath, number: int) -> None:
     def then(connection: Any, seq: int) -> None:
         recording(owner, an_entry(path, value=f'"{owner.run_id} {path}"'))(connection, seq)
         state = FrameState.ARMED if number % 2 else FrameState.UNDONE
-        given: dict[str, Any] = {"at": stage.clock.now(), "state": state, "key_generation": stack.RESTARTED * number}
+        given: dict[str, Any] = {"at": stage.clock.now(), "state": state, "key_generation": RESTARTED * number}
         stack.push(connection, owner.run_id, seq, stack.fields(path, "", "charge", "refund", **given))
 
     owner.write(then)

@@ -12,7 +12,7 @@ from aft import names
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.dispatcher.sweeper import Sweeper
-from aft.ids import StepPath
+from aft.ids import StepPath, new_id
 from aft.runs import late
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.late import LateEffect
@@ -61,7 +61,7 @@ def add(stage: Stage, owner: Owner, path: str = "1", compensator: str | None = "
         value="42",
     )
     with stage.store.write() as connection:
-        late.write(connection, effect)
+        late.write(connection, new_id(), effect)
 
 
 def record(stage: Stage, owner: Owner, outcome: Outcome) -> None:

@@ -1,0 +1,125 @@
+"""A worker lost its run in the middle of a step, and comes back with the effect: is it undone exactly if it has to be?"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text, update
+
+import aft
+from aft.runs.states import Status
+from aft.store.moments import later
+from aft.store.tables import workers
+from tests.conftest import make_setup
+from tests.setups import Setup, eventually
+
+#: What was done and undone for an order, in order.
+done: dict[str, list[str]] = defaultdict(list)
+#: Orders whose first call waits in the middle.
+gates: dict[str, threading.Event] = {}
+
+
+@pytest.fixture(params=["sqlite+embedded", "postgresql+rabbitmq"])
+def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    made = make_setup(request.param, request, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def order() -> Iterator[str]:
+    made = secrets.token_hex(4)
+    gates[made] = threading.Event()
+    yield made
+    gates[made].set()
+
+
+def _do(order: str, what: str) -> None:
+    first = what not in done[order]
+    done[order].append(what)
+    if first:
+        gates[order].wait(60)
+
+
+def unreserve(order: str) -> None:
+    done[order].append("unreserve")
+
+
+@aft.compensate_with(unreserve)
+@aft.activity(name="stale_reserve")
+def reserve(order: str) -> None:
+    _do(order, "reserve")
+
+
+@aft.activity(name="stale_print")
+def print_label(order: str) -> None:
+    _do(order, "print")
+
+
+@aft.flow(name="stale_past_the_pivot")
+def past_the_pivot(order: str) -> str:
+    reserve(order)
+    aft.pivot()
+    return order
+
+
+@aft.flow(name="stale_again")
+def again(order: str, kind: str, rounds: int = 1) -> str:
+    if rounds:
+        (reserve if kind == "reserve" else print_label)(order)
+        aft.continue_as_new(order, kind, rounds - 1)
+    return order
+
+
+@contextmanager
+def stale_worker(setup: Setup, flow: Any, order: str, *args: Any) -> Iterator[aft.Run]:
+    """Start a run whose worker is taken for dead in its first step; let it come back at the end of this block."""
+    app = setup.app(grace="300ms")
+    started = threading.Thread(target=app.start, args=(flow, order, *args))
+    started.start()
+    eventually(lambda: done[order])
+    with app.store.write() as connection:
+        ours = update(workers).where(workers.c.namespace == app.namespace)
+        connection.execute(ours.values(expires_at=later(-1), sign=None))
+    try:
+        yield app.runs()[0]
+    finally:
+        gates[order].set()
+        started.join(30)
+
+
+def fates(setup: Setup) -> list[str]:
+    """What became of late effects."""
+    statement = text("SELECT state FROM aft_late_effects WHERE namespace = :ns")
+    with setup.apps[0].store.read() as connection:
+        return list(connection.execute(statement, {"ns": setup.namespace}).scalars())
+
+
+def come_back(setup: Setup, order: str) -> list[str]:
+    """Let the lost worker end its step; returns what became of its effect."""
+    gates[order].set()
+    return list(eventually(lambda: (found := fates(setup)) and "open" not in found and found))
+
+
+def test_what_stands_behind_the_pivot_is_not_undone_for_a_late_effect(setup: Setup, order: str) -> None:
+    """The step was recorded by the worker that took over: it is the same effect, under the same key."""
+    with stale_worker(setup, past_the_pivot, order) as run, setup.app(grace="300ms").dispatcher():
+        assert run.result(20) == order
+        assert come_back(setup, order) == ["drop"]
+        assert (run.status, done[order]) == (Status.COMPLETED, ["reserve", "reserve"])
+
+
+@pytest.mark.parametrize("kind", ["reserve", "print"])
+def test_nor_what_stands_from_before_the_run_began_anew(setup: Setup, order: str, kind: str) -> None:
+    """Its journal is gone; whether there is an undo for it or not, the run went past it."""
+    with stale_worker(setup, again, order, kind) as run, setup.app(grace="300ms").dispatcher():
+        assert run.result(20) == order
+        assert come_back(setup, order) == ["drop"]
+        assert (run.status, done[order]) == (Status.COMPLETED, [kind, kind])
