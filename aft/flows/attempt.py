@@ -65,8 +65,8 @@ class Attempt:
     """A function to be called for a step, and what to do with its value.
 
     ``record`` encodes the value and returns what writes it in the owner's transaction; ``recorded`` is called when that
-    has committed, before anything else is written. ``late`` is told a value that
-    nobody waits for any more: the function was given up, or the run has another owner by now.
+    has committed, before anything else is written. ``late`` is told a value that nobody waits for any more, or that may
+    not be recorded: the function was given up, the run has another owner by now, or the database is away for too long.
 
     ``probe`` is asked whether an earlier call had its effect: before the first one only if that is ``doubtful``, before
     each immediate retry always. ``result_probe`` is asked for the keyword ``result`` of a compensator whose activity
@@ -156,7 +156,8 @@ class Performer:
         value = self._call(attempt, AttemptContext(current))
         try:
             attempt.owner.write(attempt.record(value), attempt.recorded)
-        except Fenced:
+        except (Fenced, StoreError):
+            # Nobody may have recorded it: then whoever goes on with the run does not know of it.
             attempt.late(value)
             raise
 

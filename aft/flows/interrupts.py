@@ -3,6 +3,10 @@
 The step fails for that, and the flow hears of it once, as an exception at that place; what it catches and what is
 undone follows from there as for any failure. Deadline or order are taken away in the transaction that journals the
 failure; so no other branch, and no later step, is told again.
+
+An activity that an earlier owner may have executed, without anybody having seen the outcome, is not interrupted: were
+it to fail here, its effect would stand, and nobody would undo it. It is executed under the same key, or its probe finds
+what became of it; the next step is interrupted.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from aft.flows.failures import Place
 from aft.flows.policy import Policy
 from aft.flows.steps import Stepper
 from aft.runs import faults, inbox
-from aft.runs.journal import Entry, Outcome
+from aft.runs.journal import Entry, EntryKind, Outcome
 
 
 def check_interrupts(stepper: Stepper, ask: Ask, landed: Landed | None) -> Entry | None:
     """Journal that a step failed because the run is interrupted there; None: it is not."""
+    if ask.kind is EntryKind.ACTIVITY and stepper.standing.is_unseen(ask.path):
+        return None
     return _check_deadline(stepper, ask, landed) or _check_order(stepper, ask, landed)
 
 

@@ -1,13 +1,17 @@
-"""After each heartbeat: runs that this process owns and does not execute are given to somebody who will."""
+"""After each heartbeat: runs that this process owns and does not execute are given to somebody who will.
+
+And effects are kept that could not be before.
+"""
 
 from __future__ import annotations
 
 from aft.flows.tools import Tools
 from aft.runs.rescue import rescue_orphans
+from aft.telemetry import EffectLate
 
 
 class Orphanage:
-    """Finds the orphans of a living worker. Emits: RunRescued."""
+    """Finds the orphans of a living worker. Emits: RunRescued, EffectLate."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -17,6 +21,8 @@ class Orphanage:
         tools = self._tools
         tools.attempts.look()  # first, and without the database: it may be away
         tools.vigil.look()
+        for effect in tools.belated.keep_waiting(tools.store):
+            tools.telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate="kept"))
         worker = tools.lease.worker
         with tools.store.read() as connection:
             orphans = tools.holdings.orphans(connection, worker)

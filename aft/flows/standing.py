@@ -86,6 +86,10 @@ class Standing:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
         return self.unseen or self.was_begun(path)
 
+    def is_unseen(self, path: StepPath) -> bool:
+        """Tell whether a step may have had its effect, and nothing is recorded of it: neither fault nor frame."""
+        return self.unseen and not self.was_begun(path)
+
     def was_begun(self, path: StepPath) -> bool:
         """Tell whether an earlier owner has begun a step, and left it without an outcome."""
         return path in self.armed or path in self._faults

@@ -8,6 +8,7 @@ from datetime import timedelta
 from threading import Event
 
 from aft.clock import Clock
+from aft.flows.belated import Belated
 from aft.flows.loop import LoopThread
 from aft.flows.overdue import Attempts
 from aft.flows.policy import Policy
@@ -47,6 +48,8 @@ class Tools:
     attempts: Attempts = field(kw_only=True)
     #: Watches over attempts that rules may object to while they last.
     vigil: Vigil = field(default_factory=Vigil)
+    #: Late effects that wait for the database.
+    belated: Belated = field(default_factory=Belated)
     #: Set while the house is being emptied for a run that must be executed alone.
     making_room: Event = field(default_factory=Event)
 

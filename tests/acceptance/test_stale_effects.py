@@ -1,4 +1,4 @@
-"""A worker lost its run in the middle of a step, and comes back with the effect: is it undone exactly if it has to be?"""
+"""A worker loses its run in the middle of a step, and comes back with the effect: it is undone if it has to be."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import text, update
@@ -18,6 +20,7 @@ from aft.runs.states import Status
 from aft.store.moments import later
 from aft.store.tables import workers
 from tests.conftest import make_setup
+from tests.contract.proxy import Proxy
 from tests.setups import Setup, eventually
 
 #: What was done and undone for an order, in order.
@@ -63,6 +66,25 @@ def print_label(order: str) -> None:
     _do(order, "print")
 
 
+@aft.compensate_with(unreserve)
+@aft.activity(name="stale_reserve_once")
+def reserve_once(order: str) -> None:
+    if "reserve" in done[order]:
+        raise aft.Unrecoverable("sold out")
+    _do(order, "reserve")
+
+
+@aft.flow(name="stale_sold_out")
+def sold_out(order: str) -> None:
+    reserve_once(order)
+
+
+@aft.flow(name="stale_too_late")
+def too_late(order: str) -> None:
+    reserve(order)
+    print_label(order)
+
+
 @aft.flow(name="stale_past_the_pivot")
 def past_the_pivot(order: str) -> str:
     reserve(order)
@@ -95,6 +117,12 @@ def stale_worker(setup: Setup, flow: Any, order: str, *args: Any) -> Iterator[af
         started.join(30)
 
 
+def behind(line: Proxy, setup: Setup) -> Setup:
+    """The same place, reached by a line of its own."""
+    port = urlsplit(setup.database).port or 5432
+    return Setup("behind", setup.database.replace(f":{port}/", f":{line.port}/"), setup.broker, setup.namespace)
+
+
 def fates(setup: Setup) -> list[str]:
     """What became of late effects."""
     statement = text("SELECT state FROM aft_late_effects WHERE namespace = :ns")
@@ -123,3 +151,35 @@ def test_nor_what_stands_from_before_the_run_began_anew(setup: Setup, order: str
         assert run.result(20) == order
         assert come_back(setup, order) == ["drop"]
         assert (run.status, done[order]) == (Status.COMPLETED, [kind, kind])
+
+
+def test_an_effect_that_could_not_be_recorded_in_time_is_kept_when_the_database_is_back(
+    request: pytest.FixtureRequest, tmp_path: Path, order: str
+) -> None:
+    """Its process lives, and is the only one that knows of it: the one that took over could not do it again."""
+    setup = make_setup("postgresql+rabbitmq", request, tmp_path)
+    with Proxy(urlsplit(setup.database).port or 5432) as line, setup.app(grace="300ms", lease="1s") as other:
+        away = behind(line, setup).app(grace="300ms", lease="1s")
+        started = threading.Thread(target=away.start, args=(sold_out, order))
+        started.start()
+        eventually(lambda: done[order])
+        line.refuse(True)
+        gates[order].set()
+        with other.dispatcher():
+            eventually(lambda: other.runs()[0].status is Status.COMPENSATED)
+            refused = line.refused
+            eventually(lambda: line.refused > refused + 5)  # its lease is over: it tries to record no more
+            line.refuse(False)
+            eventually(lambda: done[order] == ["reserve", "unreserve"])
+        started.join(30)
+        away.close()
+    setup.close()
+
+
+def test_a_deadline_does_not_make_forget_what_a_dead_worker_may_have_done(setup: Setup, order: str) -> None:
+    """Its step is settled first, under the same key; the next one is too late, and then everything is undone."""
+    with stale_worker(setup, too_late.options(deadline="1s"), order) as run:
+        eventually(lambda: run.row.deadline_at is not None and run.row.deadline_at < datetime.now(UTC))
+        with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
+            run.result(20)
+        assert done[order] == ["reserve", "reserve", "unreserve"]

@@ -22,6 +22,9 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self._open = threading.Event()
         self._open.set()
+        #: Whether new connections are refused, and how many were.
+        self._refuses = False
+        self.refused = 0
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -33,6 +36,12 @@ class Proxy:
             for each in self._sockets:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self, refuses: bool) -> None:
+        """Lose every connection and let no new one through, as if the server were down; or let them through again."""
+        self._refuses = refuses
+        if refuses:
+            self.cut()
 
     def hold(self) -> None:
         """Keep the connections, but let nothing through: the peer has gone silent."""
@@ -64,6 +73,10 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._refuses:
+                self.refused += 1
+                client.close()
+                continue
             try:
                 server = socket.create_connection(self._target, 5)
             except OSError:
