@@ -79,12 +79,13 @@ class Unroutable(BrokerError):
 class StoreError(AftError):
     """Raised when the database cannot be reached or refuses.
 
-    ``transient`` says whether the same call may succeed later.
+    ``transient`` says whether the same call may succeed later; ``locked`` that somebody else has just locked a row.
     """
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, locked: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+        self.locked = locked
 
 
 class NotMigrated(StoreError):

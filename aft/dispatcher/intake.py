@@ -24,7 +24,7 @@ from aft.dispatcher.plain import DECIDES, is_plain, spell_out, written
 from aft.dispatcher.plans import Plans
 from aft.dispatcher.route import Park, Retry
 from aft.envelope import Kind, Message
-from aft.errors import BrokerError, Unroutable
+from aft.errors import BrokerError, StoreError, Unroutable
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import Delays
 from aft.recovery.door import Admitted, Door
@@ -132,7 +132,15 @@ class Intake:
             return []
         at = self._clock.now()
         plain = [spell_out(decision, self._namespace, self._grace, at) for decision in chosen]
-        answers = self._store.write_now(DECIDES, plain)
+        try:
+            answers = self._store.write_now(DECIDES, plain)
+        except StoreError as error:
+            if not error.locked:
+                raise
+            # Somebody has locked one of the runs, and may be paused: the others do not wait for him. That one's fault
+            # stays open, for the sweeper.
+            half = len(chosen) // 2
+            return [] if not half else [*self._decide_plainly(chosen[:half]), *self._decide_plainly(chosen[half:])]
         taken = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is not None]
         posted = written(plain, answers)
         self._announce(taken, posted)

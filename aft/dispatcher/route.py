@@ -97,7 +97,7 @@ def _after_death(deaths: int, verdict: Verdict) -> Retry | Park:
         return Retry(timedelta(0), f"{verdict.reason}, alone: {deaths} workers have died on it in a row", alone=True)
     return Park(
         f"its worker died {deaths} times in a row, {alone} times while it executed nothing else; "
-        "find out what in it ends the process, then retry"
+        "find out what in it ends the process, or keeps it from its heartbeat, then retry"
     )
 
 

@@ -21,7 +21,7 @@ from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.dispatcher.intake import Intake
 from aft.envelope import Message
-from aft.errors import AftError
+from aft.errors import AftError, StoreError
 from aft.fault import FaultState
 from aft.ids import OrderId, new_id
 from aft.recovery.takeover import Takeover
@@ -37,6 +37,8 @@ from aft.telemetry import EffectLate, RunParked, ServiceFailed, Telemetry, logge
 BATCH = 200
 #: Rounds between two prunings of workers that are long gone.
 PRUNE_EVERY = 1000
+#: Seconds by which the clocks of processes may differ from the database's.
+CLOCKS = 60.0
 
 
 class Sweeper:
@@ -91,8 +93,10 @@ class Sweeper:
                 faults.c.namespace == self._namespace,
                 faults.c.state == FaultState.OPEN.value,
                 runs.c.worker_id.is_(None),
-                # The database's clock, unlike the fault's own time: it was written in the same transaction.
-                runs.c.updated_at <= later(-self._grace.total_seconds()),
+                # The database's clock, unlike the fault's own time: it was written in the same transaction. But letters
+                # that come change it, too, and may keep coming.
+                (runs.c.updated_at <= later(-self._grace.total_seconds()))
+                | (faults.c.raised_at <= later(-self._grace.total_seconds() - CLOCKS)),
             )
             .order_by(faults.c.raised_at)
             .limit(BATCH)
@@ -101,8 +105,10 @@ class Sweeper:
             ids = list(connection.execute(statement).scalars())
         try:
             return len(self._intake.decide(ids)) if ids else 0
-        except AftError:
-            raise
+        except AftError as error:
+            if not (isinstance(error, StoreError) and error.locked):
+                raise
+            return self._decide_apart(ids)
         except Exception:
             # One of them cannot be decided; the others can.
             return self._decide_apart(ids)

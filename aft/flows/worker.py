@@ -29,7 +29,7 @@ from sqlalchemy import Row
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
 from aft.envelope import Kind, Message
-from aft.errors import AftError, BrokerError, Unroutable
+from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.flows import loading
 from aft.flows.held import Held
 from aft.flows.loading import Recorded
@@ -56,10 +56,9 @@ GATHER = 0.005
 FLOW = 1.0
 #: Seconds to wait when what is due was taken by somebody else, or is not for the timer.
 BEATEN = 0.05
-#: Seconds between two tries to empty the house that fail, at the most.
-LONGEST_REFUSED = 300.0
-#: Seconds for which the house is emptied for a run that must be alone; then the others go on, and it is tried again.
-ALONE_PATIENCE = 10.0
+#: Seconds for which the house is emptied for a run that must be alone, at first and at the most; if it was not, the
+#: others go on for as long, and it is tried again.
+ALONE_PATIENCE, LONGEST_REFUSED = 10.0, 300.0
 
 
 class Worker:
@@ -178,18 +177,30 @@ class Worker:
         if not self._leased():
             raise LeaseOver("the lease ran out while messages were awaited")
         expect({run for run, _ in wakes})
-        tools = self._tools
-        claimed = claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known)
+        claimed = self._claim_now(wakes)
         if not claimed and not self._tools.lease.check():
             raise LeaseOver("the lease was ended by somebody else")
         return claimed
+
+    def _claim_now(self, wakes: list[tuple[RunId, str]]) -> list[RunRow]:
+        tools = self._tools
+        try:
+            return claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known)
+        except StoreError as error:
+            if not error.locked:
+                raise
+        # Somebody has locked one of them, and may be paused: the others do not wait for him. That one is the timer's.
+        if len(wakes) == 1:
+            return []
+        half = len(wakes) // 2
+        return [*self._claim_now(wakes[:half]), *self._claim_now(wakes[half:])]
 
     def _why_ignored(self, row: Row[Any], message: Message) -> str:
         if row.wake_id != message.wake:
             return "stale: the run has gone on"
         if (row.flow, row.version) not in self._known:
             return f"flow {row.flow}@{row.version} is not registered here; left for a worker that has it"
-        return "it must be executed alone, and will be"
+        return "it must be executed alone, or somebody has locked it: it is left to the timer"
 
     def _leased(self) -> bool:
         return is_leased(self._tools.lease)
@@ -244,7 +255,7 @@ class Worker:
 
     def _make_room(self) -> int:
         """Let runs go at their next step until every slot is free, and take all; 0: not in time, or it is gone."""
-        deadline = self._tools.clock.ticks() + ALONE_PATIENCE
+        deadline = self._tools.clock.ticks() + self._patience()
         self._tools.making_room.set()
         try:
             while not (slots := self._slots.take_all(PATIENCE)):
@@ -262,6 +273,10 @@ class Worker:
             return PATIENCE
         self._refused += 1
         logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
+        return self._patience()
+
+    def _patience(self) -> float:
+        """Seconds for which room is made, and after which that is tried again: longer each time, or it never is."""
         return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
 
     def _is_one_due_alone(self) -> bool:

@@ -150,6 +150,8 @@ class Takeover:
         """Wait for a suspicion, and follow it until its owners are buried or have shown to live."""
         try:
             suspected = self._suspected.get(timeout=PATIENCE)
+            while not self._suspected.empty():  # all at once: one after the other, the last would wait for long
+                suspected += self._suspected.get()
         except queue.Empty:
             return 0.0
         deadline = self._clock.ticks() + SUSPECT_FOR
@@ -187,7 +189,8 @@ class Takeover:
             return
         with self._store.write() as connection:
             ended = end_leases(connection, self._namespace, dead, died=True)
-            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH)
+            # Only theirs: one whose lease just ran out may live, which is looked at before its runs are taken.
+            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, of=dead)
         for worker in sorted(ended):
             self._telemetry.emit(WorkerDied(worker=worker, why=why))
         rescued = self._send_on(events, written)

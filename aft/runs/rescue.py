@@ -1,9 +1,12 @@
 """Taking runs away from owners whose lease is over. Each becomes a fault of kind *abort*, counted apart.
 
 A lease that ran out need not be a death: a process may be paused, or starved, and its lock still be held; or it has
-gone on under another name. That is not counted. A death is shared by all runs of its process, so it proves little
-against one of them. After two such deaths a run is executed alone (``owner.is_solitary``), and only deaths then count
-towards parking it. Both counts begin anew when the run has written anything: then it was not what killed its worker.
+gone on under another name. That is not counted, unless it happens to a run again and again while it gets no further:
+then it may be what keeps its workers from their heartbeats, or ends whole machines, whose locks outlive them.
+
+A death is shared by all runs of its process, so it proves little against one of them. After two such deaths a run is
+executed alone (``owner.is_solitary``), and only deaths then count towards parking it. Both counts begin anew when the
+run has written anything: then it was not what killed its worker.
 
 Who may run at the same time: several sweepers, the owner that is not dead after all, and its heartbeat. Rows that
 another sweeper holds are skipped. The UPDATE names the epoch it saw: an owner that wrote meanwhile does not change the
@@ -16,7 +19,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, exists, insert, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, case, exists, func, insert, select, true, tuple_, update
 
 from aft import names
 from aft.envelope import Kind, Message
@@ -25,13 +28,15 @@ from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs import faults
 from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.runs.states import ENDS, Status
-from aft.store import outbox
+from aft.store import outbox, tables
 from aft.store.leases import is_leased
 from aft.store.moments import now
 from aft.store.outbox import HOLD, OutboxRow
-from aft.store.tables import runs, workers
+from aft.store.tables import journal, runs, workers
 from aft.telemetry import RunRescued
 
+#: Rescues in a row, of a run that got no further meanwhile, which need not be deaths; one more counts as one.
+MOST_LAPSES = 5
 #: A namespace that nobody can have.
 REHEARSAL = "~"
 
@@ -60,17 +65,22 @@ def any_expired(connection: Connection, namespace: str) -> bool:
 
 
 def rescue_expired(
-    connection: Connection, namespace: str, at: datetime, limit: int, living: Collection[WorkerId] = ()
+    connection: Connection,
+    namespace: str,
+    at: datetime,
+    limit: int,
+    living: Collection[WorkerId] = (),
+    of: Collection[WorkerId] | None = None,
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     """Take away up to ``limit`` runs of expired workers; their messages are the caller's to publish.
 
-    ``living`` are workers that are seen to live, though their lease is over.
+    ``living`` are workers that are seen to live, though their lease is over. ``of``: only the runs of these.
     """
     ended_alive = workers.c.stopped_at.is_not(None) & ~workers.c.died
     expired = (
         select(*_COLUMNS, (ended_alive | workers.c.id.in_(list(living))).label("lives"))
         .outerjoin(workers, workers.c.id == runs.c.worker_id)
-        .where(runs.c.namespace == namespace, is_orphaned())
+        .where(runs.c.namespace == namespace, is_orphaned(), true() if of is None else runs.c.worker_id.in_(list(of)))
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
@@ -133,6 +143,7 @@ def _rescue(
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
         died, was_alone = not row.lives, row.deaths >= MOST_SHARED_DEATHS
+        counts = died or (why is None and _lapses(connection, row.id) >= MOST_LAPSES)
         taken = connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch, runs.c.worker_id == row.worker_id, *still)
@@ -140,8 +151,8 @@ def _rescue(
                 epoch=row.epoch + 1,
                 worker_id=None,
                 wake_id=None,
-                deaths=row.deaths + (died and not was_alone),
-                deaths_alone=row.deaths_alone + (died and was_alone),
+                deaths=row.deaths + (counts and not was_alone),
+                deaths_alone=row.deaths_alone + (counts and was_alone),
                 updated_at=now(),
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
@@ -149,12 +160,23 @@ def _rescue(
         if not taken.rowcount:
             continue
         told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
-        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + died, told, at)
+        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, told, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
         events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id, fault=fault.id))
     return events, outbox.put(connection, namespace, messages, hold=hold)
+
+
+def _lapses(connection: Connection, run_id: RunId) -> int:
+    """How often a run was rescued since its last outcome; too high where it was undone meanwhile, which counts anew."""
+    recorded = select(func.coalesce(func.max(journal.c.epoch), 0)).where(journal.c.run_id == run_id).scalar_subquery()
+    statement = select(func.count()).where(
+        tables.faults.c.run_id == run_id,
+        tables.faults.c.kind == FaultKind.ABORT.value,
+        tables.faults.c.epoch > recorded,
+    )
+    return int(connection.execute(statement).scalar_one())
 
 
 def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -11,6 +12,11 @@ from sqlalchemy import Engine
 CONNECT_TIMEOUT = 5
 #: Nothing is sent for long: only the keepalive notices that the server's machine is gone.
 _KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+
+#: The same for the server: by itself it would take two hours to notice that our machine is gone, and keep its locks.
+_ALIVE = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5"
+#: Milliseconds after which it gives up sending us an answer. Not every system that PostgreSQL runs on can do that.
+_HEARD = "SET tcp_user_timeout = 30000"
 
 Apart = psycopg.Connection[Any]
 
@@ -22,4 +28,13 @@ def connect(engine: Engine) -> Apart:
     """
     _, parameters = engine.dialect.create_connect_args(engine.url)
     settings = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "aft", **_KEEPALIVE, **parameters}
-    return psycopg.connect(**settings, autocommit=True)
+    connection = psycopg.connect(**settings, autocommit=True)
+    watch_line(connection)
+    return connection
+
+
+def watch_line(connection: Apart) -> None:
+    """Let the server notice when nobody is at our end any more."""
+    connection.execute(_ALIVE)
+    with suppress(psycopg.errors.InvalidParameterValue), connection.transaction():
+        connection.execute(_HEARD)

@@ -11,6 +11,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.errors import ConfigError
+from aft.store.apart import watch_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -137,6 +138,7 @@ def idle_for(seconds: float) -> str:
 def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
     def prepare(connection: psycopg.Connection[Any], record: Any) -> None:
         connection.execute(f"SET {idle_for(idle_limit(lease))}")
+        watch_line(connection)
         connection.commit()
 
     return prepare

@@ -38,9 +38,11 @@ from aft.store.turns import turns
 
 #: What SQLite says of troubles that may pass.
 _SQLITE_PASSES = ("locked", "busy", "disk I/O error", "is full", "unable to open")
+#: PostgreSQL's state for a row that somebody else has locked for longer than one waits.
+LOCKED = "55P03"
 #: PostgreSQL's states for what leaves a connection as it was: a row that somebody has locked, or that is there already.
 #: After others it may be prepared for tables that have changed.
-_HARMLESS = ("55P03", "40P01", "23")
+_HARMLESS = (LOCKED, "40P01", "23")
 #: PostgreSQL's state for a server that is a standby, for now.
 _READ_ONLY = "25006"
 
@@ -252,7 +254,8 @@ class Store:
         text = " ".join(str(cause).split()) or type(cause).__name__
         if "no such table: aft_" in text or (_sqlstate(error) == "42P01" and 'relation "aft_' in text):
             return NotMigrated(f"the database {self.url!r} has no aft tables; run `aft db upgrade`")
-        return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error))
+        locked = _sqlstate(error) == LOCKED
+        return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error), locked=locked)
 
     def close(self) -> None:
         """Let go of every connection; one that is lent out, or asked for later, is closed when it comes back.

@@ -136,6 +136,13 @@ runs = Table(
         sqlite_where=text("sweep_at IS NOT NULL AND priority > 0"),
     ),
     Index(
+        "ix_aft_runs_alone",
+        "namespace",
+        "sweep_at",
+        postgresql_where=text("sweep_at IS NOT NULL AND deaths >= 2"),
+        sqlite_where=text("sweep_at IS NOT NULL AND deaths >= 2"),
+    ),
+    Index(
         "ix_aft_runs_worker",
         "worker_id",
         postgresql_where=text("worker_id IS NOT NULL"),

@@ -111,7 +111,7 @@ def let_time_pass(worker: Worker, stage: Stage, seconds: float, monkeypatch: pyt
     real = worker._is_one_due_alone
 
     def look() -> bool:
-        assert len(looks) < 50, "it is never given up"
+        assert len(looks) < 200, "it is never given up"
         if worker._tools.making_room.is_set():
             looks.append(stage.clock.passed)
         stage.clock.passed += seconds
@@ -192,6 +192,10 @@ def test_each_refusal_makes_the_next_try_later_up_to_some_minutes_and_a_success_
     assert worker._slots.take(1, timeout=0) == 1
     let_time_pass(worker, stage, ALONE_PATIENCE, monkeypatch)
     assert [worker._take_alone() for _ in range(6)] == [20, 40, 80, 160, LONGEST_REFUSED, LONGEST_REFUSED]
+    # And room is made for longer each time: somebody's steps may all take longer than the first patience.
+    before = stage.clock.passed
+    worker._take_alone()
+    assert stage.clock.passed - before >= LONGEST_REFUSED
     worker._slots.give(1)
     worker._take_alone()
     eventually(lambda: first.status is Status.COMPLETED and worker._slots.wait_idle(0))

@@ -21,6 +21,7 @@ import aft
 from aft.errors import StoreError
 from aft.runs.states import Status
 from aft.store import Store, connecting
+from aft.store.apart import connect
 from aft.telemetry import RunReleased
 from tests.servers import PrivatePostgres
 from tests.setups import Setup, eventually, migrate
@@ -154,6 +155,16 @@ def test_whoever_only_reads_may_be_paused(migrated_url: str) -> None:
         with psycopg.connect(migrated_url) as other:
             asked = other.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [pid])
             assert asked.fetchone() == ("idle in transaction",)
+    store.close()
+
+
+def test_the_server_notices_soon_when_a_machine_is_gone_that_has_locks(migrated_url: str) -> None:
+    """By itself it would ask after two hours; until then nobody could take over, or count it as a death."""
+    store = Store(migrated_url)
+    with store.write() as connection, connect(store.engine) as apart:
+        for name, wanted in (("tcp_keepalives_idle", "15"), ("tcp_user_timeout", "30000")):
+            assert connection.execute(text(f"SHOW {name}")).scalar_one() == wanted
+            assert apart.execute(f"SHOW {name}").fetchone() == (wanted,)
     store.close()
 
 

@@ -1,19 +1,28 @@
-"""Dispatchers that decide about faults of the same runs at the same time do not wait for each other for ever."""
+"""Dispatchers that decide about faults of the same runs at the same time do not wait for each other for ever.
+
+Nor does anybody else wait for a run that somebody has locked: it keeps only itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import select, text
 
 import aft
 from aft.dispatcher.intake import Intake
+from aft.dispatcher.sweeper import CLOCKS, Sweeper
 from aft.ids import FaultId
 from aft.recovery.relay import Relay
 from aft.runs import faults
 from aft.runs.rows import RunRow
 from aft.store import connecting, tables
+from aft.store.moments import later
 from tests.setups import Setup, eventually
 from tests.storing import Stage, a_fault
 
@@ -64,3 +73,57 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
             eventually(lambda: blocked(app) == 2)
         assert decides.result(20) == {(first[0], one.id), (first[1], other.id)}
         assert decides_too.result(20) == {(second[0], other.id), (second[1], one.id)}
+
+
+@aft.flow(name="locked_order")
+def order() -> str:
+    return "done"
+
+
+@contextmanager
+def locked(app: aft.Aft, run_id: str) -> Iterator[None]:
+    """Somebody has locked a run, and is paused."""
+    with app.store.write() as connection, app.store.at_work(connection):
+        connection.execute(select(tables.runs.c.id).where(tables.runs.c.id == run_id).with_for_update())
+        yield
+
+
+def test_a_run_that_somebody_has_locked_does_not_keep_the_others_of_its_batch_from_being_decided(
+    production: Setup,
+) -> None:
+    app = production.app()
+    app.delays().declare(app.waits())
+    stage = Stage(app.store, app.namespace)
+    rows = [stage.queued() for _ in range(5)]
+    ids = [fail(app, row, number) for number, row in enumerate(rows)]
+    with locked(app, rows[2].id):
+        decided = intake(app).decide(ids)
+    assert decided == {(ids[number], rows[number].id) for number in (0, 1, 3, 4)}
+    assert intake(app).decide(ids) == {(ids[2], rows[2].id)}
+
+
+def test_nor_from_being_claimed_and_is_executed_when_it_is_free(production: Setup) -> None:
+    app = production.app(grace="300ms")
+    runs = [app.submit(order) for _ in range(5)]
+    with app.dispatcher(concurrency=8):
+        with locked(app, runs[2].id):
+            for number in (0, 1, 3, 4):
+                assert runs[number].result(20) == "done"
+        assert runs[2].result(20) == "done"
+
+
+def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(production: Setup) -> None:
+    """Each of them says that the run was changed just now."""
+    app = production.app(grace="300ms")
+    app.delays().declare(app.waits())
+    stage = Stage(app.store, app.namespace)
+    row = stage.queued()
+    long_ago = datetime.now(UTC) - timedelta(seconds=CLOCKS + 5)
+    made = a_fault(row.id, row.epoch, raised_at=long_ago)
+    with app.store.write() as connection:
+        faults.add(connection, app.namespace, made)
+    stage.change(row.id, updated_at=later(0))
+    nobody = cast(Any, None)
+    given = {"grace": timedelta(milliseconds=300), "lease": timedelta(seconds=30)}
+    sweeper = Sweeper(app.namespace, app.store, intake(app), nobody, app.clock, app.telemetry, **given)
+    assert sweeper.decide_forgotten() == 1

@@ -13,22 +13,23 @@ from sqlalchemy import delete, event, select, text, update
 from aft import names
 from aft.errors import OrderRefused, StoreError
 from aft.fault import Answer, FaultKind, FaultState
-from aft.ids import RunId, WorkerId
+from aft.ids import RunId, StepPath, WorkerId
 from aft.recovery import takeover as takeover_module
 from aft.recovery.takeover import Takeover
 from aft.runs import audit, orders
 from aft.runs.claiming import claim, find_due
 from aft.runs.holdings import Expect, Holdings
+from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.orders import Person
-from aft.runs.owner import NO_PROGRESS, Fenced
-from aft.runs.rescue import REHEARSAL, rescue_expired, rescue_orphans
+from aft.runs.owner import NO_PROGRESS, Fenced, Owner
+from aft.runs.rescue import MOST_LAPSES, REHEARSAL, rescue_expired, rescue_orphans
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store.leases import Lease, end_leases
 from aft.store.tables import outbox, runs, workers
 from aft.telemetry import RunRescued, WorkerDied
 from tests.setups import eventually
-from tests.storing import GRACE, KNOWN, Stage, at_once
+from tests.storing import GRACE, KNOWN, Stage, at_once, recording
 
 
 def rescue(stage: Stage, limit: int = 100) -> list[RunId]:
@@ -324,6 +325,54 @@ def test_a_lease_that_ran_out_is_no_death_of_a_worker_that_is_seen_to_live(stage
     assert fault.message == f"the lease of worker {owner.worker} ran out while it executed this run"
 
 
+def lapse(stage: Stage, row: RunRow) -> RunRow:
+    """Let a worker take the run, alone if it must be, and lose its lease though it lives."""
+    lease = stage.lease()
+    with stage.store.write() as connection:
+        (claimed,) = claim(
+            connection, stage.namespace, lease.worker, [(row.id, row.wake_id or "")], KNOWN, alone=row.deaths >= 2
+        )
+    stage.expire(lease.worker)
+    assert Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None).rescue() == 1
+    stage.change(claimed.id, wake_id="again")
+    return stage.row(claimed.id)
+
+
+def test_but_again_and_again_without_progress_it_counts(stage: Stage) -> None:
+    """It may be the run that keeps its workers from their heartbeats: it must not go round for ever."""
+    row = stage.queued()
+    seen = [(row := lapse(stage, row)).deaths for _ in range(MOST_LAPSES + 3)]
+    assert seen == [0] * MOST_LAPSES + [1, 2, 2]
+    assert [fault.attempt for fault in stage.faults(row.id)] == [0] * MOST_LAPSES + [1, 2, 3]
+
+
+def test_and_what_was_before_an_outcome_counts_no_more(stage: Stage) -> None:
+    row = stage.queued()
+    for _ in range(MOST_LAPSES):
+        row = lapse(stage, row)
+    lease = stage.lease()
+    with stage.store.write() as connection:
+        (row,) = claim(connection, stage.namespace, lease.worker, [(row.id, "again")], KNOWN)
+    owner = Owner(stage.store, lease, row)
+    entry = Entry(StepPath("1"), "", EntryKind.ACTIVITY, "charge", Outcome.OK, stage.clock.now())
+    owner.write(recording(owner, entry))
+    stage.change(row.id, worker_id=None, wake_id="again")
+    assert lapse(stage, stage.row(row.id)).deaths == 0
+
+
+def test_whoever_buries_a_dead_worker_leaves_the_runs_of_others_to_those_who_look_whether_they_live(
+    stage: Stage,
+) -> None:
+    dead, lapsed = stage.lease(), stage.lease()
+    of_the_dead, of_the_lapsed = stage.owned(dead), stage.owned(lapsed)
+    stage.expire(lapsed.worker)
+    taker = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
+    taker._bury({dead.worker: "its sign"}, "its lock is free")
+    assert (stage.row(of_the_dead.run_id).deaths, stage.row(of_the_lapsed.run_id).worker_id) == (1, lapsed.worker)
+    assert taker.rescue() == 1
+    assert stage.row(of_the_lapsed.run_id).deaths == 0
+
+
 def test_nor_of_one_that_has_gone_on_under_another_name(stage: Stage) -> None:
     lease = stage.lease(30)
     owner = stage.owned(lease)
@@ -365,7 +414,8 @@ def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(po
     owner, other = stage.owned(stage.lease()), stage.lease()
     assert owner.worker is not None
     stage.expire(owner.worker)
-    with stage.store.write() as first, stage.store.at_work(first):
+    with stage.store.write() as first:
+        first.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
         first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
         with ThreadPoolExecutor(1) as pool:
             # It has found the run of a dead owner, and waits for its row, as if that had been locked a moment later.

@@ -39,6 +39,7 @@ class World:
             end_branch=lambda: None,
             branch=nullcontext,
             unseen=unseen,
+            is_unseen=lambda path: unseen,
         )
         self.begun = begun
         stepper: Any = SimpleNamespace(
