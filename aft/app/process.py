@@ -34,7 +34,7 @@ from aft.flows.worker import Worker
 from aft.recovery.keeper import Keeper, while_leased
 from aft.recovery.relay import Relay
 from aft.recovery.sender import Sender
-from aft.recovery.service import Service
+from aft.recovery.service import Service, countdown
 from aft.recovery.takeover import Takeover
 from aft.rules import sources
 from aft.telemetry import Event, FrameUnresolved, encode_event
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks of the relay at an empty outbox.
 RELAY_PAUSE = 0.05
+#: Seconds that the end of a lease may take in any case, when whoever stops has none left.
+LEAVING = 1.0
 
 
 class Role(StrEnum):
@@ -116,20 +118,21 @@ class DispatcherProcess:
             return True
         self._stopped.set()
         self.drain()
-        drained = self._worker is None or self._worker.join(timeout)
+        left = countdown(self._app.clock, timeout)
+        drained = self._worker is None or self._worker.join(left())
         for service in self._services:
             service.stop()
         for service in self._services:
-            service.join(timeout)
+            service.join(left())
         if self._notices is not None:
-            self._notices.close(timeout)
+            self._notices.close(left())
         if self._intake is not None:
             self._intake.step_back()
         if self._sender is not None:
             self._sender.close()
         self._forget_events()
         if drained:
-            self._lease.end()
+            self._lease.end(None if timeout is None else max(LEAVING, left() or 0.0))
         return drained
 
     def __enter__(self) -> DispatcherProcess:

@@ -39,7 +39,7 @@ from aft.flows.tools import Tools
 from aft.ids import RunId
 from aft.recovery.door import Admitted, Door
 from aft.recovery.keeper import is_leased, while_leased
-from aft.recovery.service import Service
+from aft.recovery.service import Service, countdown
 from aft.recovery.takeover import Takeover
 from aft.runs import claiming
 from aft.runs.claiming import Due
@@ -101,14 +101,15 @@ class Worker:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every run has been let go; False if one has not in time."""
-        for service in self._services:
-            service.join()
+        left = countdown(self._tools.clock, timeout)
+        # One may be in a call to a database that does not answer.
+        ended = [service.join(left()) for service in self._services]
         if self._consumer is not None:
             # What is still held comes back to others, who find that its owner lives: it costs nothing.
             with suppress(AftError):
                 self._consumer.ack(self._held.pop_done())
             self.step_back()
-        idle = self._slots.wait_idle(timeout)
+        idle = self._slots.wait_idle(left()) and all(ended)
         self._pool.shutdown(wait=idle, cancel_futures=False)
         return idle
 

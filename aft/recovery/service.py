@@ -6,11 +6,18 @@ import random
 import threading
 from collections.abc import Callable
 
+from aft.clock import Clock
 from aft.errors import AftError
 from aft.telemetry import ServiceFailed, ServiceRecovered, Telemetry, logger
 
 #: Seconds a service waits after an error: at first, and at the most.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+
+def countdown(clock: Clock, timeout: float | None) -> Callable[[], float | None]:
+    """Count the seconds that are left for several waits together; None: there is no limit."""
+    end = None if timeout is None else clock.ticks() + timeout
+    return lambda: None if end is None else max(0.0, end - clock.ticks())
 
 
 class Service:

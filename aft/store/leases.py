@@ -120,14 +120,22 @@ class Lease:
         else:
             self._deadline = before + self.seconds
 
-    def end(self) -> None:
-        """Stop being a worker; what it still owns may be rescued at once. Harmless twice."""
+    def end(self, timeout: float | None = None) -> None:
+        """Stop being a worker; what it still owns may be rescued at once. Harmless twice.
+
+        A database that does not answer is waited for as long as that; the lease runs out by itself.
+        """
         self._stopping.set()
         self._wake.set()
         if self._thread is None:
             return
-        self._thread.join()
-        self._thread = None
+        beating, self._thread = self._thread, None
+        leaving = threading.Thread(target=self._leave, args=[beating], name="aft-lease-end", daemon=True)
+        leaving.start()
+        leaving.join(timeout)
+
+    def _leave(self, beating: threading.Thread) -> None:
+        beating.join()
         self._deadline = float("-inf")
         try:
             with self._store.write() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, get_ident
+from threading import Event, Thread, get_ident
 from urllib.parse import urlsplit
 
 import pytest
@@ -110,3 +110,19 @@ def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(s
                     assert run.result(30) == 1
             finally:
                 line.release()
+
+
+def test_whoever_is_stopped_while_the_database_does_not_answer_ends_in_time(setup: Setup, line: Proxy) -> None:
+    """Its threads are in calls that nobody answers, and does not cut either."""
+    with behind(line, setup).app(lease="10m") as cut_off:
+        dispatcher = cut_off.dispatcher()
+        dispatcher.start()
+        assert cut_off.submit(order, 0).result(30) == 0
+        line.hold()
+        stopping = Thread(target=dispatcher.stop, args=[2.0])
+        stopping.start()
+        try:
+            stopping.join(30)
+            assert not stopping.is_alive()
+        finally:
+            line.release()
