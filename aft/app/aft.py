@@ -215,10 +215,14 @@ class Aft(Parts):
         flow: str | None = None,
         owner: str | None = None,
         resource: str | None = None,
+        priority: int | None = None,
         overdue: bool = False,
         limit: int = 50,
     ) -> list[Run]:
-        """Return the newest runs, newest first; ``overdue``: only those that should have ended by now."""
+        """Return the newest runs, newest first; ``overdue``: only those that should have ended by now.
+
+        ``priority``: only those of this one and above.
+        """
         self.check()
         wanted = None if status is None else Status(status)
         with self.store.read() as connection:
@@ -229,6 +233,7 @@ class Aft(Parts):
                 flow=flow,
                 owner=owner,
                 resource=resource,
+                priority=priority,
                 overdue=overdue,
                 limit=limit,
             )

@@ -59,6 +59,7 @@ def runs() -> None:
 @click.option("--flow", metavar="NAME", help="Runs of this flow only.")
 @click.option("--owner", metavar="NAME", help="Runs of this owner only.")
 @click.option("--resource", metavar="NAME", help="Runs that need this only.")
+@click.option("--priority", type=int, metavar="N", help="Runs of this priority and above only.")
 @click.option("--overdue", is_flag=True, help="Runs only that should have ended by now.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
 @json_option
@@ -69,6 +70,7 @@ def list_runs(
     flow: str | None,
     owner: str | None,
     resource: str | None,
+    priority: int | None,
     overdue: bool,
     limit: int,
     as_json: bool,
@@ -87,6 +89,7 @@ def list_runs(
                     flow=flow,
                     owner=owner,
                     resource=resource,
+                    priority=priority,
                     overdue=overdue,
                     limit=limit,
                 )
@@ -97,7 +100,7 @@ def list_runs(
     if as_json:
         print_json([shapes.run(row) for row, _ in found])
     elif not found:
-        filtered = _filtered(status, flow, owner, resource, overdue)
+        filtered = _filtered(status, flow, owner, resource, priority, overdue)
         say(f"No runs{filtered}{which}. {hint if not filtered else ''}".strip())
     else:
         _print_runs(found)
@@ -105,27 +108,32 @@ def list_runs(
             say(f"The newest {limit}; --limit shows more.")
 
 
-def _filtered(status: str | None, flow: str | None, owner: str | None, resource: str | None, overdue: bool) -> str:
+def _filtered(
+    status: str | None, flow: str | None, owner: str | None, resource: str | None, priority: int | None, overdue: bool
+) -> str:
     """Say which runs were asked for."""
     parts = {
         f" that are {status}": status,
         f" of flow {flow!r}": flow,
         f" of owner {owner!r}": owner,
         f" that need {resource!r}": resource,
+        f" of priority {priority} or more": priority is not None,
         " that are overdue": overdue,
     }
     return "".join(part for part, asked in parts.items() if asked)
 
 
 def _print_runs(found: list[tuple[RunRow, str]]) -> None:
-    """Print a table; whose each run is, and how long it should take, only where somebody has said so."""
+    """Print a table; whose each run is, how urgent, and how long it should take, only where somebody has said so."""
     owned = any(row.owner for row, _ in found)
+    urgent = any(row.priority for row, _ in found)
     expected = any(row.expected for row, _ in found)
     columns = [
         Column("RUN"),
         Column("STATUS"),
         Column("FLOW", flexible=True),
         *([Column("OWNER", flexible=True)] if owned else []),
+        *([Column("PRIORITY", right=True)] if urgent else []),
         Column("CREATED UTC"),
         *([Column("EXPECTED", right=True)] if expected else []),
         Column("DETAIL", flexible=True),
@@ -138,6 +146,7 @@ def _print_runs(found: list[tuple[RunRow, str]]) -> None:
                 Text(row.status.value, status_style(row.status)),
                 f"{row.flow}@{row.version}",
                 *([row.owner or ""] if owned else []),
+                *([str(row.priority)] if urgent else []),
                 moment(row.created_at),
                 *([durations.spell(row.expected) if row.expected else ""] if expected else []),
                 about,

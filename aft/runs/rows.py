@@ -134,10 +134,14 @@ def listing(
     flow: str | None = None,
     owner: str | None = None,
     resource: str | None = None,
+    priority: int | None = None,
     overdue: bool = False,
     limit: int = 50,
 ) -> list[RunRow]:
-    """Return the newest runs, newest first; ``overdue`` are those that should have ended by now and have not."""
+    """Return the newest runs, newest first; ``overdue`` are those that should have ended by now and have not.
+
+    ``priority``: those of this one and above.
+    """
     statement = select(*COLUMNS).where(runs.c.namespace == namespace).order_by(runs.c.id.desc()).limit(limit)
     if status is not None:
         statement = statement.where(runs.c.status == status.value)
@@ -147,6 +151,8 @@ def listing(
         statement = statement.where(runs.c.owner == owner)
     if resource is not None:
         statement = statement.where(_needs(connection, resource))
+    if priority is not None:
+        statement = statement.where(runs.c.priority >= priority)
     if overdue:
         statement = statement.where(_is_overdue())
     return [from_row(row) for row in connection.execute(statement)]

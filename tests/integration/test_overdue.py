@@ -259,23 +259,32 @@ def test_the_command_line_and_the_app_find_the_same(setup: Setup, order: str) ->
     mine = app.submit(dawdling.options(owner="ads", expected="1ms", resources=["payments"], priority=2), order)
     app.submit(dawdling, order)
     eventually(lambda: app.runs(overdue=True))
-    for asked in ({"owner": "ads"}, {"resource": "payments"}, {"overdue": True}):
+    filters: tuple[dict[str, Any], ...] = (
+        {"owner": "ads"},
+        {"resource": "payments"},
+        {"priority": 2},
+        {"priority": 1},
+        {"overdue": True},
+    )
+    for asked in filters:
         assert [run.id for run in app.runs(**asked)] == [mine.id]
-    for words in (["--owner", "ads"], ["--resource", "payments"], ["--overdue"]):
+    assert app.runs(priority=3) == []
+    for words in (["--owner", "ads"], ["--resource", "payments"], ["--priority", "2"], ["--overdue"]):
         found = json.loads(command(setup, *words, "--json"))
         assert [run["id"] for run in found] == [mine.id]
     said = {name: found[0][name] for name in ("owner", "priority", "resources", "expected")}
     assert said == {"owner": "ads", "priority": 2, "resources": ["payments"], "expected": 0.001}
     shown = command(setup, "--owner", "ads")
     assert "OWNER" in shown
+    assert "PRIORITY" in shown
     assert "1ms" in shown
 
 
 def test_the_command_line_says_what_it_did_not_find(setup: Setup) -> None:
     setup.app().check()
-    asked = ["runs", "list", "--owner", "ads", "--resource", "cms", "--overdue"]
+    asked = ["runs", "list", "--owner", "ads", "--resource", "cms", "--priority", "1", "--overdue"]
     result = CliRunner(env=setup.environ()).invoke(root, asked)
-    assert "No runs of owner 'ads' that need 'cms' that are overdue in namespace" in result.stderr
+    assert "No runs of owner 'ads' that need 'cms' of priority 1 or more that are overdue in namespace" in result.stderr
 
 
 def command(setup: Setup, *words: str) -> str:
