@@ -1,10 +1,11 @@
-"""A line to the database that is cut, slow, silent for longer than the lease, or loses the answer to a COMMIT."""
+"""A line to the database that is cut, slow, silent for longer than the lease, or loses what commits, or its answer."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,11 +17,14 @@ from tests.chaos.load import plan_of
 from tests.chaos.proxies import CommitProxy
 from tests.chaos.results import Context, Result
 from tests.chaos.setups import Site, private
+from tests.chaos.wire import Kind, Write
 
 #: Each can rescue: two lines may be silent at once, and were one of them the only rescuer's, it would be waited for.
 ROLES = (["work", "intake", "sweep"], ["work", "relay", "intake", "sweep"], ["relay", "intake", "sweep", "work"])
 RUNS, FAULTS = 6_000, 600
 LEASE = "3s"
+#: How the report names what was lost.
+_KINDS: dict[Kind, str] = {"COMMIT": "COMMIT", "statement": "statements that commit by themselves"}
 
 
 class Lines:
@@ -32,13 +36,18 @@ class Lines:
         self._lease = lease
         self._draw = draw
         self._held: dict[int, float] = {}
-        self.faults: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
         self.partitions: list[Hit] = []
+
+    @property
+    def faults(self) -> Counter[str]:
+        """What was really done to them by now."""
+        return self._done + self._losses(lambda write: _KINDS[write.kind])
 
     @property
     def count(self) -> int:
         """How many faults were injected by now."""
-        return sum(self.faults.values())
+        return self.faults.total()
 
     def trouble(self) -> None:
         """Do something to a line that is not held already."""
@@ -46,28 +55,38 @@ class Lines:
         if not free:
             return
         index = self._draw.choice(free)
-        what = self._draw.choices(("answer", "commit", "cut", "slow", "silent"), (4, 2, 3, 2, 6))[0]
-        if what == "answer":
-            self._proxies[index].lose_commit(carried_out=True)
-        elif what == "commit":
-            self._proxies[index].lose_commit(carried_out=False)
+        what = self._draw.choices(("answer", "request", "cut", "slow", "silent"), (5, 3, 3, 2, 6))[0]
+        if what in ("answer", "request"):
+            # Statements that commit by themselves come so much more often that a COMMIT has to be asked for.
+            kind: Kind = self._draw.choice(("COMMIT", "statement", "statement"))
+            self._proxies[index].lose_commit(carried_out=what == "answer", kind=kind)
         elif what == "cut":
             self._proxies[index].cut()
-            self.faults["connections cut"] += 1
+            self._done["connections cut"] += 1
         elif what == "slow":
             self._hold(index, self._draw.uniform(0.05, 0.5))
-            self.faults["line held for less than half a second"] += 1
+            self._done["line held for less than half a second"] += 1
         elif len(self._held) < len(self._proxies) - 2 and index < len(self._fleet.seats):
             self._partition(index)
-        self.faults["answers to COMMIT lost"] = sum(proxy.answers_lost for proxy in self._proxies)
-        self.faults["COMMITs lost"] = sum(proxy.commits_lost for proxy in self._proxies)
+
+    def losses(self) -> dict[str, int]:
+        """What was lost, by what it wrote."""
+        return dict(sorted(self._losses(lambda write: write.words).items()))
+
+    def _losses(self, name: Callable[[Write], str]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for proxy in self._proxies:
+            for what, losses in (("answers to", proxy.answers_lost), ("requests for", proxy.requests_lost)):
+                for write, count in losses.copy().items():
+                    found[f"{what} {name(write)} lost"] += count
+        return found
 
     def _partition(self, index: int) -> None:
         pid = self._fleet.seats[index].pid
         if pid is not None:
             self.partitions.append(Hit(time.monotonic(), pid, index))
             self._hold(index, self._lease * self._draw.uniform(2.5, 4.0))
-            self.faults["silent for longer than the lease"] += 1
+            self._done["silent for longer than the lease"] += 1
 
     def _hold(self, index: int, seconds: float) -> None:
         self._proxies[index].hold()
@@ -119,7 +138,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
             lines.faults,
             begun,
             hits=lines.partitions,
-            figures={"seconds to rest": round(settled, 1), "lease": site.lease},
+            figures={"seconds to rest": round(settled, 1), "lease": site.lease, **lines.losses()},
             stale=True,
             database_away=True,
         )
