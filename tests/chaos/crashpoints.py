@@ -2,15 +2,21 @@
 
 The points that a process passes are numbered from 1 on. One whose environment names a number kills itself there:
 nothing could catch that, and no ``finally`` runs. Heartbeats have no number: they come by the clock, so the same number
-would not be the same point next time.
+would not be the same point next time. With its last breath it writes down where it was, so a death at a crash point can
+be told from any other.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -20,16 +26,27 @@ from aft.brokers.base import Consumer, Delivery, Outgoing
 
 #: The number at which a process dies; none: it lives.
 NUMBER = "AFT_TEST_CRASH"
-#: A file that a process writes the points to that it passed, one line each.
-TRACE = "AFT_TEST_CRASH_TRACE"
+#: A file to which whoever dies at a point writes that it did.
+RECORD = "AFT_TEST_CRASH_RECORD"
+#: Where a step is done for others: of no interest is who does it, but who wanted it.
+_SERVANTS = ("aft.store", "aft.brokers")
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Who died when, and at which point."""
+
+    pid: int
+    at: float
+    point: str
 
 
 class Points:
     """Counts the points that this process passes, and ends it at one of them. Thread-safe."""
 
-    def __init__(self, fatal: int, trace: str | None = None) -> None:
+    def __init__(self, fatal: int, record: str) -> None:
         self._fatal = fatal
-        self._trace = None if trace is None else os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._record = record
         self._passed = 0
         self._lock = threading.Lock()
 
@@ -41,21 +58,40 @@ class Points:
         return done
 
     def _pass(self, what: str) -> None:
-        thread = threading.current_thread().name
-        if thread == "aft-heartbeat":
+        if threading.current_thread().name == "aft-heartbeat":
             return
         with self._lock:
             self._passed += 1
-            if self._trace is not None:
-                os.write(self._trace, f"{self._passed} {what} ({thread})\n".encode())
             if self._passed == self._fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._die(f"{what} of {_wanted_by()}")
+
+    def _die(self, point: str) -> None:
+        line = json.dumps(asdict(Death(os.getpid(), time.monotonic(), point))).encode() + b"\n"
+        os.write(os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), line)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wanted_by() -> str:
+    """Name the function of aft that wanted the step, as ``recovery.sweeper.rescue``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("aft.") and not module.startswith(_SERVANTS):
+            return f"{module.removeprefix('aft.')}.{frame.f_code.co_qualname}"
+        frame = frame.f_back
+    return threading.current_thread().name.rstrip("0123456789_-")
+
+
+def read_deaths(record: Path) -> list[Death]:
+    """Read who died at a point."""
+    lines = record.read_text().splitlines() if record.exists() else []
+    return [Death(**json.loads(line)) for line in lines]
 
 
 def arm(app: aft.Aft) -> None:
     """Let this process die where its environment says; without a number nothing is changed."""
     if number := os.environ.get(NUMBER):
-        points = Points(int(number), os.environ.get(TRACE))
+        points = Points(int(number), os.environ[RECORD])
         _arm_commits(app, points)
         _arm_broker(app, points)
 

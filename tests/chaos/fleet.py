@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -23,20 +23,32 @@ AGAIN = 0.2
 ROOT = Path(__file__).parents[2]
 
 
+#: How a process may end that was asked to: with all its work at rest, or with some that took too long.
+GRACEFUL = (0, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process ended that nobody had killed: by itself, by its own hand, or because it was asked to."""
+
+    pid: int
+    status: int
+
+
 @dataclass
 class Seat:
     """A place in the fleet: which process sits there, and whether it has begun to work."""
 
     roles: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
-    #: Variables of its first process only.
-    once: Mapping[str, str] = field(default_factory=dict)
+    #: Variables of its first process only, of its second one, …
+    once: list[Mapping[str, str]] = field(default_factory=list)
     pid: int | None = None
     ready: bool = False
     paused: bool = False
     retired: bool = False
-    #: Processes that ended here by themselves, or by their own hand.
-    fell: int = 0
+    #: Those that ended here and were not killed from outside.
+    ends: list[End] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,10 @@ class Fleet:
     seats: list[Seat] = field(default_factory=list)
     kills: list[Hit] = field(default_factory=list)
     pauses: list[Hit] = field(default_factory=list)
+    #: Those that were asked to stop (SIGTERM), to be replaced.
+    stops: list[Hit] = field(default_factory=list)
+    #: How those ended, by their pid.
+    stopped: dict[int, int] = field(default_factory=dict)
     #: How processes ended that nobody had killed: exit codes.
     fell: Counter[int] = field(default_factory=Counter)
 
@@ -99,22 +115,25 @@ class Fleet:
         eventually(lambda: all(seat.ready for seat in self.seats), within=within)
 
     def add(
-        self, roles: Sequence[str], environ: Mapping[str, str] | None = None, once: Mapping[str, str] | None = None
+        self, roles: Sequence[str], environ: Mapping[str, str] | None = None, once: Iterable[Mapping[str, str]] = ()
     ) -> int:
-        """Start one more process, with variables of its own; ``once`` are those that its successors do not have."""
+        """Start one more process, with variables of its own; ``once`` are those that only it has, and only its
+        successor, …"""
         with self._lock:
-            self.seats.append(Seat(roles, environ or {}, once or {}))
+            self.seats.append(Seat(roles, environ or {}, list(once)))
             self._request(len(self.seats) - 1)
             return len(self.seats) - 1
 
-    def retire(self, index: int) -> bool:
-        """Ask a process to stop, and have no successor; tells whether one before it had fallen."""
+    def retire(self, index: int, *, within: float = 60.0) -> list[End]:
+        """Ask a process to stop, and have no successor; tells how all who sat there ended, itself the last."""
+        seat = self.seats[index]
+        eventually(lambda: seat.ready, within=within)
         with self._lock:
-            seat = self.seats[index]
             seat.retired = True
             if seat.pid is not None:
-                os.kill(seat.pid, signal.SIGTERM)
-            return seat.fell > 0
+                _ask(seat.pid)
+        eventually(lambda: seat.pid is None, within=within)
+        return seat.ends
 
     def kill(self, index: int) -> Hit | None:
         """End a process as a power cut would; None if there is none to be killed just now."""
@@ -127,6 +146,18 @@ class Fleet:
             os.kill(pid, signal.SIGKILL)
             self.seats[index].pid, self.seats[index].ready, self.seats[index].paused = None, False, False
             self.kills.append(hit)
+            return hit
+
+    def ask_to_stop(self, index: int) -> Hit | None:
+        """Let a process come to an end in order, as a deploy does, and be replaced then; None if there is none."""
+        with self._lock:
+            seat = self.seats[index]
+            if seat.pid is None or not seat.ready:
+                return None
+            hit = Hit(time.monotonic(), seat.pid, index)
+            _ask(seat.pid)
+            seat.ready = False
+            self.stops.append(hit)
             return hit
 
     def pause(self, index: int) -> bool:
@@ -165,11 +196,17 @@ class Fleet:
 
     @property
     def crashes(self) -> list[str]:
-        """How processes ended by a signal that nobody had sent, and that no crash point sends: the code is broken."""
-        return [
+        """How processes ended by a signal that nobody had sent, and that no crash point sends, or were asked to stop
+        and ended otherwise: the code is broken."""
+        by_signals = [
             f"{count} processes were ended by {signal.Signals(-status).name}, which nobody had sent"
             for status, count in self.fell.items()
             if status < 0 and status != -signal.SIGKILL
+        ]
+        return by_signals + [
+            f"process {pid} was asked to stop, and ended with status {status}"
+            for pid, status in self.stopped.items()
+            if status not in GRACEFUL
         ]
 
     @property
@@ -218,10 +255,9 @@ class Fleet:
             "ticket": self._ticket,
             "roles": list(seat.roles),
             "concurrency": self.concurrency,
-            "environ": {**self.environ, **seat.environ, **seat.once},
+            "environ": {**self.environ, **seat.environ, **(seat.once.pop(0) if seat.once else {})},
             "log": str(self.log),
         }
-        seat.once = {}
         assert self._zygote.stdin is not None
         with contextlib.suppress(OSError):
             self._zygote.stdin.write(json.dumps(request).encode() + b"\n")
@@ -257,13 +293,16 @@ class Fleet:
         seat = self.seats[index]
         if seat.pid == pid:
             seat.pid, seat.ready, seat.paused = None, False, False
+        if pid not in self._killed:
+            seat.ends.append(End(pid, status))
+        if asked := any(hit.pid == pid for hit in self.stops):
+            self.stopped[pid] = status
         if self._stopping or seat.retired:
             return
-        if pid not in self._killed:
-            seat.fell += 1
+        if not asked and pid not in self._killed:
             self.fell[status] += 1
-        # One that was not killed may not have found its services: it is not worth trying at once.
-        if pid in self._killed or status == -signal.SIGKILL:
+        # One that ended by itself may not have found its services: it is not worth trying at once.
+        if asked or pid in self._killed or status == -signal.SIGKILL:
             self._request(index)
         else:
             self._request_later(index)
@@ -277,3 +316,8 @@ class Fleet:
         later = threading.Timer(AGAIN, request)
         later.daemon = True
         later.start()
+
+
+def _ask(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+        os.kill(pid, signal.SIGTERM)

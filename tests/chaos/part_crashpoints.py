@@ -1,17 +1,23 @@
-"""A process is killed at every point before and after a durable step, one after the other; another one finishes."""
+"""A process is killed at every point before and after a durable step, one after the other; another one finishes.
+
+Then also the other one is killed, at each of its first points: there it rescues what the first one has left.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle, islice
 
 from tests.chaos import crashpoints
-from tests.chaos.checker import Violation, check, read_facts
+from tests.chaos.checker import check, read_facts
+from tests.chaos.crashpoints import Death, read_deaths
 from tests.chaos.drive import Driver
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import GRACEFUL, End, Fleet
 from tests.chaos.load import Plan, StepPlan
 from tests.chaos.results import Context, Progress, Result, silent
 from tests.chaos.setups import COMBINATIONS, Site, private
@@ -22,6 +28,10 @@ AT_ONCE = 2
 #: Scenarios in a row that no crash point ended, after which there are no more: threads do not always pass them in the
 #: same order.
 LAST = 2 * AT_ONCE
+#: Where those die, in turn, whose runs are then rescued by another, which dies as well.
+FIRST = (25, 60)
+#: Points of one that rescues: after these it does what any other does, too.
+RESCUING = 50
 #: What has to happen in a scenario: straight on; through a ladder; undone, with trouble on the way back; a savepoint.
 PLANS = (
     Plan("straight", (StepPlan("plain"), StepPlan("booked"), StepPlan("bare")), "completed"),
@@ -37,52 +47,84 @@ PLANS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one scenario: was the point reached, and what was broken."""
+    """What came of one scenario: at which numbers processes were to die, which of them did, and what was broken."""
 
-    number: int
-    crashed: bool
-    violations: list[Violation]
+    numbers: tuple[int, ...]
+    deaths: Sequence[Death]
+    violations: Sequence[str]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether all died that were to die."""
+        return len(self.deaths) == len(self.numbers)
 
 
 def run(ctx: Context) -> Result:
     """The part: all combinations, every point; a sample of them if it shall be quick."""
     begun = time.monotonic()
     faults: dict[str, int] = {}
+    figures: dict[str, dict[str, int]] = {}
     violations: list[str] = []
     runs = 0
     for combination in COMBINATIONS:
         with private(combination, ctx.directory / combination, lease="1s", grace="500ms") as site:
-            numbers: Iterable[int] = range(1, 10_000, 25) if ctx.quick else count(1)
-            outcomes = list(crash(site, numbers, ctx.progress))
-        crashed = sum(outcome.crashed for outcome in outcomes)
-        faults[f"SIGKILL at crash points, {combination}"] = crashed
+            outcomes = list(crash(site, range(1, 10_000, 25) if ctx.quick else count(1), ctx.progress))
+            rescuing = range(1, RESCUING + 1, ctx.size(1, 20))
+            of_rescuers = list(crash(site, rescuing, ctx.progress, first=FIRST))
+        faults[f"SIGKILL at crash points, {combination}"] = sum(len(each.deaths) for each in outcomes)
+        faults[f"SIGKILL of whoever rescues, {combination}"] = sum(each.crashed for each in of_rescuers)
+        outcomes += of_rescuers
+        figures[f"points, {combination}"] = _points(outcomes)
         runs += len(PLANS) * len(outcomes)
-        violations += [f"{combination}, point {each.number}: {text}" for each in outcomes for text in each.violations]
-    return Result("crashpoints", ctx.seed, runs, faults, violations, time.monotonic() - begun)
+        violations += [f"{combination}, point {each.numbers}: {text}" for each in outcomes for text in each.violations]
+    return Result("crashpoints", ctx.seed, runs, faults, violations, time.monotonic() - begun, figures)
 
 
-def crash(site: Site, numbers: Iterable[int], progress: Progress = silent) -> Iterator[Outcome]:
-    """Go through crash points until there are no more of them."""
-    ahead, unharmed = iter(numbers), 0
+def crash(
+    site: Site, numbers: Iterable[int], progress: Progress = silent, *, first: Sequence[int] = ()
+) -> Iterator[Outcome]:
+    """Go through crash points until there are no more of them: of any process, or of one that rescues those who died
+    at the ``first``."""
+    chains = zip(cycle([(each,) for each in first] or [()]), numbers, strict=False)
+    unharmed = 0
     with Fleet({}, [ALL], site.log, concurrency=2) as fleet, ThreadPoolExecutor(AT_ONCE) as pool:
         while unharmed < LAST:
-            batch = [number for _, number in zip(range(AT_ONCE), ahead, strict=False)]
+            batch = [(*before, number) for before, number in islice(chains, AT_ONCE)]
             if not batch:
                 return
-            for outcome in pool.map(lambda number: crash_at(site.another(), fleet, number), batch):
+            for outcome in pool.map(lambda chain: crash_at(site.another(), fleet, *chain), batch):
                 unharmed = 0 if outcome.crashed else unharmed + 1
-                progress(outcome.number, outcome.number + LAST, f"crash points, {site.name}")
+                progress(outcome.numbers[-1], outcome.numbers[-1] + LAST, f"crash points, {site.name}")
                 yield outcome
 
 
-def crash_at(site: Site, fleet: Fleet, number: int) -> Outcome:
-    """One scenario: a process that is killed at this point, then one that lives."""
+def crash_at(site: Site, fleet: Fleet, *numbers: int) -> Outcome:
+    """One scenario: a process that is killed at this point, one that is killed at the next, then one that lives."""
+    record = site.directory / f"{site.namespace}.deaths"
+    fatal = [{crashpoints.NUMBER: str(number), crashpoints.RECORD: str(record)} for number in numbers]
     with Driver(site, PLANS) as driver:
         driver.submitted()
-        seat = fleet.add(ALL, site.environ(), once={crashpoints.NUMBER: str(number)})
+        seat = fleet.add(ALL, site.environ(), once=fatal)
         driver.settle(lapse=True)
         facts = read_facts(driver.store, site.namespace)
-    crashed = fleet.retire(seat)
+    ends = fleet.retire(seat)
     site.forget()
+    deaths = read_deaths(record)
     # Short leases on a busy machine: an owner may well be late, and be overtaken.
-    return Outcome(number, crashed, check(PLANS, site.ledger.read(), facts, stale=True))
+    died = {death.pid: death.at for death in deaths}
+    found = check(PLANS, site.ledger.read(), facts, stale=True, deaths=died)
+    return Outcome(numbers, deaths, [*map(str, found), *unexpected(ends, died)])
+
+
+def unexpected(ends: Sequence[End], died: Collection[int]) -> Iterator[str]:
+    """Tell of processes that ended neither at their crash point nor, as the last one, in order."""
+    for end in ends:
+        at_point = end.pid in died and end.status == -signal.SIGKILL
+        in_order = end is ends[-1] and end.status in GRACEFUL
+        if not at_point and not in_order:
+            yield f"process {end.pid} ended with status {end.status}, and at no crash point"
+
+
+def _points(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """Count how often somebody died at which point."""
+    return dict(Counter(sorted(death.point for outcome in outcomes for death in outcome.deaths)))

@@ -1,0 +1,44 @@
+"""Who rescues may die as well; and a death that no crash point caused is told apart from one that did."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.chaos import part_crashpoints
+from tests.chaos.crashpoints import Death, read_deaths
+from tests.chaos.fleet import End
+from tests.chaos.part_crashpoints import unexpected
+from tests.chaos.setups import Site
+
+#: Where one dies, and where the one after it does.
+FIRST, SECOND = 25, range(8, 32, 8)
+
+
+def test_whoever_rescues_may_die_at_any_point(tmp_path: Path) -> None:
+    site = Site("sqlite+embedded", f"sqlite:///{tmp_path / 'aft.db'}", "embedded", tmp_path)
+    site.settings |= {"lease": "1s", "grace": "500ms"}
+    site.prepare()
+    outcomes = list(part_crashpoints.crash(site, SECOND, first=[FIRST]))
+    assert [violation for outcome in outcomes for violation in outcome.violations] == []
+    assert [outcome.numbers for outcome in outcomes] == [(FIRST, second) for second in SECOND]
+    assert all(outcome.crashed for outcome in outcomes)
+    assert all(death.point.startswith(("before ", "after ")) for outcome in outcomes for death in outcome.deaths)
+
+
+def test_only_who_was_killed_at_its_own_point_has_crashed_there() -> None:
+    killed, stopped = -signal.SIGKILL, End(4, 0)
+    assert list(unexpected([End(1, killed), End(2, killed), stopped], {1, 2})) == []
+    assert list(unexpected([End(1, killed), End(4, 3)], {1})) == []
+    # Killed by somebody else; broken; ended in order before it was asked to; ended in disorder when it was.
+    for ends in ([End(3, killed), stopped], [End(3, 1), stopped], [End(3, 0), stopped], [End(4, -signal.SIGSEGV)]):
+        assert len(list(unexpected(ends, {1}))) == 1
+    # Whoever was at a point and died of something else.
+    assert len(list(unexpected([End(1, -signal.SIGSEGV), stopped], {1}))) == 1
+
+
+def test_a_record_that_nobody_wrote_tells_of_no_death(tmp_path: Path) -> None:
+    record = tmp_path / "deaths"
+    assert read_deaths(record) == []
+    record.write_text('{"pid": 7, "at": 1.5, "point": "before commit of runs.owner.Owner.share"}\n')
+    assert read_deaths(record) == [Death(7, 1.5, "before commit of runs.owner.Owner.share")]
