@@ -1,4 +1,4 @@
-"""Random SIGKILLs of workers, dispatchers and relays while runs go through, without any server."""
+"""Random SIGKILLs and SIGTERMs of workers, dispatchers and relays while runs go through, without any server."""
 
 from __future__ import annotations
 
