@@ -1,6 +1,7 @@
 """A cut really cuts, and only what it names: a fault that is not really injected proves nothing.
 
-Of the cluster, this is its network and its balancer, without RabbitMQ: three nodes take a minute. Needs root on Linux.
+Of the cluster, this is its network and its balancer, without RabbitMQ: three nodes take a minute. Needs root on Linux,
+so it is not among the tests that run everywhere: ``part_broker`` begins with it, and fails with it.
 """
 
 from __future__ import annotations

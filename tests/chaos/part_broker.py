@@ -2,12 +2,14 @@
 
 Each configuration has a cluster of its own: what one broke must not be blamed on the next. A strike is held for a
 while, repaired, and followed by another, until the time is over; then every run has to end, as after any other fault.
-Classic queues may lose what they hold; the runs may not.
+Classic queues may lose what they hold; the runs may not. Before all that ``check_cluster`` has to find that cuts cut.
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,7 @@ from tests.chaos import load
 from tests.chaos.checker import check, read_facts
 from tests.chaos.cluster import NODES, Cluster, Handling
 from tests.chaos.drive import Driver
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import ROOT, Fleet
 from tests.chaos.ledger import Entry
 from tests.chaos.load import Plan, plan_of
 from tests.chaos.results import Context, Progress, Result, silent
@@ -42,6 +44,8 @@ BREATH = 3.0
 SHORT, LONG = 5, 20
 #: Seconds that a cluster has to come together by itself; RabbitMQ sometimes never does when all its nodes were apart.
 PATIENCE = 45.0
+#: What is checked first: strikes at a network that lets everything through would prove nothing.
+CHECKS = Path(__file__).with_name("check_cluster.py")
 #: Configurations in a small version of this part.
 FEW = 2
 
@@ -103,6 +107,9 @@ def run(ctx: Context) -> Result:
     begun = time.monotonic()
     chosen = CONFIGURATIONS[: ctx.size(len(CONFIGURATIONS), FEW)]
     found: list[Result] = []
+    passed, said = check_network()
+    if not passed:
+        return Result("broker", ctx.seed, 0, {}, [f"the network does not do what it is told: {said}"], 0.0)
     with private("postgresql+embedded", ctx.directory / "broker") as site:
         for number, configuration in enumerate(chosen):
             kept = _kept(ctx, number)
@@ -114,7 +121,15 @@ def run(ctx: Context) -> Result:
             found.append(result)
     for number in range(len(chosen)):
         _kept(ctx, number).unlink(missing_ok=True)
-    return _sum(found, ctx, time.monotonic() - begun)
+    return _sum(found, ctx, time.monotonic() - begun, {"checks of the network": said})
+
+
+def check_network(checks: Path = CHECKS) -> tuple[bool, str]:
+    """Tell whether a cut really cuts, and only what it names; and what was said of that."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(checks)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = (done.stdout + done.stderr).strip()
+    return done.returncode == 0, said.splitlines()[-1].partition(" in ")[0] if done.returncode == 0 else said[-2000:]
 
 
 def endure(site: Site, configuration: Configuration, seed: int, seconds: float, progress: Progress = silent) -> Result:
@@ -301,7 +316,7 @@ def _part_of(progress: Progress, number: int, total: int, name: str) -> Progress
     return lambda done, full, text: progress(number + done / max(full, 1), total, f"{name}: {text}")
 
 
-def _sum(found: Sequence[Result], ctx: Context, seconds: float) -> Result:
+def _sum(found: Sequence[Result], ctx: Context, seconds: float, figures: dict[str, Any]) -> Result:
     faults: Counter[str] = Counter()
     for result in found:
         faults.update(result.faults)
@@ -312,4 +327,4 @@ def _sum(found: Sequence[Result], ctx: Context, seconds: float) -> Result:
     }
     violations = [f"{result.name}: {violation}" for result in found for violation in result.violations]
     runs = sum(result.runs for result in found)
-    return Result("broker", ctx.seed, runs, dict(faults), violations, seconds, lines, ctx.quick)
+    return Result("broker", ctx.seed, runs, dict(faults), violations, seconds, figures | lines, ctx.quick)
