@@ -54,12 +54,11 @@ class Lines:
         free = [index for index in range(len(self._proxies)) if index not in self._held]
         if not free:
             return
-        index = self._draw.choice(free)
+        # The submitter's line has nothing but commits: it would be struck more often than all others.
+        index = self._draw.choices(free, [2 if index < len(self._fleet.seats) else 1 for index in free])[0]
         what = self._draw.choices(("answer", "request", "cut", "slow", "silent"), (5, 3, 3, 2, 6))[0]
         if what in ("answer", "request"):
-            # Statements that commit by themselves come so much more often that a COMMIT has to be asked for.
-            kind: Kind = self._draw.choice(("COMMIT", "statement", "statement"))
-            self._proxies[index].lose_commit(carried_out=what == "answer", kind=kind)
+            self._lose(index, carried_out=what == "answer")
         elif what == "cut":
             self._proxies[index].cut()
             self._done["connections cut"] += 1
@@ -81,6 +80,13 @@ class Lines:
                     found[f"{what} {name(write)} lost"] += count
         return found
 
+    def _lose(self, index: int, *, carried_out: bool) -> None:
+        # Statements that commit by themselves come so much more often that a COMMIT has to be asked for; whoever
+        # submits has none.
+        kinds: tuple[Kind, ...] = ("COMMIT", "statement") if index < len(self._fleet.seats) else ("statement",)
+        if not self._proxies[index].is_armed:
+            self._proxies[index].lose_commit(carried_out=carried_out, kind=self._draw.choice(kinds))
+
     def _partition(self, index: int) -> None:
         pid = self._fleet.seats[index].pid
         if pid is not None:
@@ -93,7 +99,9 @@ class Lines:
         self._held[index] = time.monotonic() + seconds
 
     def release(self, *, everything: bool = False) -> None:
-        """Let go of lines whose time is over."""
+        """Let go of lines whose time is over, or of all, for good."""
+        for proxy in self._proxies if everything else ():
+            proxy.disarm()
         for index in [index for index, until in self._held.items() if everything or until <= time.monotonic()]:
             self._proxies[index].release()
             del self._held[index]

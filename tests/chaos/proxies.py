@@ -62,6 +62,16 @@ class CommitProxy(Proxy):
         with self._arming:
             self._armed = Loss(carried_out, kind)
 
+    def disarm(self) -> None:
+        """Lose nothing more."""
+        with self._arming:
+            self._armed = None
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether something is still to be lost."""
+        return self._armed is not None
+
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         ends = frozenset((source, sink))
         with self._lock:

@@ -139,8 +139,19 @@ def test_a_kind_can_be_asked_for(postgres_url: str, proxy: CommitProxy, rows: Ca
         assert write(connection)
         with pytest.raises(psycopg.OperationalError), connection.transaction():
             connection.execute("INSERT INTO lossy (what) VALUES ('b')")
+        assert not proxy.is_armed
     assert rows() == ["a", "b"]
     assert proxy.answers_lost == {Write("COMMIT", "INSERT lossy"): 1}
+
+
+def test_a_loss_can_be_taken_back(postgres_url: str, proxy: CommitProxy, rows: Callable[[], list[str]]) -> None:
+    proxy.lose_commit(carried_out=False)
+    proxy.disarm()
+    with connect(postgres_url, proxy) as connection:
+        prepare(connection)
+        assert write(connection)
+    assert not proxy.is_armed
+    assert rows() == ["a"]
 
 
 def test_while_an_answer_is_outstanding_nothing_is_guessed(
