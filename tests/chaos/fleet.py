@@ -222,11 +222,21 @@ class Fleet:
                 self.resume(index)
                 if seat.pid is not None:
                     os.kill(seat.pid, signal.SIGTERM)
-        with contextlib.suppress(AssertionError):
+        try:
             eventually(
                 lambda: all(seat.pid is None for seat in self.seats) or not self._reader.is_alive(), within=within
             )
+        except AssertionError:
+            self._dump_stacks()
         self.close()
+
+    def _dump_stacks(self) -> None:
+        """Let those that do not end write to the log where they are."""
+        with self._lock:
+            for seat in self.seats:
+                if seat.pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(seat.pid, signal.SIGUSR1)
 
     def close(self) -> None:
         """End everything at once. Harmless twice."""

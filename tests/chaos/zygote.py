@@ -19,7 +19,6 @@ import random
 import select
 import signal
 import sys
-import threading
 import traceback
 from typing import Any, NoReturn
 
@@ -106,14 +105,15 @@ def _live(request: dict[str, Any]) -> int:
     os.environ.update(request["environ"])
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {os.getpid()} %(name)s %(message)s", force=True)
     faulthandler.register(signal.SIGUSR1)  # its stacks go to the log
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    # Kept until it is waited for. A handler that sets an Event would find the Event's lock taken, for ever, when the
+    # signal comes just as the main thread begins to wait; and one that comes a little later wakes nobody.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with aft.Aft.from_env() as app:
         crashpoints.arm(app)
         dispatcher = app.dispatcher(only=request["roles"], concurrency=request["concurrency"])
         dispatcher.start()
         os.write(told, json.dumps({"ready": os.getpid()}).encode() + b"\n")
-        stop.wait()
+        signal.sigwait({signal.SIGTERM})
         drained = dispatcher.stop(_DRAIN)
     return 0 if drained else 3
 
