@@ -71,10 +71,11 @@ def run(ctx: Context) -> Result:
             outcomes = list(crash(site, range(1, 10_000, 25) if ctx.quick else count(1), ctx.progress))
             rescuing = range(1, RESCUING + 1, ctx.size(1, 20))
             of_rescuers = list(crash(site, rescuing, ctx.progress, first=FIRST))
-        faults[f"SIGKILL at crash points, {combination}"] = sum(len(each.deaths) for each in outcomes)
+        faults[f"SIGKILL at crash points, {combination}"] = sum(each.crashed for each in outcomes)
         faults[f"SIGKILL of whoever rescues, {combination}"] = sum(each.crashed for each in of_rescuers)
-        outcomes += of_rescuers
         figures[f"points, {combination}"] = _points(outcomes)
+        figures[f"points of whoever rescues, {combination}"] = _points(of_rescuers)
+        outcomes += of_rescuers
         runs += len(PLANS) * len(outcomes)
         violations += [f"{combination}, point {each.numbers}: {text}" for each in outcomes for text in each.violations]
     return Result("crashpoints", ctx.seed, runs, faults, violations, time.monotonic() - begun, figures)
@@ -126,5 +127,5 @@ def unexpected(ends: Sequence[End], died: Collection[int]) -> Iterator[str]:
 
 
 def _points(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Count how often somebody died at which point."""
-    return dict(Counter(sorted(death.point for outcome in outcomes for death in outcome.deaths)))
+    """Count how often the last of those who were to die did so at which point."""
+    return dict(Counter(sorted(outcome.deaths[-1].point for outcome in outcomes if outcome.crashed)))
