@@ -23,7 +23,7 @@ RUNS, FAULTS = 4_000, 40
 LIFE = 2.0, 5.0
 #: Seconds between two submissions, and runs that may be under way: it takes seconds to start a broker, and the load
 #: shall last, and go on meanwhile.
-PAUSE, BACKLOG = 0.07, 120
+PAUSE, BACKLOG = 0.12, 120
 RESTARTED, WIPED = "SIGKILL of RabbitMQ, started with its data", "SIGKILL of RabbitMQ, started empty"
 
 
