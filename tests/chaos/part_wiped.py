@@ -21,23 +21,22 @@ ROLES = (["work", "relay"], ["intake", "sweep"], ["relay", "intake", "sweep", "w
 RUNS, FAULTS = 4_000, 40
 #: Seconds that the broker lives at the least, and at the most.
 LIFE = 2.0, 5.0
-#: Seconds between two submissions, and runs that may be under way: it takes seconds to start a broker, and the load
-#: shall last, and go on meanwhile.
-PAUSE, BACKLOG = 0.12, 120
+#: Runs under way, at the most; and at the least when the broker is struck.
+BACKLOG, LEAST = 60, 20
 RESTARTED, WIPED = "SIGKILL of RabbitMQ, started with its data", "SIGKILL of RabbitMQ, started empty"
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
     """The part, on private servers: half of the faults wipe the broker."""
     begun, draw = time.monotonic(), random.Random(f"wiped {ctx.seed}")
-    plans = [plan_of(ctx.seed, number) for number in range(ctx.size(RUNS, 120))]
+    plans = [plan_of(ctx.seed, number, slow=0.3) for number in range(ctx.size(RUNS, 240))]
     wanted = ctx.size(FAULTS, 2)
     faults: Counter[str] = Counter()
     under_way: list[int] = []
     with private(combination, ctx.directory) as site:
         assert site.rabbit is not None
         strikes = _strike(site.rabbit, draw)
-        load = Driver(site, plans, BACKLOG, ctx.progress, PAUSE)
+        load = Driver(site, plans, BACKLOG, ctx.progress)
         with Fleet(site.environ(), ROLES, site.log) as fleet, load as driver:
             fleet.start()
             next_strike = time.monotonic() + LIFE[0]
@@ -45,17 +44,20 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
             def inject(done: float) -> bool:
                 nonlocal next_strike
                 due = min(wanted, int(wanted * min(1.0, done / 0.95)) + 1)
-                if faults.total() < due and time.monotonic() >= next_strike:
-                    under_way.append(driver.seen.made - driver.seen.resting)
+                strikes_now = faults.total() < due and time.monotonic() >= next_strike
+                runs = driver.seen.made - driver.seen.resting
+                if strikes_now and runs >= LEAST:
+                    under_way.append(runs)
                     faults[next(strikes)] += 1
                     next_strike = time.monotonic() + draw.uniform(*LIFE)
-                return due - faults.total() < 2
+                # Before it is struck the load comes, until there is enough of it.
+                return strikes_now or faults.total() == due
 
             driver.under_fire(inject)
             settled = driver.settle()
             facts = read_facts(driver.store, site.namespace)
             fleet.stop()
-    struck = {"median": statistics.median(under_way), "least": min(under_way)}
+    struck = {"median": statistics.median(under_way or [0]), "least": min(under_way, default=0)}
     figures = {"seconds to rest": round(settled, 1), "runs under way when it was struck": struck}
     name = f"RabbitMQ killed and wiped, {combination}"
     return conclude(name, ctx.seed, site, plans, facts, fleet, faults, begun, figures=figures)
