@@ -14,7 +14,7 @@ from aft.runs import claiming, owner
 from aft.store.questions import Question
 from tests.chaos.bugs import without_stale_check
 from tests.chaos.machine import Model, Outcome, steps_of
-from tests.chaos.part_machine import Rules, explore, rules_on
+from tests.chaos.part_machine import Rules, check_end, explore, rules_on
 
 SEED = 20_030
 
@@ -126,6 +126,30 @@ def test_a_run_that_kills_every_worker_is_parked_and_a_person_lets_it_try_again(
     rules.order(0, "retry")
     rules.teardown()
     assert model.ended == "completed"
+
+
+@pytest.mark.parametrize("effects", [["+1", "+2", "-2"], ["+1", "+2", "-2", "-1", "+1"], ["+1", "-1", "+2"]])
+def test_an_effect_that_stands_in_a_run_that_was_undone_is_seen_in_the_end(rules: Rules, effects: list[str]) -> None:
+    _unwinding(rules)
+    rules.world.settle()
+    ((run_id, model),) = rules.world.models.items()
+    check_end(rules.world, run_id, model)
+    model.effects = effects
+    with pytest.raises(AssertionError, match="was not undone"):
+        check_end(rules.world, run_id, model)
+    rules.world.close()
+
+
+def test_an_effect_that_was_undone_in_a_run_that_is_completed_is_seen_in_the_end(rules: Rules) -> None:
+    rules.submit("pp")
+    _wake(rules, 0)
+    rules.world.settle()
+    ((run_id, model),) = rules.world.models.items()
+    check_end(rules.world, run_id, model)
+    model.effects.append("-1")
+    with pytest.raises(AssertionError, match="does not stand"):
+        check_end(rules.world, run_id, model)
+    rules.world.close()
 
 
 # --- controls: the game must be lost where a promise is broken on purpose ---
