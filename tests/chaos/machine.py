@@ -249,6 +249,7 @@ class Execution:
         self.worker = worker
         self.row = row
         self.wake = wake
+        self.since = datetime.now(UTC)
         self.asked: Ask | None = None
         self.error: BaseException | None = None
         self._answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -570,6 +571,8 @@ class World:
         expected = model.next()
         if not execution.gone:
             assert execution.asked == expected, f"run {execution.row.id} asks {execution.asked}, not {expected}"
+        elif isinstance(expected, tuple) and self._is_early(execution, expected, row):
+            model.owner, model.wake = None, row["wake_id"]
         elif isinstance(expected, tuple):
             assert not execution.worker.tools.lease.holds(execution.row.worker_id), f"run {execution.row.id} went away"
             model.owner = None
@@ -578,6 +581,16 @@ class World:
                 expected = "failed"
             assert row["status"] == expected, f"run {execution.row.id} is {row['status']}, not {expected}"
             model.ended, model.owner = expected, None
+
+    def _is_early(self, execution: Execution, ask: Ask, row: Mapping[str, Any]) -> bool:
+        """Whether something else than its own message woke a run whose next try was not due: it waits on, for that."""
+        path = ask[1] + ("/undo" if ask[0] == "undo" else "")
+        with self.parts.store.read() as connection:
+            mine = (faults.c.run_id == row["id"], faults.c.path == path, faults.c.state == "waiting")
+            fault = connection.execute(select(faults.c.id, faults.c.due_at).where(*mine)).one_or_none()
+        if fault is None or fault.id == execution.wake or fault.due_at <= execution.since:
+            return False
+        return row["worker_id"] is None and row["wake_id"] is not None and row["due_at"] == fault.due_at
 
     def _raised(self, model: Model, execution: Execution) -> None:
         row = self.row(execution.row.id)

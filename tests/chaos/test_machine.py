@@ -128,6 +128,26 @@ def test_a_run_that_kills_every_worker_is_parked_and_a_person_lets_it_try_again(
     assert model.ended == "completed"
 
 
+def test_a_run_that_a_rescue_woke_before_its_next_try_is_due_waits_on(rules: Rules) -> None:
+    rules.submit("p")
+    _wake(rules, 0)
+    rules.answer(0, "busy")
+    model = _wake(rules, 0)  # by its own message: whatever the clock says
+    rules.fall(0)
+    rules.beat(0)
+    rules.always()
+    rules.deliver(len(rules.world.flight) - 1, 1, again=False)
+    rules.always()
+    abort = model.wake
+    assert abort is not None
+    rules.deliver(len(rules.world.flight) - 1, 1, again=False)
+    rules.always()
+    assert model.owner is None
+    assert model.wake not in (None, abort)
+    rules.teardown()
+    assert (model.ended, model.effects) == ("completed", ["+1"])
+
+
 @pytest.mark.parametrize("effects", [["+1", "+2", "-2"], ["+1", "+2", "-2", "-1", "+1"], ["+1", "-1", "+2"]])
 def test_an_effect_that_stands_in_a_run_that_was_undone_is_seen_in_the_end(rules: Rules, effects: list[str]) -> None:
     _unwinding(rules)
