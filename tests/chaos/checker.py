@@ -7,13 +7,18 @@ again after a crash, with the same key; an effect that arrives late and is then 
 - ``stale``: there were owners that went on without knowing that they had lost their run (pauses, partitions), so
   a step may begin again although its outcome is recorded; nothing of that is kept;
 - ``database_away``: a transactional attempt whose database was away has failed like any other, and is counted;
-- ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo; and a run on
-  which so many were killed in a row is parked by right.
+- ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo; what it was
+  killed in is executed again; and a run on which so many were killed in a row is parked by right;
+- ``still``: seconds for which a run may lie still between two of its lines, beyond what its plan wants: longer is
+  stuck, though it went on later. Not looked at unless it is given.
+
+Executed again, without a death that caused it, is a broken promise, too, unless owners may be stale or the database was
+away.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +27,7 @@ from aft.dispatcher.route import MOST_DEATHS_ALONE
 from aft.runs.owner import MOST_SHARED_DEATHS
 from tests.chaos.facts import Facts, RunFacts, read_facts
 from tests.chaos.ledger import Entry
+from tests.chaos.lines import DYING, by_load, executions, killed_in, longest_still
 from tests.chaos.load import FATAL, LADDER, UNDOABLE, Plan
 
 __all__ = ["Facts", "Violation", "check", "read_facts"]
@@ -30,6 +36,10 @@ __all__ = ["Facts", "Violation", "check", "read_facts"]
 TOLERANCE = 0.005
 #: Processes that are killed on one step, none of which finished it, before its run may be parked for that.
 CRASH_LOOP = MOST_SHARED_DEATHS + MOST_DEATHS_ALONE
+#: How the reason begins for which such a run is parked.
+CRASH_LOOP_REASON = "its worker died "
+#: Seconds within which a living process has told of an effect that came late.
+TELLING = 2.0
 ENDS = ("completed", "compensated", "failed", "cancelled")
 FORWARD = ("begin", "done", "raised")
 #: What was recorded of a step, by whether it fails for good.
@@ -60,6 +70,7 @@ class Case:
     stale: bool
     database_away: bool
     deaths: Mapping[int, float]
+    still: float | None
 
     def of(self, index: int, *whats: str) -> list[Entry]:
         """The lines of a step that say one of these."""
@@ -78,18 +89,17 @@ def check(
     stale: bool = False,
     database_away: bool = False,
     deaths: Mapping[int, float] | None = None,
+    still: float | None = None,
 ) -> list[Violation]:
     """Find every broken promise. Pure."""
-    lines: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        lines[entry.load].append(entry)
+    lines = by_load(entries)
     found: list[Violation] = []
     for plan in plans:
         run = facts.runs.get(plan.name)
         if run is None:
             found.append(Violation("1 lost", plan.name, "there is no such run"))
             continue
-        case = Case(plan, lines[plan.name], run, facts, schedule, stale, database_away, deaths or {})
+        case = Case(plan, lines[plan.name], run, facts, schedule, stale, database_away, deaths or {}, still)
         found += [violation for look in _LOOKS for violation in look(case)]
     if facts.outbox:
         found.append(Violation("1 lost", "", f"{facts.outbox} messages were left in the outbox"))
@@ -111,20 +121,31 @@ def _ended(case: Case) -> Iterator[Violation]:
 
 
 def _is_crash_loop(case: Case) -> bool:
-    """Whether so many processes were killed that had begun one step, of which no outcome is recorded.
+    """Whether that is what it was parked for, and so many were killed in the same attempt, which is not recorded.
 
     One may have been killed between the effect and its record: then its line says that it was done.
     """
-    recorded = {row.path for row in case.run.journal}
-    forward = [index for index in range(len(case.plan.steps)) if case.plan.path(index) not in recorded]
-    return any(len(_died_in(case, index, "begin", "raised")) >= CRASH_LOOP for index in forward) or any(
-        len(_died_in(case, index, "undoing", "undo_raised")) >= CRASH_LOOP for index in range(len(case.plan.steps))
+    if not (case.run.reason or "").startswith(CRASH_LOOP_REASON):
+        return False
+    killed = Counter(
+        attempt
+        for attempt, places in executions(case.lines).items()
+        for place in places
+        if killed_in(case.lines, place, case.deaths)
     )
+    recorded = {row.path for row in case.run.journal}
+    for (_, step, begun, _), count in killed.items():
+        path = case.plan.path(int(step))
+        unsettled = path not in recorded if begun == "begin" else path in case.run.owed
+        if unsettled and count >= CRASH_LOOP:
+            return True
+    return False
 
 
-def _died_in(case: Case, index: int, begun: str, raised: str) -> set[int]:
-    told = {line.pid for line in case.of(index, raised)}
-    return {line.pid for line in case.of(index, begun) if line.pid in case.deaths} - told
+def _went_on(case: Case) -> Iterator[Violation]:
+    """It did not lie still for too long on its way, whatever its end."""
+    if case.still is not None and (longest := longest_still(case.plan, case.lines, case.deaths)) > case.still:
+        yield case.broken("1 stuck", f"run {case.run.id} lay still for {longest:.1f} s, not {case.still:.1f} s at most")
 
 
 # Promise 2 ------------------------------------------------------------------------------------------------------
@@ -137,7 +158,7 @@ def _whole(case: Case) -> Iterator[Violation]:
     for index in range(len(case.plan.steps)):
         yield from (_standing if case.plan.stands(index) else _undone)(case, index)
     if case.run.status == "compensated" and case.run.owed:
-        yield case.broken("2 half", f"run {case.run.id} is compensated, and {case.run.owed} frames are owed")
+        yield case.broken("2 half", f"run {case.run.id} is compensated, and owes the undo of {case.run.owed}")
     if case.run.late:
         yield case.broken("2 half", f"run {case.run.id} has {case.run.late} late effects that nobody settled")
     if case.run.faults:
@@ -165,8 +186,9 @@ def _undone(case: Case, index: int) -> Iterator[Violation]:
 
 
 def _died_late(case: Case, index: int, line: Entry) -> bool:
-    """Whether a line tells of a late effect whose process was killed after it: nobody else can know of it."""
-    if line.what != "done" or line.pid not in case.deaths or case.deaths[line.pid] < line.at:
+    """Whether a line tells of a late effect whose process was killed right after it: nobody else can know of it."""
+    death = case.deaths.get(line.pid)
+    if line.what != "done" or death is None or not line.at - DYING <= death <= line.at + TELLING:
         return False
     return any(other.at < line.at for other in case.of(index, "undone"))
 
@@ -246,6 +268,20 @@ def _again(case: Case, index: int) -> Iterator[Violation]:
             return
 
 
+def _caused(case: Case) -> Iterator[Violation]:
+    """Whatever is executed again was in the hands of a process that was killed; or is the undo of a late effect."""
+    if case.stale or case.database_away:
+        return
+    for (_, step, begun, attempt), places in executions(case.lines).items():
+        for before, after in pairwise(places):
+            between = [line.what for line in case.lines[before:after] if line.step == step]
+            late = begun == "undoing" and "done" in between
+            if not late and not killed_in(case.lines, before, case.deaths):
+                pids = f"processes {case.lines[before].pid} and {case.lines[after].pid}"
+                text = f"step {step} {begun}: {pids} executed attempt {attempt}, and nobody was killed in it"
+                yield case.broken("4 repeated", text)
+
+
 # Promise 5 ------------------------------------------------------------------------------------------------------
 
 
@@ -299,4 +335,4 @@ def _fenced(case: Case) -> Iterator[Violation]:
         yield case.broken("6 stale", f"step {rows[-1].path} has epoch {rows[-1].epoch}, its run {case.run.epoch}")
 
 
-_LOOKS = (_ended, _whole, _in_order, _keys, _once, _counted, _in_time, _fenced)
+_LOOKS = (_ended, _went_on, _whole, _in_order, _keys, _once, _caused, _counted, _in_time, _fenced)

@@ -21,11 +21,21 @@ from tests.chaos.load import Plan
 from tests.chaos.results import Progress, silent
 from tests.chaos.setups import Site
 
-#: Leases without a fault, and without any progress, after which what has not ended is stuck.
+#: Leases after the last fault by which a run that has neither ended nor is parked is stuck.
 STUCK_AFTER = 3
+#: The same in seconds, if leases are short: a message that a dead process held is published after ten seconds, the
+#: longest step takes three, and the ladders of a plan's six steps and undos, one after the other, not quite seven.
+STUCK_AT_LEAST = 20.0
+#: Seconds, and leases, without any progress at all, after which no more faults are injected: something is stuck.
+HOPELESS = (60.0, 10)
 #: Seconds between two looks.
 LOOK = 0.1
 _RESTING = [status.value for status in (*ENDS, Status.PARKED)]
+
+
+def stuck_after(lease: float) -> float:
+    """Seconds after the last fault by which every run must have ended or be parked; the lease is in seconds, too."""
+    return max(STUCK_AFTER * lease, STUCK_AT_LEAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +131,12 @@ class Driver:
             self.progress(self.seen.resting, len(self.plans), text)
             if (self.seen.resting, self._submitted) != (before.resting, before.made):
                 quiet_since, before = time.monotonic(), Count(self._submitted, self.seen.resting, 0, 0)
-            if time.monotonic() - quiet_since > 60 + 10 * self.site.lease:
-                break  # something is stuck: faults stop now, and ``settle`` tells what
+            if time.monotonic() - quiet_since > HOPELESS[0] + HOPELESS[1] * self.site.lease:
+                break  # ``settle`` tells what is stuck
             self._stop.wait(LOOK)
 
     def settle(self, *, lapse: bool = False, calm: float = 0.0) -> float:
-        """Faults have stopped: wait until all is quiet, or stuck for three leases. Tells how many seconds it took.
+        """Faults have stopped: wait until all is quiet, or it should have been. Tells how many seconds it took.
 
         With ``lapse`` the hold of dead processes on their messages is over at once, instead of in some seconds. It must
         stay quiet for ``calm`` seconds, where somebody who was cut off or paused may still tell of a late effect.
@@ -140,14 +150,11 @@ class Driver:
         return (quiet_at or time.monotonic()) - begun
 
     def _come_to_rest(self, lapse: bool) -> float | None:
-        """Wait until all is quiet; tells since when, or None if something is stuck."""
-        before, changed = None, time.monotonic()
+        """Wait until all is quiet; tells since when, or None if something is stuck, whatever else gets on."""
+        deadline = time.monotonic() + stuck_after(self.site.lease)
         self.hold(False)
         while not (self.look().quiet and self.seen.made == len(self.plans)):
-            size = self.site.ledger.path.stat().st_size if self.site.ledger.path.exists() else 0
-            if (self.seen, size) != before:
-                before, changed = (self.seen, size), time.monotonic()
-            if time.monotonic() - changed > max(STUCK_AFTER * self.site.lease, 15.0):
+            if time.monotonic() > deadline:
                 return None
             if lapse and self.seen.resting == len(self.plans):
                 self._let_holds_lapse()

@@ -33,7 +33,7 @@ class RunFacts:
     reason: str | None = None
     epoch: int = 1
     journal: tuple[JournalRow, ...] = ()
-    owed: int = 0  #: frames that are still to be undone
+    owed: tuple[str, ...] = ()  #: the steps of frames that are still to be undone
     late: int = 0  #: effects that arrived late and are not settled
     faults: int = 0  #: faults that are open or waiting
 
@@ -53,7 +53,7 @@ def read_facts(store: Store, namespace: str) -> Facts:
     with store.read() as connection:
         found = {run.id: (key, run) for key, run in _runs(connection, namespace)}
         rows = _journal(connection, namespace)
-        owed = _count(connection, _of(frames.c.run_id, namespace).where(frames.c.state.in_(PENDING)))
+        owed = _owed(connection, namespace)
         late_frames = _of(frames.c.run_id, namespace).where(frames.c.state == FrameState.LATE)
         late_rows = _of(late_effects.c.run_id, namespace).where(late_effects.c.state == "open")
         late = _count(connection, late_frames) + _count(connection, late_rows)
@@ -62,7 +62,9 @@ def read_facts(store: Store, namespace: str) -> Facts:
         booked, unbooked = (_booked(connection, namespace, what) for what in ("book", "unbook"))
         left = connection.execute(select(func.count()).where(outbox.c.namespace == namespace)).scalar_one()
     complete = {
-        key: replace(run, journal=tuple(rows[run_id]), owed=owed[run_id], late=late[run_id], faults=open_faults[run_id])
+        key: replace(
+            run, journal=tuple(rows[run_id]), owed=tuple(owed[run_id]), late=late[run_id], faults=open_faults[run_id]
+        )
         for run_id, (key, run) in found.items()
     }
     return Facts(complete, booked, unbooked, left)
@@ -80,6 +82,15 @@ def _journal(connection: Connection, namespace: str) -> dict[str, list[JournalRo
     statement = select(*columns).join(runs, runs.c.id == journal.c.run_id).where(runs.c.namespace == namespace)
     for row in connection.execute(statement.order_by(journal.c.run_id, journal.c.seq)):
         found[row.run_id].append(JournalRow(row.path, row.seq, row.epoch, row.outcome))
+    return found
+
+
+def _owed(connection: Connection, namespace: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    statement = select(frames.c.run_id, frames.c.path).join(runs, runs.c.id == frames.c.run_id)
+    pending = statement.where(runs.c.namespace == namespace, frames.c.state.in_(PENDING))
+    for row in connection.execute(pending.order_by(frames.c.run_id, frames.c.seq)):
+        found[row.run_id].append(row.path)
     return found
 
 

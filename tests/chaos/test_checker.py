@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.checker import Violation, check
 from tests.chaos.facts import Facts, JournalRow, RunFacts
 from tests.chaos.ledger import Entry, Ledger
+from tests.chaos.lines import figures, longest_still
 from tests.chaos.load import FATAL, Plan, StepPlan, plan_of
 
 COMPLETED = Plan("good", (StepPlan("plain"), StepPlan("booked"), StepPlan("bare", failures=1)), "completed")
@@ -100,12 +101,48 @@ def test_no_plan_at_all_is_a_violation_by_itself() -> None:
     assert [violation for world in worlds for violation in world.violations()] == []
 
 
-def test_a_run_that_died_and_was_repeated_has_no_violation() -> None:
+def repeat(world: World, what: str, index: int) -> None:
+    """Have an attempt begun once more, by process 9 before everybody else."""
+    place = world.find(what, index)
+    world.lines.insert(place, replace(world.lines[place], pid=9))
+
+
+@pytest.mark.parametrize(("what", "index"), [("begin", 1), ("undoing", 2), ("begin", 3), ("undoing", 1)])
+def test_what_is_executed_again_was_in_the_hands_of_somebody_who_was_killed(what: str, index: int) -> None:
     world = clean(COMPENSATED)
-    for what, index in (("begin", 1), ("done", 1), ("undoing", 2), ("undone", 2)):
-        place = world.find(what, index)
-        world.lines.insert(place, world.lines[place])
-    assert world.violations() == []
+    repeat(world, what, index)
+    at = world.lines[world.find(what, index)].at
+    assert world.broken(deaths={9: at}) == []
+    assert world.broken() == ["4 repeated"]
+    assert world.broken(deaths={9: at - 1}) == ["4 repeated"]  # of another one who had that number
+    assert world.broken(deaths={9: at + 1}) == ["4 repeated"]  # it was overtaken before
+    assert world.broken(stale=True) == world.broken(database_away=True) == []
+
+
+@pytest.mark.parametrize("ended", ["done", "raised"])
+def test_what_was_killed_before_it_could_tell_is_executed_again(ended: str) -> None:
+    world = World(COMPLETED)
+    world.say(2, "begin", ended, pid=9)
+    world.say(2, "begin", "done")
+    world.facts.runs[COMPLETED.name] = RunFacts("run", "running")
+    assert world.broken(deaths={9: 1.5}) == ["1 stuck"]
+    assert world.broken() == ["1 stuck", "4 repeated"]
+
+
+@pytest.mark.parametrize(("index", "broken"), [(0, []), (2, ["4 repeated"])])
+def test_whoever_went_on_was_not_killed_in_what_it_did_before(index: int, broken: list[str]) -> None:
+    world = clean(COMPENSATED)
+    died = world.lines[-1].at  # having undone step 0
+    world.say(index, "undoing", "undone", pid=2)
+    assert world.broken(deaths={1: died + 0.5}) == broken
+
+
+def test_an_undo_that_is_executed_again_for_a_late_effect_needs_no_death() -> None:
+    world = clean(COMPENSATED)
+    world.say(0, "done", "undoing", "undone", pid=2)
+    assert world.broken() == []
+    world.say(0, "undoing", "undone", pid=2)
+    assert world.broken() == ["4 repeated"]
 
 
 def test_an_effect_that_arrived_late_and_was_undone_is_no_violation() -> None:
@@ -119,30 +156,105 @@ def test_an_effect_that_arrived_late_and_was_undone_is_no_violation() -> None:
 def test_a_late_effect_of_a_process_that_was_killed_is_nobodys() -> None:
     world = clean(COMPENSATED)
     world.say(0, "done", pid=2)
+    at = world.lines[-1].at
     assert world.broken() == ["2 half"]
-    assert world.broken(deaths={2: 1e9}) == []
+    assert world.broken(deaths={2: at + 0.1}) == []
+    assert world.broken(deaths={2: at + 60}) == ["2 half"]  # it had the time to tell
+    assert world.broken(deaths={2: at - 60}) == ["2 half"]
 
 
-@pytest.mark.parametrize(("killed", "broken"), [(range(1, 6), []), (range(1, 5), ["1 parked"]), ([], ["1 parked"])])
-def test_a_park_is_no_violation_only_if_five_processes_were_killed_on_one_step(
-    killed: Iterable[int], broken: list[str]
-) -> None:
-    world = World(COMPLETED)
+CRASH_LOOP = "its worker died 5 times in a row, 3 times while it executed nothing else"
+
+
+def crash_loop(*whats: str, attempt: int = 1, reason: str = CRASH_LOOP) -> tuple[World, dict[int, float]]:
+    """A run that is parked after five processes began its first step; tells when each was killed: in it."""
+    world, deaths = World(COMPLETED), {}
     for pid in range(1, 6):
-        world.say(0, "begin", pid=pid)
-    world.facts.runs[COMPLETED.name] = RunFacts("r", "parked", "its worker died 5 times in a row")
-    assert world.broken(deaths=dict.fromkeys(killed, 99.0)) == broken
+        world.say(0, *whats, pid=pid, attempt=attempt)
+        deaths[pid] = world.lines[-1].at + 0.5
+    world.facts.runs[COMPLETED.name] = RunFacts("r", "parked", reason)
+    return world, deaths
+
+
+def test_a_park_is_no_violation_only_if_five_processes_were_killed_on_one_step() -> None:
+    world, deaths = crash_loop("begin")
+    assert world.broken(deaths=deaths) == []
+    assert "1 parked" in world.broken(deaths={pid: at for pid, at in deaths.items() if pid < 5})
+    assert "1 parked" in world.broken()
+
+
+def test_a_park_for_anything_else_is_a_violation_whoever_was_killed() -> None:
+    world, deaths = crash_loop("begin", reason="aft could not write: boom")
+    assert world.broken(deaths=deaths) == ["1 parked"]
+
+
+def test_killed_later_is_not_killed_on_it() -> None:
+    world, deaths = crash_loop("begin")
+    assert "1 parked" in world.broken(deaths=dict.fromkeys(deaths, 99.0))
+
+
+def test_killed_in_different_attempts_is_not_in_a_row() -> None:
+    world, deaths = crash_loop("begin")
+    world.lines[:2] = [replace(line, attempt=2) for line in world.lines[:2]]
+    assert "1 parked" in world.broken(deaths=deaths)
 
 
 def test_killed_after_the_step_was_recorded_is_not_killed_on_it() -> None:
-    world = World(COMPLETED)
-    for pid in range(1, 6):
-        world.say(0, "begin", "done", pid=pid)
-    deaths = dict.fromkeys(range(1, 6), 99.0)
-    world.facts.runs[COMPLETED.name] = RunFacts("r", "parked", "its worker died 5 times in a row")
+    world, deaths = crash_loop("begin", "done")
     assert world.broken(deaths=deaths) == []
     world.change(journal=(JournalRow("1", 1, 1, "ok"),))
     assert world.broken(deaths=deaths) == ["1 parked"]
+
+
+def test_killed_after_the_undo_was_recorded_is_not_killed_on_it() -> None:
+    world, deaths = crash_loop("undoing", "undone")
+    world.change(owed=("1",))
+    assert world.broken(deaths=deaths) == []
+    world.change(owed=())
+    assert world.broken(deaths=deaths) == ["1 parked"]
+
+
+def test_a_run_that_lay_still_for_too_long_was_stuck_though_it_went_on() -> None:
+    world = clean(COMPLETED)
+    gone_on = world.find("begin", 1)
+    world.lines[gone_on:] = [replace(line, at=line.at + 30) for line in world.lines[gone_on:]]
+    assert world.broken() == world.broken(still=31.0) == []
+    assert world.broken(still=30.0) == ["1 stuck"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "what", "index", "planned"),
+    [
+        (Plan("slow", (StepPlan("slow", seconds=2.5),), "completed"), "done", 0, 2.5),
+        (Plan("ladder", (StepPlan("plain", failures=7),), "completed"), "done", 0, 2.0),
+        (COMPENSATED, "undone", 1, 0.05),
+    ],
+)
+def test_what_a_plan_wants_is_not_lying_still(plan: Plan, what: str, index: int, planned: float) -> None:
+    world = clean(plan)
+    place = world.find(what, index) - (0 if what == "done" and planned == 2.5 else 1)
+    world.lines[place:] = [replace(line, at=line.at + planned) for line in world.lines[place:]]
+    assert longest_still(plan, world.lines, {}) == pytest.approx(1.0, abs=0.001)
+
+
+def test_a_run_lies_still_from_the_death_of_its_worker() -> None:
+    plan = Plan("slow", (StepPlan("slow", seconds=3.0),), "completed")
+    world = clean(plan)
+    world.lines = [replace(world.lines[0], pid=9), *(replace(line, at=line.at + 10) for line in world.lines)]
+    assert longest_still(plan, world.lines, {}) == 7.0
+    assert longest_still(plan, world.lines, {9: 1.0}) == 9.0
+    assert longest_still(plan, world.lines, {9: 9.0}) == 6.0
+
+
+def test_what_was_executed_more_than_once_is_counted() -> None:
+    world = clean(COMPENSATED)
+    attempts = figures([world.plan], world.lines, {})["attempts executed more than once"]
+    assert attempts == {"count": 0, "of": 9, "share in %": 0.0}
+    repeat(world, "begin", 1)
+    repeat(world, "begin", 1)
+    repeat(world, "undoing", 2)
+    attempts = figures([world.plan], world.lines, {})["attempts executed more than once"]
+    assert attempts == {"count": 2, "of": 9, "share in %": 22.2222}
 
 
 def _lose(world: World) -> None:
@@ -214,7 +326,7 @@ HARMS: list[tuple[str, Plan, Harm]] = [
     ("2 half", COMPENSATED, _forget_doomed),
     ("2 half", CAUGHT, lambda world: world.say(1, "done", pid=2)),
     ("2 half", COMPENSATED, lambda world: world.say(0, "done", pid=2)),
-    ("2 half", COMPENSATED, lambda world: world.change(owed=1)),
+    ("2 half", COMPENSATED, lambda world: world.change(owed=("1",))),
     ("2 half", COMPENSATED, lambda world: world.change(late=1)),
     ("2 half", COMPLETED, lambda world: world.change(faults=1)),
     ("2 both", COMPLETED, lambda world: world.say(0, "undoing", "undone")),
@@ -226,6 +338,9 @@ HARMS: list[tuple[str, Plan, Harm]] = [
     ("4 outcome", COMPLETED, _double_journal),
     ("4 outcome", COMPLETED, lambda world: world.change(journal=())),
     ("4 outcome", COMPLETED, lambda world: world.say(0, "begin", "done")),
+    ("4 repeated", COMPLETED, lambda world: world.say(2, "begin", "done", attempt=2)),
+    ("4 repeated", COMPLETED, lambda world: world.say(2, "begin", "raised", attempt=1)),
+    ("4 repeated", COMPENSATED, lambda world: world.say(0, "undoing", "undone")),
     ("4 transactional", COMPLETED, lambda world: _book(world, 0, 0)),
     ("4 transactional", COMPLETED, lambda world: _book(world, 2, 0)),
     ("4 transactional", COMPLETED, lambda world: _book(world, 2, 1)),
@@ -253,7 +368,7 @@ def test_flags_take_back_only_their_own_promise() -> None:
     again.say(0, "begin", "done")
     counted.say(1, "begin", attempt=2)
     assert (early.broken(), early.broken(schedule=False)) == (["5 early"], [])
-    assert (again.broken(), again.broken(stale=True)) == (["4 outcome"], [])
+    assert (again.broken(), again.broken(stale=True)) == (["4 outcome", "4 repeated"], [])
     assert counted.broken(stale=True) == ["5 attempts"]
     assert counted.broken(stale=True, database_away=True) == []
 

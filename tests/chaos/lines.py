@@ -1,0 +1,87 @@
+"""What do the lines of a run say about how it went: what was executed twice, who was killed in what, where it lay."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tests.chaos.ledger import Entry
+from tests.chaos.load import LADDER, Plan, StepPlan
+
+#: Seconds for which a process that is being killed may still write: its death is noted before the signal is sent.
+DYING = 0.05
+#: What begins, and how that may end.
+ENDINGS = {"begin": ("done", "raised"), "undoing": ("undone", "undo_raised")}
+#: One attempt at a step of a run, or at its undo: the run's name, the step, what begins, and the attempt's number.
+Attempt = tuple[str, str, str, int]
+
+
+def by_load(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The lines of each run."""
+    found: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[entry.load].append(entry)
+    return found
+
+
+def executions(lines: Iterable[Entry]) -> dict[Attempt, list[int]]:
+    """The places of the lines with which each attempt began; more than one if it was executed again."""
+    found: dict[Attempt, list[int]] = defaultdict(list)
+    for place, line in enumerate(lines):
+        if line.what in ENDINGS:
+            found[line.load, line.step, line.what, line.attempt].append(place)
+    return found
+
+
+def killed_in(lines: Sequence[Entry], place: int, deaths: Mapping[int, float]) -> bool:
+    """Whether the process that began something there was killed in it, or before it could tell anybody of its end.
+
+    If it began something else itself, it was past that; if somebody else had a word before its death, it was overtaken.
+    """
+    begun = lines[place]
+    death = deaths.get(begun.pid)
+    if death is None or death < begun.at - DYING:
+        return False
+    for line in lines[place + 1 :]:
+        if line.pid != begun.pid:
+            return line.at >= death
+        if line.step != begun.step or line.what not in ENDINGS[begun.what]:
+            return False
+    return True
+
+
+def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float]) -> float:
+    """The longest time, in seconds, in which nothing happened to a run between two of its lines, though it should."""
+    return max((_still(plan, *pair, deaths) for pair in pairwise(lines)), default=0.0)
+
+
+def _still(plan: Plan, before: Entry, after: Entry, deaths: Mapping[int, float]) -> float:
+    wait = _planned(plan.steps[int(before.step)], before)
+    death = deaths.get(before.pid)
+    if death is None or not before.at < death < after.at or before.what in ("raised", "undo_raised"):
+        return max(0.0, after.at - before.at - wait)
+    # It was in its worker's hands until that was killed.
+    return max(0.0, death - before.at - wait, after.at - death)
+
+
+def _planned(step: StepPlan, line: Entry) -> float:
+    """The seconds that shall pass after a line: a step takes its time, a failure waits in its level."""
+    if line.what == "begin" and line.attempt > step.failures:
+        return step.seconds
+    failures = {"raised": step.failures, "undo_raised": step.undo_failures}.get(line.what, 0)
+    return LADDER[line.attempt - 1] if line.attempt <= min(failures, len(LADDER)) else 0.0
+
+
+def figures(plans: Iterable[Plan], entries: Sequence[Entry], deaths: Mapping[int, float]) -> Mapping[str, Any]:
+    """How much was executed more than once, and how long a run lay still at most."""
+    attempts = executions(entries)
+    again = sum(len(places) > 1 for places in attempts.values())
+    lines = by_load(entries)
+    longest = max((longest_still(plan, lines[plan.name], deaths) for plan in plans), default=0.0)
+    share = round(100 * again / len(attempts), 4) if attempts else 0.0
+    return {
+        "attempts executed more than once": {"count": again, "of": len(attempts), "share in %": share},
+        "longest that a run lay still": round(longest, 2),
+    }
