@@ -1,8 +1,8 @@
 """The long profile: ``python -m tests.chaos [PART…] [--seed N] [--quick] [--again]``.
 
-Each part's result is kept in ``docs/chaos/``, beside the report ``docs/chaos.md``: one that is there for this seed is
-not repeated, so a profile that was interrupted goes on where it was, on another machine, too. Those of a quick profile
-stay in ``.chaos/``, like everything that a part leaves behind.
+Each part's result is kept in ``docs/chaos/``, beside the report ``docs/chaos.md``: one that is there for this seed and
+of the same code is not repeated, so a profile that was interrupted goes on where it was, on another machine, too. Those
+of a quick profile stay in ``.chaos/``, like everything that a part leaves behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.chaos.report import write_report
-from tests.chaos.results import Context, Part, Result
+from tests.chaos.results import Context, Part, Result, digest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -31,17 +31,17 @@ SHOWN = 10
 
 
 def main() -> int:
-    """Run parts, keep their results, write the report; 1 if a promise was broken."""
-    given = _arguments()
+    """Run parts, keep their results, write the report; 1 if a promise was broken or a figure missed."""
+    code, given = digest(), _arguments()
     console = Console()
     # As with Ctrl-C: whoever is asked to stop takes its servers with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     results = {part: _result(part, given, console) for part in given.parts or parts()}
     kept = {part: result for part in parts() if (result := _kept(part, given)) is not None}
     report = WORK / "quick.md" if given.quick else KEPT.with_suffix(".md")
-    report.write_text(write_report(kept))
+    report.write_text(write_report(kept, code))
     console.print(f"written: {report.relative_to(ROOT)}")
-    return int(any(result.violations for result in results.values()))
+    return int(any(result.failed for result in results.values()))
 
 
 def parts() -> list[str]:
@@ -68,13 +68,15 @@ def _kept(part: str, given: argparse.Namespace) -> Result | None:
 
 def _result(part: str, given: argparse.Namespace, console: Console) -> Result:
     result = _kept(part, given)
-    if result is None or result.seed != given.seed or given.again:
+    if result is None or not result.is_of(given.seed) or given.again:
         result = _run(part, given, console)
         result.save(_place(part, quick=given.quick))
     faults = sum(result.faults.values())
     console.print(f"{part}: {result.runs:,} runs, {faults:,} faults, {len(result.violations)} broken promises")
     for violation in result.violations[:SHOWN]:
         console.print(f"  {violation}", style="red", markup=False)
+    for missed in result.missed:
+        console.print(f"  missed: {missed}", style="red", markup=False)
     return result
 
 
@@ -91,7 +93,7 @@ def _run(part: str, given: argparse.Namespace, console: Console) -> Result:
 
         made = module.run(Context(given.seed, directory, given.quick, progress))
         result = replace(made, quick=given.quick)
-    if result.violations:
+    if result.failed:
         console.print(f"ledgers and logs: {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)

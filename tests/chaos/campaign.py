@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.chaos import takeover
+from tests.chaos import lines, takeover
 from tests.chaos.checker import check
+from tests.chaos.drive import stuck_after
 from tests.chaos.facts import Facts
 from tests.chaos.fleet import Fleet, Hit
 from tests.chaos.load import Plan
-from tests.chaos.results import Result
+from tests.chaos.results import Result, Wanted
 from tests.chaos.setups import Site
 
 
@@ -27,17 +28,24 @@ def conclude(
     *,
     hits: Sequence[Hit] = (),
     figures: Mapping[str, Any] | None = None,
+    wanted: Wanted | None = None,
+    still: float | None = None,
     **flags: bool,
 ) -> Result:
-    """Check every promise; ``hits`` are the moments from which takeovers are measured."""
+    """Check every promise; ``hits`` are the moments from which takeovers are measured, ``wanted`` what figures may be.
+
+    ``still`` are the seconds for which a run may lie still: those after which it is stuck, unless a part says more.
+    """
     entries = site.ledger.read()
-    violations = check(plans, entries, facts, deaths=fleet.deaths, **flags)
+    still = stuck_after(site.lease) if still is None else still
+    violations = check(plans, entries, facts, deaths=fleet.deaths, still=still, **flags)
     found: dict[str, Any] = dict(takeover.figures(plans, entries, hits)) if hits else {}
+    found |= lines.figures(plans, entries, fleet.deaths)
     if parked := sum(run.status == "parked" for run in facts.runs.values()):
         found["runs parked"] = parked
     if fleet.fell:
         found["processes that ended by themselves"] = dict(fleet.fell)
     texts = [*map(str, violations), *fleet.crashes]
-    return Result(
-        name, seed, len(plans), dict(faults), texts, round(time.monotonic() - begun, 1), {**found, **(figures or {})}
-    )
+    taken = round(time.monotonic() - begun, 1)
+    result = Result(name, seed, len(plans), dict(faults), texts, taken, {**found, **(figures or {})})
+    return result.compared(wanted or {})

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import aft
-from tests.chaos import load, takeover
+from tests.chaos import lines, load, takeover
 from tests.chaos.checker import check, read_facts
+from tests.chaos.drive import stuck_after
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Entry
 from tests.chaos.load import Plan, StepPlan
@@ -29,6 +30,8 @@ KILLS = 100
 ORDINARY = 6
 #: Seconds that a step takes which a message is not held for any more; a lock tells of such a worker's death.
 LONG = 5.0
+#: What takeovers may take at most, in seconds.
+WANTED = {"steps under 3 s": {"p50": 0.1}, "all": {"p99": 3.0}}
 
 
 def run(ctx: Context) -> Result:
@@ -39,7 +42,7 @@ def run(ctx: Context) -> Result:
     for combination in COMBINATIONS:
         with private(combination, ctx.directory / combination) as site:
             parts.append(kill_each(site, plans, ctx.seed, ctx.progress))
-    return Result(
+    result = Result(
         "takeover",
         ctx.seed,
         sum(part.runs for part in parts),
@@ -48,6 +51,7 @@ def run(ctx: Context) -> Result:
         round(time.monotonic() - begun, 1),
         {f"{name}, {part.name}": figure for part in parts for name, figure in part.figures.items()},
     )
+    return result.compared({f"{name}, {part.name}": bounds for part in parts for name, bounds in WANTED.items()})
 
 
 def plan(draw: random.Random, number: int) -> Plan:
@@ -73,12 +77,14 @@ def kill_each(site: Site, plans: Sequence[Plan], seed: int, progress: Progress =
         fleet.stop()
         facts = read_facts(app.store, site.namespace)
     entries = site.ledger.read()
-    violations = [f"{site.name}: {each}" for each in check(plans, entries, facts, deaths=fleet.deaths)]
+    broken = check(plans, entries, facts, deaths=fleet.deaths, still=stuck_after(site.lease))
+    violations = [f"{site.name}: {each}" for each in broken]
     found = takeover.takeovers(plans, entries, fleet.kills)
     short = [each.seconds for each in found if _is_short(plans, each)]
     figures = {
         "steps under 3 s": takeover.percentiles(short),
         "all": takeover.percentiles(each.seconds for each in found),
+        **lines.figures(plans, entries, fleet.deaths),
     }
     faults = {"SIGKILL": len(fleet.kills)}
     return Result(site.name, seed, len(plans), faults, violations, time.monotonic() - begun, figures)

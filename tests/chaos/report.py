@@ -12,28 +12,49 @@ HEAD = """# What chaos found
 `make chaos` starts servers of its own, lets runs go through, and kills, stops and cuts whatever it can. Activities and
 compensators append to a ledger that knows nothing of aft; in the end a checker compares it with the plans and with the
 database: nothing lost or stuck, completed or fully undone, undone in order, same keys, transactional effects exactly
-once, attempts counted and waited for, no word from a stale owner. A run that is neither ended nor parked three leases
-after the last fault is stuck; a parked one counts as broken, too, unless the ledger shows five processes that were
-killed on the same step, of which no outcome is recorded: that is what parking is for. The checker itself is tested:
-`tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.
+once, nothing executed again unless a process was killed in it, attempts counted and waited for, no word from a stale
+owner.
+
+*Stuck* is a run that has neither ended nor is parked three leases after the last fault, or 20 seconds where leases are
+short (a dead process's message is sent after 10, ladders and the longest step take as long again), whatever else got on
+meanwhile; also one that lay still for that long between two lines of the ledger, beyond the waits and steps of its
+plan, whenever that was and though it ended. The time before its first line and after its last one is not in the ledger.
+The broker's part and the crash points look only at the first of the two.
+
+*Parked* counts as broken, too, unless the run was parked for a crash loop and the ledger shows five processes that were
+killed in the same attempt, of which no outcome is recorded: that is what parking is for. Executed again is not looked
+at where owners may be stale or the database is away (crash points, pauses, postgres, proxy); how often that was is told
+where the ledger was asked.
+
+Of some figures it is said what they shall be at most; one that is more fails the profile like a broken promise. The
+checker itself is tested: `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.
 
 One part: `make chaos PART=pauses SEED=1`. Results are kept in `docs/chaos/`, so that an interrupted profile goes on
-where it was; remove a part's to see it again.
+where it was; one of another seed or of older code is made again.
 """
 
 
-def write_report(results: Mapping[str, Result]) -> str:
-    """Spell the report."""
-    return "\n".join([HEAD, *_table(results), "", *_details(results)]).rstrip() + "\n"
+def write_report(results: Mapping[str, Result], code: str) -> str:
+    """Spell the report; ``code`` is the digest of the code as it is now."""
+    return "\n".join([HEAD, *_table(results, code), "", *_details(results)]).rstrip() + "\n"
 
 
-def _table(results: Mapping[str, Result]) -> Iterator[str]:
-    yield "| part | seed | runs | faults injected | broken promises | seconds |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+def _table(results: Mapping[str, Result], code: str) -> Iterator[str]:
+    yield f"The code as it is now: `{code}`.\n"
+    yield "| part | seed | date | code | runs | faults injected | broken promises | missed figures | seconds |"
+    yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for part, result in results.items():
+        made = f"{result.date or 'unknown'} | {_age(result, code)}"
         faults = sum(result.faults.values())
-        numbers = f"{result.runs:,} | {faults:,} | {len(result.violations)} | {result.seconds:,.0f}"
-        yield f"| [{part}](#{part}) | {result.seed} | {numbers} |"
+        broken = f"{len(result.violations)} | {len(result.missed)}"
+        numbers = f"{result.runs:,} | {faults:,} | {broken} | {result.seconds:,.0f}"
+        yield f"| [{part}](#{part}) | {result.seed} | {made} | {numbers} |"
+
+
+def _age(result: Result, code: str) -> str:
+    if result.code == code:
+        return "as it is now"
+    return f"older code, `{result.code}`" if result.code else "older code"
 
 
 def _details(results: Mapping[str, Result]) -> Iterator[str]:
@@ -43,8 +64,13 @@ def _details(results: Mapping[str, Result]) -> Iterator[str]:
             yield f"{result.name}.\n"
         yield from (f"- {what}: {count:,}" for what, count in result.faults.items())
         tabled = {name: figure for name, figure in result.figures.items() if _is_row(figure)}
-        yield from (f"- {name}: {_spell(figure)}" for name, figure in result.figures.items() if name not in tabled)
+        yield from (
+            f"- {name}: {_spell(figure, result.wanted.get(name))}"
+            for name, figure in result.figures.items()
+            if name not in tabled
+        )
         yield from _rows(tabled)
+        yield from (f"- **missed**: {missed}" for missed in result.missed)
         yield from _violations(result.violations)
         yield ""
 
@@ -72,9 +98,14 @@ def _violations(violations: Sequence[str]) -> Iterator[str]:
         yield f"- **and {len(violations) - 20} more**"
 
 
-def _spell(figure: Any) -> str:
+def _spell(figure: Any, wanted: Mapping[str, float] | None = None) -> str:
     if isinstance(figure, Mapping):
-        return ", ".join(f"{name} {_spell(value)}" for name, value in figure.items())
+        return ", ".join(f"{name} {_spell(value)}{_bound(name, wanted)}" for name, value in figure.items())
     if isinstance(figure, list | tuple):
         return "; ".join(map(_spell, figure))
     return f"{figure:,}" if isinstance(figure, int | float) else str(figure)
+
+
+def _bound(number: str, wanted: Mapping[str, float] | None) -> str:
+    """What is wanted of a number, beside it."""
+    return f" (wanted ≤ {wanted[number]:,})" if wanted and number in wanted else ""

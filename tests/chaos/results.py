@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+ROOT = Path(__file__).parents[2]
+#: Where the code is that a result is of: what is tried to be broken, and what tries.
+CODE = ("aft/**/*.py", "tests/chaos/*.py")
+#: What figures may be at most: by the figure's name, then by the name of one of its numbers.
+Wanted = Mapping[str, Mapping[str, float]]
 #: Told while a part goes on: how much is done, of how much, and what is going on.
 Progress = Callable[[float, float, str], None]
 
@@ -42,16 +50,57 @@ class Result:
     seconds: float
     figures: dict[str, Any] = field(default_factory=dict)
     quick: bool = False
+    #: What figures should be at most, and those that were more, or were not there.
+    wanted: dict[str, dict[str, float]] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    #: The code it was made with and the day; empty in those that were kept before either was.
+    code: str = ""
+    date: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a promise was broken or a figure missed."""
+        return bool(self.violations or self.missed)
+
+    def compared(self, wanted: Wanted) -> Result:
+        """Compare its figures with what is wanted of them."""
+        spelt = {name: dict(bounds) for name, bounds in wanted.items()}
+        return replace(self, wanted=spelt, missed=list(_missed(self.figures, wanted)))
+
+    def is_of(self, seed: int) -> bool:
+        """Whether it need not be made again: it is of this seed, and of the code as it is now."""
+        return (self.seed, self.code) == (seed, digest())
 
     def save(self, path: Path) -> None:
-        """Keep it, so that an interrupted profile goes on where it was."""
+        """Keep it, with the code and the day, so that an interrupted profile goes on where it was."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        today = datetime.now(UTC).date().isoformat()
+        stamped = replace(self, code=self.code or digest(), date=self.date or today)
+        path.write_text(json.dumps(asdict(stamped), indent=1, ensure_ascii=False) + "\n")
 
     @staticmethod
     def load(path: Path) -> Result | None:
         """Read one that was kept; None if there is none."""
         return Result(**json.loads(path.read_text())) if path.exists() else None
+
+
+def _missed(figures: Mapping[str, Any], wanted: Wanted) -> Iterator[str]:
+    for name, bounds in wanted.items():
+        for number, bound in bounds.items():
+            seen = figures.get(name, {}).get(number)
+            if seen is None:
+                yield f"{name}: {number} was not measured, wanted {bound} at most"
+            elif seen > bound:
+                yield f"{name}: {number} {seen}, wanted {bound} at most"
+
+
+@functools.cache
+def digest() -> str:
+    """A short digest of the code as it was when this was first asked: before it was made use of."""
+    found = hashlib.sha256()
+    for path in sorted({path for pattern in CODE for path in ROOT.glob(pattern)}):
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
 
 
 class Part(Protocol):

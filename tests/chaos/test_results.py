@@ -1,0 +1,65 @@
+"""What is kept of a part: figures that were missed, and of which code they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import results
+from tests.chaos.report import write_report
+from tests.chaos.results import Result, digest
+
+SEEN = {"takeover": {"count": 3, "p50": 0.2, "p99": 2.5}, "drift": 0.01}
+RESULT = Result("part", 1, 10, {"SIGKILL": 3}, [], 1.0, SEEN)
+
+
+def test_figures_that_are_too_high_or_not_there_are_missed() -> None:
+    assert not RESULT.compared({"takeover": {"p99": 2.5}}).failed
+    found = RESULT.compared({"takeover": {"p50": 0.1, "p99": 3.0}, "takeover of short steps": {"p50": 0.1}})
+    assert found.missed == [
+        "takeover: p50 0.2, wanted 0.1 at most",
+        "takeover of short steps: p50 was not measured, wanted 0.1 at most",
+    ]
+    assert found.failed
+
+
+def test_the_report_tells_what_is_wanted_beside_what_was_seen() -> None:
+    report = write_report({"part": RESULT.compared({"takeover": {"p50": 0.1, "p99": 3.0}})}, "abc")
+    assert "- takeover: count 3, p50 0.2 (wanted ≤ 0.1), p99 2.5 (wanted ≤ 3.0)" in report
+    assert "- **missed**: takeover: p50 0.2, wanted 0.1 at most" in report
+
+
+def test_a_result_is_used_again_only_with_the_same_seed_and_code(tmp_path: Path) -> None:
+    RESULT.save(tmp_path / "part.json")
+    kept = Result.load(tmp_path / "part.json")
+    assert kept is not None
+    assert (kept.code, len(kept.code), len(kept.date)) == (digest(), 12, 10)
+    assert kept.is_of(1)
+    assert not kept.is_of(2)
+    assert not replace(kept, code="000000000000").is_of(1)
+
+
+def test_a_result_that_was_kept_before_there_was_a_digest_is_of_older_code(tmp_path: Path) -> None:
+    old = {name: value for name, value in asdict(RESULT).items() if name not in ("wanted", "missed", "code", "date")}
+    (tmp_path / "part.json").write_text(json.dumps(old))
+    kept = Result.load(tmp_path / "part.json")
+    assert kept is not None
+    assert not kept.is_of(1)
+    told = write_report({"old": kept, "new": replace(kept, code="abc", date="2026-01-02")}, "abc")
+    assert "| [old](#old) | 1 | unknown | older code |" in told
+    assert "| [new](#new) | 1 | 2026-01-02 | as it is now |" in told
+
+
+def test_the_digest_is_of_what_is_broken_and_of_what_breaks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    found = []
+    for name in ("aft/runs/owner.py", "tests/chaos/load.py", "tests/chaos/load.py", "docs/notes.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        with (tmp_path / name).open("a") as file:
+            file.write("# more\n")
+        found.append(digest.__wrapped__())
+    assert len(set(found)) == 3
+    assert found[-1] == found[-2]
