@@ -31,7 +31,7 @@ from aft.runs.orders import Person
 from aft.runs.states import ENDS
 from aft.runs.submit import NewRun
 from aft.store.tables import faults, frames, journal, late_effects, runs
-from tests.chaos.machine import GRACE, LEASE, Execution, Look, Model, Outcome, World, machine_flow, steps_of
+from tests.chaos.machine import GRACE, LEASE, Execution, Look, Model, Outcome, Worker, World, machine_flow, steps_of
 from tests.chaos.results import Context, Result
 from tests.chaos.setups import private
 
@@ -45,6 +45,10 @@ ORDERS: dict[str, Callable[..., None]] = {
     "skip_frame": orders.skip_frame,
     "frame_done": orders.frame_done,
 }
+
+
+#: What is done to a game on purpose; whatever else is counted is how it went.
+FAULTS = ("message lost", "message again", "worker killed", "lease over", "execution ended silently", "clock jumped")
 
 
 class Rules(RuleBasedStateMachine):
@@ -149,14 +153,16 @@ class Rules(RuleBasedStateMachine):
 
     @rule(who=picks)
     def kill(self, who: int) -> None:
-        self.world.kill(self._one(self.world.workers, who))
-        self._count("worker killed")
+        worker = self._one(self.world.workers, who)
+        self._count("worker killed" if self._is_busy(worker) else "idle worker killed")
+        self.world.kill(worker)
 
     @rule(who=picks)
     def expire(self, who: int) -> None:
         """The database holds a worker for dead, which only sleeps."""
-        self.world.expire(self._one(self.world.workers, who))
-        self._count("lease over")
+        worker = self._one(self.world.workers, who)
+        self._count("lease over" if self._is_busy(worker) else "lease of an idle worker over")
+        self.world.expire(worker)
 
     @rule(who=picks)
     def beat(self, who: int) -> None:
@@ -224,6 +230,9 @@ class Rules(RuleBasedStateMachine):
 
     def _asking(self) -> list[Execution]:
         return [execution for execution in self.world.executions if not execution.gone]
+
+    def _is_busy(self, worker: Worker) -> bool:
+        return any(execution.worker is worker for execution in self._asking())
 
     def _one(self, among: list[Any], pick: int) -> Any:
         return among[pick % len(among)]
@@ -362,6 +371,12 @@ def run(ctx: Context) -> Result:
                 notes = "\n".join(getattr(error, "__notes__", []))
                 violations.append(f"{combination}: {type(error).__name__}: {error}\n{notes}")
     made = happened.pop("run", 0)
-    figures = {"games on each": ctx.size(GAMES, 20), "steps in each": ctx.size(STEPS, 40)}
-    seconds = time.monotonic() - begun
-    return Result("machine", ctx.seed, made, dict(happened), violations, seconds, figures, ctx.quick)
+    done_to_it, events = injected(happened)
+    figures = {"games on each": ctx.size(GAMES, 20), "steps in each": ctx.size(STEPS, 40), "what else happened": events}
+    return Result("machine", ctx.seed, made, done_to_it, violations, time.monotonic() - begun, figures, ctx.quick)
+
+
+def injected(happened: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Tell the faults that were injected from everything else that happened."""
+    on_purpose = {what: happened[what] for what in FAULTS}
+    return on_purpose, {what: times for what, times in sorted(happened.items()) if what not in FAULTS}

@@ -14,7 +14,7 @@ from aft.runs import claiming, owner
 from aft.store.questions import Question
 from tests.chaos.bugs import without_stale_check
 from tests.chaos.machine import Model, Outcome, steps_of
-from tests.chaos.part_machine import Rules, check_end, explore, rules_on
+from tests.chaos.part_machine import FAULTS, Rules, check_end, explore, injected, rules_on
 
 SEED = 20_030
 
@@ -27,6 +27,23 @@ def test_no_order_of_events_loses_a_run_on_sqlite(tmp_path: Path) -> None:
 def test_no_order_of_events_loses_a_run_on_postgresql(migrated_url: str) -> None:
     happened = explore(migrated_url, examples=10, steps=30, number=SEED)
     assert min(happened["step ok"], happened["sweep"], happened["message again"], happened["worker killed"]) > 0
+
+
+def test_only_what_is_done_on_purpose_is_a_fault(tmp_path: Path) -> None:
+    rules = _rules(tmp_path)
+    before = rules.happened.copy()
+    rules.submit("pp")
+    _wake(rules, 0)
+    rules.kill(1)
+    rules.expire(2)
+    rules.expire(0)
+    rules.kill(0)
+    rules.sweep()
+    rules.jump(1, 1.0)
+    done, events = injected(rules.happened - before)
+    assert done == dict.fromkeys(FAULTS, 0) | dict.fromkeys(("worker killed", "lease over", "clock jumped"), 1)
+    assert {"idle worker killed", "lease of an idle worker over", "sweep", "run"} < set(events)
+    rules.teardown()
 
 
 # --- the model itself ---
