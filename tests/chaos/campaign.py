@@ -40,7 +40,7 @@ def conclude(
     still = stuck_after(site.lease) if still is None else still
     violations = check(plans, entries, facts, deaths=fleet.deaths, still=still, **flags)
     found: dict[str, Any] = dict(takeover.figures(plans, entries, hits)) if hits else {}
-    found |= lines.figures(plans, entries, fleet.deaths)
+    found |= lines.figures(plans, entries, facts, fleet.deaths)
     if parked := sum(run.status == "parked" for run in facts.runs.values()):
         found["runs parked"] = parked
     if fleet.fell:

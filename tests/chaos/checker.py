@@ -9,8 +9,8 @@ again after a crash, with the same key; an effect that arrives late and is then 
 - ``database_away``: a transactional attempt whose database was away has failed like any other, and is counted;
 - ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo; what it was
   killed in is executed again; and a run on which so many were killed in a row is parked by right;
-- ``still``: seconds for which a run may lie still between two of its lines, beyond what its plan wants: longer is
-  stuck, though it went on later. Not looked at unless it is given.
+- ``still``: seconds for which a run may lie still, beyond what its plan wants: longer is stuck, though it went on
+  later. Not looked at unless it is given.
 
 Executed again, without a death that caused it, is a broken promise, too, unless owners may be stale or the database was
 away.
@@ -144,7 +144,8 @@ def _is_crash_loop(case: Case) -> bool:
 
 def _went_on(case: Case) -> Iterator[Violation]:
     """It did not lie still for too long on its way, whatever its end."""
-    if case.still is not None and (longest := longest_still(case.plan, case.lines, case.deaths)) > case.still:
+    longest = longest_still(case.plan, case.lines, case.deaths, case.run)
+    if case.still is not None and longest > case.still:
         yield case.broken("1 stuck", f"run {case.run.id} lay still for {longest:.1f} s, not {case.still:.1f} s at most")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ class RunFacts:
     owed: tuple[str, ...] = ()  #: the steps of frames that are still to be undone
     late: int = 0  #: effects that arrived late and are not settled
     faults: int = 0  #: faults that are open or waiting
+    made: float | None = None  #: when it was submitted, and when it ended, by the ledger's clock
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,11 @@ def read_facts(store: Store, namespace: str) -> Facts:
 
 
 def _runs(connection: Connection, namespace: str) -> Iterator[tuple[str, RunFacts]]:
-    columns = [runs.c.id, runs.c.key, runs.c.status, runs.c.reason, runs.c.epoch]
+    columns = [runs.c.id, runs.c.key, runs.c.status, runs.c.reason, runs.c.epoch, runs.c.created_at, runs.c.ended_at]
+    shift = time.time() - time.monotonic()
     for row in connection.execute(select(*columns).where(runs.c.namespace == namespace)):
-        yield row.key or row.id, RunFacts(row.id, row.status, row.reason, row.epoch)
+        made, ended = (None if at is None else at.timestamp() - shift for at in (row.created_at, row.ended_at))
+        yield row.key or row.id, RunFacts(row.id, row.status, row.reason, row.epoch, made=made, ended=ended)
 
 
 def _journal(connection: Connection, namespace: str) -> dict[str, list[JournalRow]]:

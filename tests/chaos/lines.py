@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tests.chaos.facts import Facts, RunFacts
 from tests.chaos.ledger import Entry
 from tests.chaos.load import LADDER, Plan, StepPlan
 
@@ -52,18 +53,26 @@ def killed_in(lines: Sequence[Entry], place: int, deaths: Mapping[int, float]) -
     return True
 
 
-def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float]) -> float:
-    """The longest time, in seconds, in which nothing happened to a run between two of its lines, though it should."""
-    return max((_still(plan, *pair, deaths) for pair in pairwise(lines)), default=0.0)
+def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float], run: RunFacts | None) -> float:
+    """The longest time, in seconds, in which nothing happened to a run, though it should.
+
+    Between two of its lines; and from being submitted to the first, and from the last to its end, if that is known.
+    """
+    gaps = [_still(plan, *pair, deaths) for pair in pairwise(lines)]
+    if lines and run is not None and run.made is not None:
+        gaps.append(lines[0].at - run.made)
+    if lines and run is not None and run.ended is not None:
+        gaps.append(run.ended - lines[-1].at)
+    return max([0.0, *gaps])
 
 
 def _still(plan: Plan, before: Entry, after: Entry, deaths: Mapping[int, float]) -> float:
     wait = _planned(plan.steps[int(before.step)], before)
     death = deaths.get(before.pid)
     if death is None or not before.at < death < after.at or before.what in ("raised", "undo_raised"):
-        return max(0.0, after.at - before.at - wait)
+        return after.at - before.at - wait
     # It was in its worker's hands until that was killed.
-    return max(0.0, death - before.at - wait, after.at - death)
+    return max(death - before.at - wait, after.at - death)
 
 
 def _planned(step: StepPlan, line: Entry) -> float:
@@ -74,12 +83,15 @@ def _planned(step: StepPlan, line: Entry) -> float:
     return LADDER[line.attempt - 1] if line.attempt <= min(failures, len(LADDER)) else 0.0
 
 
-def figures(plans: Iterable[Plan], entries: Sequence[Entry], deaths: Mapping[int, float]) -> Mapping[str, Any]:
+def figures(
+    plans: Iterable[Plan], entries: Sequence[Entry], facts: Facts, deaths: Mapping[int, float]
+) -> Mapping[str, Any]:
     """How much was executed more than once, and how long a run lay still at most."""
     attempts = executions(entries)
     again = sum(len(places) > 1 for places in attempts.values())
     lines = by_load(entries)
-    longest = max((longest_still(plan, lines[plan.name], deaths) for plan in plans), default=0.0)
+    runs = ((plan, facts.runs.get(plan.name)) for plan in plans)
+    longest = max((longest_still(plan, lines[plan.name], deaths, run) for plan, run in runs), default=0.0)
     share = round(100 * again / len(attempts), 4) if attempts else 0.0
     return {
         "attempts executed more than once": {"count": again, "of": len(attempts), "share in %": share},

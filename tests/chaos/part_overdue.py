@@ -17,6 +17,8 @@ from tests.chaos.results import Context, Result
 from tests.chaos.setups import Site, private
 
 RUNS, SECONDS = 1_000_000, 180
+#: Seconds for which they have been there.
+OVERDUE = 3600.0
 CONCURRENCY = 8
 ROLES = [["relay", "intake", "sweep", "work"]] * 2
 #: Messages that may lie in the broker's queues: nothing was published for those runs.
@@ -62,7 +64,9 @@ def run(ctx: Context) -> Result:
         "growth of memory in MB": round(growth / 1e6, 1),
     }
     faults = {"messages that never were": wanted}
-    result = conclude("overdue", ctx.seed, site, plans, facts, fleet, faults, begun, figures=figures)
+    # Each of them was submitted an hour ago, and waits for all that are before it.
+    still = OVERDUE + time.monotonic() - begun
+    result = conclude("overdue", ctx.seed, site, plans, facts, fleet, faults, begun, figures=figures, still=still)
     if most_messages > MOST_MESSAGES:
         result.violations.append(f"{most_messages} messages lay in the broker")
     if most_owned > CONCURRENCY * len(ROLES):
@@ -82,12 +86,12 @@ def seed_overdue(store: Store, site: Site, count: int) -> None:
         "INSERT INTO aft_runs (id, namespace, flow, version, key, args, status, root_id, wake_id, due_at, sweep_at,"
         " created_at, updated_at)"
         " SELECT id, :namespace, :flow, 1, 'overdue-' || n, :before || 'overdue-' || n || :after, 'running', id,"
-        " id || '-wake', past, past, past, past FROM (SELECT n, now() - interval '1 hour' AS past,"
+        " id || '-wake', past, past, past, past FROM (SELECT n, now() - make_interval(secs => :ago) AS past,"
         " :namespace || '-' || n AS id FROM generate_series(1, :count) AS n) AS made"
     )
     given = {"namespace": site.namespace, "flow": chaos_flow.name, "before": before, "after": after, "count": count}
     with store.write() as connection:
-        connection.execute(statement, given)
+        connection.execute(statement, {**given, "ago": OVERDUE})
 
 
 def forget_untouched(store: Store, namespace: str) -> int:

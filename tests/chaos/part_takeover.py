@@ -84,7 +84,7 @@ def kill_each(site: Site, plans: Sequence[Plan], seed: int, progress: Progress =
     figures = {
         "steps under 3 s": takeover.percentiles(short),
         "all": takeover.percentiles(each.seconds for each in found),
-        **lines.figures(plans, entries, fleet.deaths),
+        **lines.figures(plans, entries, facts, fleet.deaths),
     }
     faults = {"SIGKILL": len(fleet.kills)}
     return Result(site.name, seed, len(plans), faults, violations, time.monotonic() - begun, figures)

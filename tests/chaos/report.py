@@ -15,16 +15,17 @@ database: nothing lost or stuck, completed or fully undone, undone in order, sam
 once, nothing executed again unless a process was killed in it, attempts counted and waited for, no word from a stale
 owner.
 
-*Stuck* is a run that has neither ended nor is parked three leases after the last fault, or 20 seconds where leases are
-short (a dead process's message is sent after 10, ladders and the longest step take as long again), whatever else got on
-meanwhile; also one that lay still for that long between two lines of the ledger, beyond the waits and steps of its
-plan, whenever that was and though it ended. The time before its first line and after its last one is not in the ledger.
-The broker's part and the crash points look only at the first of the two.
+*Stuck* is a run that lay still, at any time, for more than three leases, or 20 seconds where leases are short (a dead
+process's message is sent after 10; ladders and the longest step take as long again): between being submitted and its
+first line in the ledger, between two lines, or between the last one and its end, beyond the waits and steps of its
+plan, and though it went on later. Stuck is also what has neither ended nor is parked that long after the faults are
+over; they are when every run has come to rest, or when nothing at all has moved for a minute and ten leases. What other
+runs do gives it no more time. The parts broker, crashpoints and fuzz look only at the second of the two.
 
 *Parked* counts as broken, too, unless the run was parked for a crash loop and the ledger shows five processes that were
-killed in the same attempt, of which no outcome is recorded: that is what parking is for. Executed again is not looked
-at where owners may be stale or the database is away (crash points, pauses, postgres, proxy); how often that was is told
-where the ledger was asked.
+killed in the same attempt, of which no outcome is recorded: that is what parking is for. *Executed again* counts as
+broken unless a process was killed in it; not in the parts crashpoints, pauses, postgres and proxy, where an owner may
+be overtaken without a death. How often it was is a figure of each part that kills or cuts.
 
 Of some figures it is said what they shall be at most; one that is more fails the profile like a broken promise. The
 checker itself is tested: `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.

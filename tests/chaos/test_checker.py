@@ -222,6 +222,15 @@ def test_a_run_that_lay_still_for_too_long_was_stuck_though_it_went_on() -> None
     assert world.broken(still=30.0) == ["1 stuck"]
 
 
+@pytest.mark.parametrize("times", [{"made": -30.0, "ended": 20.0}, {"made": -1.0, "ended": 39.0}])
+def test_a_run_that_began_or_ended_late_was_stuck(times: dict[str, float]) -> None:
+    world = clean(COMPLETED)
+    world.change(**times)
+    assert world.lines[-1].at == 7.0
+    assert world.broken(still=32.5) == []
+    assert world.broken(still=29.5) == ["1 stuck"]
+
+
 @pytest.mark.parametrize(
     ("plan", "what", "index", "planned"),
     [
@@ -234,26 +243,23 @@ def test_what_a_plan_wants_is_not_lying_still(plan: Plan, what: str, index: int,
     world = clean(plan)
     place = world.find(what, index) - (0 if what == "done" and planned == 2.5 else 1)
     world.lines[place:] = [replace(line, at=line.at + planned) for line in world.lines[place:]]
-    assert longest_still(plan, world.lines, {}) == pytest.approx(1.0, abs=0.001)
+    assert longest_still(plan, world.lines, {}, None) == pytest.approx(1.0, abs=0.001)
 
 
 def test_a_run_lies_still_from_the_death_of_its_worker() -> None:
     plan = Plan("slow", (StepPlan("slow", seconds=3.0),), "completed")
     world = clean(plan)
     world.lines = [replace(world.lines[0], pid=9), *(replace(line, at=line.at + 10) for line in world.lines)]
-    assert longest_still(plan, world.lines, {}) == 7.0
-    assert longest_still(plan, world.lines, {9: 1.0}) == 9.0
-    assert longest_still(plan, world.lines, {9: 9.0}) == 6.0
+    assert longest_still(plan, world.lines, {}, None) == 7.0
+    assert longest_still(plan, world.lines, {9: 1.0}, None) == 9.0
+    assert longest_still(plan, world.lines, {9: 9.0}, None) == 6.0
 
 
 def test_what_was_executed_more_than_once_is_counted() -> None:
     world = clean(COMPENSATED)
-    attempts = figures([world.plan], world.lines, {})["attempts executed more than once"]
-    assert attempts == {"count": 0, "of": 9, "share in %": 0.0}
-    repeat(world, "begin", 1)
-    repeat(world, "begin", 1)
-    repeat(world, "undoing", 2)
-    attempts = figures([world.plan], world.lines, {})["attempts executed more than once"]
+    for what, index in (("begin", 1), ("begin", 1), ("undoing", 2)):
+        repeat(world, what, index)
+    attempts = figures([world.plan], world.lines, world.facts, {})["attempts executed more than once"]
     assert attempts == {"count": 2, "of": 9, "share in %": 22.2222}
 
 
