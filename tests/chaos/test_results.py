@@ -29,6 +29,7 @@ def test_figures_that_are_too_high_or_not_there_are_missed() -> None:
 def test_the_report_tells_what_is_wanted_beside_what_was_seen() -> None:
     report = write_report({"part": RESULT.compared({"takeover": {"p50": 0.1, "p99": 3.0}})}, "abc")
     assert "- takeover: count 3, p50 0.2 (wanted ≤ 0.1), p99 2.5 (wanted ≤ 3.0)" in report
+    assert "| 10 | 3 | 0 | 1 | 1 |" in report
     assert "- **missed**: takeover: p50 0.2, wanted 0.1 at most" in report
 
 
