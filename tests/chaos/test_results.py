@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from tests.chaos import __main__ as profile
 from tests.chaos import results
 from tests.chaos.report import write_report
 from tests.chaos.results import Result, digest
@@ -52,6 +55,25 @@ def test_a_result_that_was_kept_before_there_was_a_digest_is_of_older_code(tmp_p
     told = write_report({"old": kept, "new": replace(kept, code="abc", date="2026-01-02")}, "abc")
     assert "| [old](#old) | 1 | unknown | older code |" in told
     assert "| [new](#new) | 1 | 2026-01-02 | as it is now |" in told
+
+
+@pytest.mark.parametrize(("bound", "code"), [(0.1, 1), (0.2, 0)])
+def test_a_profile_fails_for_a_missed_figure_and_repeats_what_is_of_older_code(
+    bound: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def run(part: str, *given: object) -> Result:
+        made.append(part)
+        return RESULT.compared({"takeover": {"p50": bound}})
+
+    for name, value in (("ROOT", tmp_path), ("KEPT", tmp_path / "chaos"), ("_run", run), ("parts", lambda: ["soak"])):
+        monkeypatch.setattr(profile, name, value)
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
+    monkeypatch.setattr(sys, "argv", ["chaos", "soak"])
+    assert (profile.main(), profile.main(), made) == (code, code, ["soak"])
+    monkeypatch.setattr(results, "digest", lambda: "another code")
+    assert (profile.main(), made) == (code, ["soak", "soak"])
 
 
 def test_the_digest_is_of_what_is_broken_and_of_what_breaks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
