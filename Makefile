@@ -33,7 +33,7 @@ check: $(INSTALLED_DEV)
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
 
-# Parts that have a result in docs/chaos are not repeated; QUICK=1 is a small version of each.
+# Parts that have a result in docs/chaos, of the same seed and code, are not repeated; QUICK=1 is a small version of each.
 SEED ?= 1
 chaos: $(INSTALLED_DEV)
 	@"$(BIN)/python" -m tests.chaos $(PART) --seed $(SEED) $(if $(QUICK),--quick)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from aft import durations
@@ -45,23 +47,40 @@ class InHand:
 
 
 class Stop:
-    """Hears the signals: the first one asks for a drain, the second one ends the process."""
+    """Hears the signals: the first one asks for a drain, the second one ends the process.
+
+    A signal may come at any moment, also between a look whether one has come and the wait for it. So the kernel itself
+    writes to a pipe, which is waited at: a lock of Python's that the main thread is about to take could be waited for
+    by its own handler, for ever.
+    """
 
     def __init__(self, last_words: str) -> None:
-        self.asked = threading.Event()
+        self.asked = False
         self._last_words = f"aft: {last_words}\n".encode()
+        self._told, self._tell = os.pipe()
+        os.set_blocking(self._tell, False)
 
     def hear(self) -> None:
         """Listen from now on."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
+
+    def wait(self, over: Callable[[], bool]) -> None:
+        """Wait until that is so; looked at after each signal, and each ``wake``. For the main thread."""
+        while not over():
+            os.read(self._told, 4096)
+
+    def wake(self) -> None:
+        """Have it looked at."""
+        os.write(self._tell, b"\0")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked.is_set():
+        if self.asked:
             # Nothing of Python's own output is safe here: the signal may have come in the middle of it.
             os.write(2, self._last_words)
             os._exit(STOPPED_AT_ONCE)
-        self.asked.set()
+        self.asked = True
 
 
 def serve(app: Aft, process: DispatcherProcess) -> None:
@@ -73,11 +92,16 @@ def serve(app: Aft, process: DispatcherProcess) -> None:
     stop.hear()
     process.start()
     say("ready; SIGTERM or Ctrl-C drains, a second one stops at once")
-    stop.asked.wait()
+    stop.wait(lambda: stop.asked)
     say(f"draining: {in_hand}")
     drained = threading.Event()
     threading.Thread(target=_remind, args=(drained, in_hand), daemon=True).start()
-    process.stop()
+    with ThreadPoolExecutor(1) as apart:
+        # On a thread of its own: this one hears the second signal.
+        stopping = apart.submit(process.stop)
+        stopping.add_done_callback(lambda _: stop.wake())
+        stop.wait(stopping.done)
+        stopping.result()
     drained.set()
     say("stopped; nothing was left half done")
 

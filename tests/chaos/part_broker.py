@@ -114,7 +114,7 @@ def run(ctx: Context) -> Result:
         for number, configuration in enumerate(chosen):
             kept = _kept(ctx, number)
             result = Result.load(kept)
-            if result is None or (result.name, result.seed) != (configuration.name, ctx.seed):
+            if result is None or result.name != configuration.name or not result.is_of(ctx.seed):
                 progress = _part_of(ctx.progress, number, len(chosen), configuration.name)
                 result = endure(site, configuration, ctx.seed, ctx.size(SECONDS, 20), progress)
                 result.save(kept)

@@ -62,7 +62,19 @@ def kill(
         "seconds to rest": round(settled, 1),
         "stopped in order, by status": dict(Counter(fleet.stopped.values())),
     }
-    result = conclude(name, seed, site, plans, facts, fleet, faults, begun, hits=fleet.kills, figures=figures)
+    result = conclude(
+        name,
+        seed,
+        site,
+        plans,
+        facts,
+        fleet,
+        faults,
+        begun,
+        hits=fleet.kills,
+        figures=figures,
+        wanted={"takeover": {"p99": 3.0}},
+    )
     lost = burned(fleet.stops, fleet.stopped, site.ledger.read(), buried)
     return replace(result, violations=[*result.violations, *lost])
 

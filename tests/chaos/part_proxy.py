@@ -146,6 +146,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
             lines.faults,
             begun,
             hits=lines.partitions,
+            wanted={"takeover": {"p99": site.lease + 5}},
             figures={"seconds to rest": round(settled, 1), "lease": site.lease, **lines.losses()},
             stale=True,
             database_away=True,
