@@ -24,7 +24,7 @@ from aft.flows.attempt import Attempt, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
 from aft.flows.context import Current
 from aft.flows.failures import Place
-from aft.flows.leaving import GivesBack, Leave, Parks
+from aft.flows.leaving import GivesBack, Leave, NewMail, Parks
 from aft.flows.mailbox import Mailbox
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
@@ -115,6 +115,8 @@ class Stepper:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
             raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
+        if self.standing.postpones and not self.standing.lost_worker:
+            raise NewMail
         self.mailbox.look()
 
     # Recording ----------------------------------------------------------------------------------------------------
