@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from aft import durations
 from aft.clock import Clock
@@ -60,6 +60,12 @@ class Objected(Exception):
         self.decision = decision
 
 
+class Late(Protocol):
+    """Is told an effect that nobody waits for; ``refused``: its record was, or had no answer."""
+
+    def __call__(self, value: Any, *, refused: bool = False) -> None: ...
+
+
 @dataclass(slots=True)
 class Attempt:
     """A function to be called for a step, and what to do with its value.
@@ -82,7 +88,7 @@ class Attempt:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     record: Callable[[Any], Then]
-    late: Callable[[Any], None]
+    late: Late
     recorded: Callable[[], None] | None = None
     probe: Question | None = None
     doubtful: bool = False
@@ -143,7 +149,7 @@ class Performer:
             args=(),
             kwargs=question.kwargs,
             policy=replace(attempt.policy, timeout=question.timeout),
-            late=_forget,
+            late=forget,
         )
         found = question.read(self._call(asked, AttemptContext(replace(current, key=question.key))))
         _check_lease(attempt.owner)  # a probe may take its time
@@ -158,7 +164,7 @@ class Performer:
             attempt.owner.write(attempt.record(value), attempt.recorded)
         except (Fenced, StoreError):
             # Nobody may have recorded it: then whoever goes on with the run does not know of it.
-            attempt.late(value)
+            attempt.late(value, refused=True)
             raise
 
     def _in_transaction(self, attempt: Attempt, current: Current) -> None:
@@ -257,8 +263,8 @@ class Performer:
 _is_async = functools.lru_cache(1_000)(inspect.iscoroutinefunction)  # asked before each call, and never changes
 
 
-def _forget(answer: Any) -> None:
-    """A probe that was given up has looked, and done nothing."""
+def forget(value: Any, *, refused: bool = False) -> None:
+    """What there is to keep of a probe that was given up, or of an undo: nothing that would have to be undone."""
 
 
 def _check_lease(owner: Owner) -> None:

@@ -21,18 +21,21 @@ class Belated:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[str, LateEffect] = {}
+        self._waiting: dict[str, tuple[LateEffect, bool]] = {}
 
-    def keep(self, store: Store, effect: LateEffect) -> bool:
-        """Write an effect; False: the database is away, it waits. Raises StoreError if it can never be written."""
+    def keep(self, store: Store, effect: LateEffect, *, unless_recorded: bool) -> bool:
+        """Write an effect, see ``late.write``; False: the database is away, it waits.
+
+        Raises StoreError if it can never be written.
+        """
         effect_id = new_id()
         try:
-            _write(store, effect_id, effect)
+            _write(store, effect_id, effect, unless_recorded)
         except StoreError as error:
             if not error.transient:
                 raise
             with self._lock:
-                self._waiting[effect_id] = effect
+                self._waiting[effect_id] = effect, unless_recorded
             return False
         return True
 
@@ -41,9 +44,9 @@ class Belated:
         with self._lock:
             waiting = list(self._waiting.items())
         kept = []
-        for effect_id, effect in waiting:
+        for effect_id, (effect, unless_recorded) in waiting:
             try:
-                _write(store, effect_id, effect)
+                _write(store, effect_id, effect, unless_recorded)
                 kept.append(effect)
             except StoreError as error:
                 if error.transient:
@@ -55,6 +58,6 @@ class Belated:
         return kept
 
 
-def _write(store: Store, effect_id: str, effect: LateEffect) -> None:
+def _write(store: Store, effect_id: str, effect: LateEffect, unless_recorded: bool) -> None:
     with store.write() as connection:
-        late.write(connection, effect_id, effect)
+        late.write(connection, effect_id, effect, unless_recorded=unless_recorded)

@@ -26,9 +26,12 @@ def keep_late(
     generation: int,
     args: str,
     value: Any,
+    *,
+    refused: bool = False,
 ) -> None:
-    """Keep an effect if it can be kept, and tell what became of it."""
+    """Keep an effect if it can be kept, and tell what became of it; ``refused``: its record was, or had no answer."""
     try:
+        encoded = activity.result.encode(value, "result")
         effect = LateEffect(
             run_id=owner.run_id,
             namespace=tools.namespace,
@@ -40,9 +43,10 @@ def keep_late(
             compensator=activity.compensator.name if activity.compensator else None,
             epoch=owner.epoch,
             args=args,
-            value=activity.result.encode(value, "result"),
+            value=encoded,
         )
-        fate = "kept" if tools.belated.keep(tools.store, effect) else "kept when the database is back"
+        kept = tools.belated.keep(tools.store, effect, unless_recorded=refused)
+        fate = "kept" if kept else "kept when the database is back"
     except (StoreError, CodecError) as error:
         fate = f"unknown: {error}"
     tools.telemetry.emit(EffectLate(run=owner.run_id, path=path, activity=activity.name, fate=fate))

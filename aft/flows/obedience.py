@@ -2,10 +2,6 @@
 
 The last word counts where two contradict each other. A crash before the commit leaves the letters unread, for the next
 owner; after it, what was asked lies in the run's own row.
-
-A run whose worker was lost in the middle of a step is not undone at once: what that step did nobody saw, and nobody
-would undo it. So a cancel stays unread until the step is settled: executed under the same key, or found by its probe.
-If that fails, or the run has lost two workers in a row, it is not waited for any longer.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from aft.flows.tools import Tools
 from aft.rules import kept
 from aft.runs import faults, inbox
 from aft.runs.inbox import Letter, Verb
-from aft.runs.owner import MOST_SHARED_DEATHS, NO_PROGRESS, Owner
+from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.states import Status
 
 
@@ -39,11 +35,6 @@ class Obedience:
     def obey(self, letters: list[Letter], live: list[Fault]) -> None:
         """Do what was asked; leaves if the run shall stop, raises Over if it has ended by that."""
         owner = self._stepper.owner
-        if self._comes_too_soon(letters):
-            self._stepper.standing.postpones = True
-            letters = [letter for letter in letters if letter.verb is not Verb.CANCEL]
-            if not letters:
-                return
         if self._is_abandoned(letters):
             # Children first: they are told once, however often this is repeated.
             Children(self._stepper).stop("", undo=False)
@@ -74,18 +65,10 @@ class Obedience:
         if suspends is not None:
             raise Leave(suspends)
 
-    def _comes_too_soon(self, letters: list[Letter]) -> bool:
-        run, standing = self._stepper.owner.run, self._stepper.standing
-        in_doubt = standing.lost_worker and standing.may_postpone and run.deaths < MOST_SHARED_DEATHS
-        return in_doubt and self._is_cancelled(letters) and not self._is_abandoned(letters)
-
-    def _is_cancelled(self, letters: list[Letter]) -> bool:
-        run = self._stepper.owner.run
-        return any(letter.verb is Verb.CANCEL for letter in letters) and run.ended_as is None and run.cause is None
-
     def _is_abandoned(self, letters: list[Letter]) -> bool:
-        cancels = [letter for letter in letters if letter.verb is Verb.CANCEL]
-        return self._is_cancelled(letters) and not cancels[-1].payload.get("compensate", True)
+        run, cancels = self._stepper.owner.run, [letter for letter in letters if letter.verb is Verb.CANCEL]
+        going = run.ended_as is None and run.cause is None
+        return bool(cancels) and going and not cancels[-1].payload.get("compensate", True)
 
     def _suspends(self, letters: list[Letter]) -> Suspends | None:
         last, run = letters[-1], self._stepper.owner.run
@@ -102,7 +85,8 @@ class Obedience:
     def _changes(self, letters: list[Letter]) -> dict[str, Any]:
         """What becomes of the run's row: it is undone from now on."""
         run = self._stepper.owner.run
-        if self._is_cancelled(letters):
+        cancelled = any(letter.verb is Verb.CANCEL for letter in letters)
+        if cancelled and run.ended_as is None and run.cause is None:
             return {"status": Status.COMPENSATING, "cause": "cancel", "deadline_at": None}
         if any(letter.verb is Verb.COMPENSATE for letter in letters) and run.ended_as is Status.COMPLETED:
             return {"status": Status.COMPENSATING, "cause": "order", "ended_as": None, "ended_at": None}

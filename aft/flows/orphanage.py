@@ -17,12 +17,20 @@ class Orphanage:
         self._tools = tools
 
     def collect(self) -> None:
-        """Rescue what is owned but not executed here; see ``runs.holdings`` for how that comes about."""
+        """Rescue what is owned but not executed here (see ``runs.holdings``), and keep late effects (``belated``)."""
         tools = self._tools
         tools.attempts.look()  # first, and without the database: it may be away
         tools.vigil.look()
+        self._rescue_orphans()
+        self._keep_belated()
+
+    def _keep_belated(self) -> None:
+        tools = self._tools
         for effect in tools.belated.keep_waiting(tools.store):
             tools.telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate="kept"))
+
+    def _rescue_orphans(self) -> None:
+        tools = self._tools
         worker = tools.lease.worker
         with tools.store.read() as connection:
             orphans = tools.holdings.orphans(connection, worker)

@@ -22,7 +22,7 @@ from aft.flows.attempt import Performer
 from aft.flows.children import Children
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
-from aft.flows.leaving import Anew, GivesBack, HasMail, Leave, Lost, NewMail, Over, Parks, Removes, Suspends
+from aft.flows.leaving import Anew, Leave, NewMail, Over, Parks, Removes
 from aft.flows.loading import Recorded
 from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
@@ -37,9 +37,6 @@ from aft.runs.owner import Fenced, Owner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.telemetry import RunReleased
-
-#: What keeps a run from going on here that is none of its steps' doing.
-OURS = (GivesBack, HasMail, Lost, Suspends)
 
 
 class Runner:
@@ -61,9 +58,9 @@ class Runner:
         stepper = Stepper(self._tools, owner, performer, wake)
         while not self._pass(stepper, fresh, recorded):
             # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
-            fresh, recorded, before = False, None, stepper.standing
+            fresh, recorded, unseen = False, None, stepper.standing.unseen
             stepper = Stepper(self._tools, owner, performer, wake)
-            stepper.standing.unseen, stepper.standing.may_postpone = before.unseen, before.may_postpone
+            stepper.standing.unseen = unseen
         return performer.abandoned
 
     def _pass(self, stepper: Stepper, fresh: bool, recorded: Recorded | None) -> bool:
@@ -73,8 +70,6 @@ class Runner:
             try:
                 self._carry_out(stepper, [] if fresh else self._recall(stepper, recorded or self._load(owner)))
             except Leave as leave:
-                if stepper.standing.postpones and not any(isinstance(block, OURS) for block in leave.blocks):
-                    self._postpone_no_longer(stepper)
                 if any(isinstance(block, Removes) for block in leave.blocks):
                     self._remove(stepper)
                 writing.let_go(self._tools, owner, leave.blocks)
@@ -88,11 +83,6 @@ class Runner:
         except Exception as error:
             self._lost(owner, error)
         return True
-
-    def _postpone_no_longer(self, stepper: Stepper) -> NoReturn:
-        """Read the run again, to undo it: the step that nobody had seen has been tried, or there was none."""
-        stepper.standing.may_postpone = False
-        raise NewMail
 
     def _remove(self, stepper: Stepper) -> NoReturn:
         """End a run whose last step an exlet has taken away; what it did stays as it is."""
@@ -173,8 +163,6 @@ class Runner:
         if failure is not None:
             execution.check_leaving()
             self._failed(stepper, execution, failure)
-        elif stepper.standing.postpones:
-            self._postpone_no_longer(stepper)
         else:
             writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
 

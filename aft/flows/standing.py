@@ -47,8 +47,6 @@ class Standing:
         self._raised: dict[StepPath, Failed] = {}
         #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
         self.unseen = False
-        #: Whether a cancel waits until that is settled, and whether one may: it was not, and never may be.
-        self.postpones, self.may_postpone = False, True
 
     def remember(self, live: list[Fault], armed: set[str], undone: dict[str, int]) -> None:
         """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid."""
@@ -76,11 +74,6 @@ class Standing:
     def in_doubt(self) -> bool:
         """Whether an earlier owner may have begun the next step, and only this owner knows of it."""
         return self.unseen and not self._aborts
-
-    @property
-    def lost_worker(self) -> bool:
-        """Whether the run's last owner was lost, and no outcome has followed yet."""
-        return bool(self._aborts)
 
     @property
     def any_live(self) -> bool:

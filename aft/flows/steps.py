@@ -20,11 +20,11 @@ from aft.errors import CodecError, ResourceUnavailable
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Landed
-from aft.flows.attempt import Attempt, Objected, Performer, Raised
+from aft.flows.attempt import Attempt, Late, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
 from aft.flows.context import Current
 from aft.flows.failures import Place
-from aft.flows.leaving import GivesBack, Leave, NewMail, Parks
+from aft.flows.leaving import GivesBack, Leave, Parks
 from aft.flows.mailbox import Mailbox
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
@@ -115,8 +115,6 @@ class Stepper:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
             raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
-        if self.standing.postpones and not self.standing.lost_worker:
-            raise NewMail
         self.mailbox.look()
 
     # Recording ----------------------------------------------------------------------------------------------------
@@ -158,9 +156,7 @@ class Stepper:
 
     # Performing -----------------------------------------------------------------------------------------------------
 
-    def perform(
-        self, step: Step, record: Record, late: Callable[[Any], None], recorded: Callable[[], None] | None = None
-    ) -> None:
+    def perform(self, step: Step, record: Record, late: Late, recorded: Callable[[], None] | None = None) -> None:
         """Perform a step and record what came of it, or leave with a fault."""
         began = self.tools.clock.ticks()
         failed = self.standing.failures(step.path)
@@ -196,7 +192,7 @@ class Stepper:
         step: Step,
         failed: int,
         record: Record,
-        late: Callable[[Any], None],
+        late: Late,
         recorded: Callable[[], None] | None,
     ) -> Attempt:
         immediate = self.tools.immediate_of(step.policy)

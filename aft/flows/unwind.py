@@ -19,6 +19,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.activity import Activity, compensator_policy, compensator_question
+from aft.flows.attempt import forget
 from aft.flows.children import Children
 from aft.flows.failures import Place
 from aft.flows.leaving import Leave, Parks
@@ -115,7 +116,7 @@ def _undo(
     # One that was given up and returns after all has undone it; the retry does so again under the same key.
     standing.begin_branch()
     try:
-        stepper.perform(step, settle, lambda value: None)
+        stepper.perform(step, settle, forget)
     finally:
         standing.end_branch()
     standing.armed.discard(frame.path)

@@ -56,9 +56,11 @@ GATHER = 0.005
 FLOW = 1.0
 #: Seconds to wait when what is due was taken by somebody else, or is not for the timer.
 BEATEN = 0.05
-#: Seconds for which the house is emptied for a run that must be alone, at first and at the most; if it was not, the
-#: others go on for as long, and it is tried again.
-ALONE_PATIENCE, LONGEST_REFUSED = 10.0, 300.0
+#: Seconds for which the house is emptied for a run that must be alone, at first and at the most; then the others go on,
+#: and it is tried again.
+ALONE_PATIENCE, MOST_PATIENCE = 10.0, 60.0
+#: Seconds between two tries to empty the house that fail, at the most.
+LONGEST_REFUSED = 300.0
 
 
 class Worker:
@@ -256,7 +258,7 @@ class Worker:
 
     def _make_room(self) -> int:
         """Let runs go at their next step until every slot is free, and take all; 0: not in time, or it is gone."""
-        deadline = self._tools.clock.ticks() + self._patience()
+        deadline = self._tools.clock.ticks() + min(MOST_PATIENCE, self._pause())
         self._tools.making_room.set()
         try:
             while not (slots := self._slots.take_all(PATIENCE)):
@@ -274,10 +276,10 @@ class Worker:
             return PATIENCE
         self._refused += 1
         logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
-        return self._patience()
+        return self._pause()
 
-    def _patience(self) -> float:
-        """Seconds for which room is made, and after which that is tried again: longer each time, or it never is."""
+    def _pause(self) -> float:
+        """Seconds after which it is tried again, and, up to a bound, for which: somebody's steps may all take long."""
         return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
 
     def _is_one_due_alone(self) -> bool:

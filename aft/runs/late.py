@@ -70,11 +70,27 @@ _STANDING = (FrameState.OWED, FrameState.KEPT)
 _UNDONE = (FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
 
 
-def write(connection: Connection, effect_id: str, effect: LateEffect) -> None:
-    """Record a late effect; harmless if that was done under this id."""
-    if connection.execute(select(late_effects.c.id).where(late_effects.c.id == effect_id)).first() is None:
-        values = {name: getattr(effect, name) for name in _FIELDS}
-        connection.execute(insert(late_effects).values(id=effect_id, state="open", at=now(), **values))
+def write(connection: Connection, effect_id: str, effect: LateEffect, *, unless_recorded: bool = False) -> None:
+    """Record a late effect; harmless if that was done under this id.
+
+    ``unless_recorded``: not if its own owner has recorded it after all, in a commit that had no answer.
+    """
+    known = connection.execute(select(late_effects.c.id).where(late_effects.c.id == effect_id)).first()
+    if known is not None or (unless_recorded and _is_recorded(connection, effect)):
+        return
+    values = {name: getattr(effect, name) for name in _FIELDS}
+    connection.execute(insert(late_effects).values(id=effect_id, state="open", at=now(), **values))
+
+
+def _is_recorded(connection: Connection, effect: LateEffect) -> bool:
+    statement = select(journal.c.seq).where(
+        journal.c.run_id == effect.run_id,
+        journal.c.path == effect.path,
+        journal.c.key_generation == effect.key_generation,
+        journal.c.outcome == Outcome.OK.value,
+        journal.c.epoch == effect.epoch,
+    )
+    return connection.execute(statement).first() is not None
 
 
 def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]:

@@ -29,12 +29,16 @@ def connect(engine: Engine) -> Apart:
     _, parameters = engine.dialect.create_connect_args(engine.url)
     settings = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "aft", **_KEEPALIVE, **parameters}
     connection = psycopg.connect(**settings, autocommit=True)
-    watch_line(connection)
+    try:
+        watch_line(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
 def watch_line(connection: Apart) -> None:
     """Let the server notice when nobody is at our end any more."""
     connection.execute(_ALIVE)
-    with suppress(psycopg.errors.InvalidParameterValue), connection.transaction():
+    with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject), connection.transaction():
         connection.execute(_HEARD)

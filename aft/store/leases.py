@@ -130,6 +130,9 @@ class Lease:
         if self._thread is None:
             return
         beating, self._thread = self._thread, None
+        if timeout is None:
+            self._leave(beating)
+            return
         leaving = threading.Thread(target=self._leave, args=[beating], name="aft-lease-end", daemon=True)
         leaving.start()
         leaving.join(timeout)
@@ -138,6 +141,7 @@ class Lease:
         beating.join()
         self._deadline = float("-inf")
         try:
+            self._after_beat()  # once more: what has waited for the database is done now or never
             with self._store.write() as connection:
                 end_leases(connection, self._namespace, [self.worker])
         except StoreError as error:
@@ -197,7 +201,7 @@ class Lease:
             pause = regular
             try:
                 self.renew()
-                self._on_beat()
+                self._after_beat()
             except StoreError as error:
                 # Sooner than usual: a database that is back in time keeps the lease alive.
                 pause = regular / BEATS
@@ -205,6 +209,14 @@ class Lease:
             except Exception:
                 # The edge of a thread: whatever went wrong, a heart that stops would cost every run of this process.
                 logger.exception("heartbeat failed: worker=%s", self.worker)
+
+    def _after_beat(self) -> None:
+        try:
+            self._on_beat()
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("heartbeat failed: worker=%s", self.worker)  # not the heart's own fault
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ import aft
 from aft.config import Settings
 from aft.flows import worker as rooms
 from aft.flows.tools import Tools
-from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, Worker
+from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, MOST_PATIENCE, Worker
 from aft.recovery.takeover import Takeover
 from aft.runs.claiming import find_due
 from aft.runs.owner import MOST_SHARED_DEATHS
@@ -195,7 +195,7 @@ def test_each_refusal_makes_the_next_try_later_up_to_some_minutes_and_a_success_
     # And room is made for longer each time: somebody's steps may all take longer than the first patience.
     before = stage.clock.passed
     worker._take_alone()
-    assert stage.clock.passed - before >= LONGEST_REFUSED
+    assert stage.clock.passed - before >= MOST_PATIENCE
     worker._slots.give(1)
     worker._take_alone()
     eventually(lambda: first.status is Status.COMPLETED and worker._slots.wait_idle(0))

@@ -12,6 +12,8 @@ import pytest
 from sqlalchemy import Connection, event
 
 import aft
+from aft.app import DispatcherProcess
+from aft.recovery.service import Service
 from aft.runs.states import Status
 from aft.store import connecting
 from tests.conftest import make_setup
@@ -112,6 +114,11 @@ def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(s
                 line.release()
 
 
+def services(dispatcher: DispatcherProcess) -> list[Service]:
+    worker = dispatcher._worker
+    return [*dispatcher._services, *(worker._services if worker is not None else [])]
+
+
 def test_whoever_is_stopped_while_the_database_does_not_answer_ends_in_time(setup: Setup, line: Proxy) -> None:
     """Its threads are in calls that nobody answers, and does not cut either."""
     with behind(line, setup).app(lease="10m") as cut_off:
@@ -126,3 +133,6 @@ def test_whoever_is_stopped_while_the_database_does_not_answer_ends_in_time(setu
             assert not stopping.is_alive()
         finally:
             line.release()
+            # Not left to the tests that follow: its process would have ended.
+            dispatcher._lease.end()
+            eventually(lambda: not any(service._thread.is_alive() for service in services(dispatcher)))

@@ -46,7 +46,14 @@ def ended(stage: Stage) -> Owner:
     return owner
 
 
-def add(stage: Stage, owner: Owner, path: str = "1", compensator: str | None = "refund") -> None:
+def add(
+    stage: Stage,
+    owner: Owner,
+    path: str = "1",
+    compensator: str | None = "refund",
+    *,
+    unless_recorded: bool = False,
+) -> None:
     effect = LateEffect(
         run_id=owner.run_id,
         namespace=stage.namespace,
@@ -61,7 +68,7 @@ def add(stage: Stage, owner: Owner, path: str = "1", compensator: str | None = "
         value="42",
     )
     with stage.store.write() as connection:
-        late.write(connection, new_id(), effect)
+        late.write(connection, new_id(), effect, unless_recorded=unless_recorded)
 
 
 def record(stage: Stage, owner: Owner, outcome: Outcome) -> None:
@@ -105,6 +112,16 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
     assert sweeper.settle_late() == 1
     assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]
     assert fates(stage) == ["undo"]
+
+
+def test_what_its_own_owner_recorded_in_a_commit_without_an_answer_is_not_late(stage: Stage, sweeper: Sweeper) -> None:
+    """It is recorded, and maybe undone by now: one effect, one undo."""
+    owner = stage.owned(stage.lease())
+    record(stage, owner, Outcome.OK)
+    add(stage, owner, unless_recorded=True)
+    assert fates(stage) == []
+    add(stage, owner, path="2", unless_recorded=True)
+    assert fates(stage) == ["open"]
 
 
 def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper: Sweeper) -> None:
