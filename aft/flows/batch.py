@@ -30,6 +30,7 @@ class Batch:
         # As many were under way at a time: what an earlier owner may have begun are the first without an outcome.
         ended = sum(ask.entry is not None for ask in asks)
         doubtful = set(asks[: ended + self._most]) if standing.unseen else set()
+        standing.suspect(ask.path for ask in new if ask in doubtful)
         begun = {ask for ask in new if ask in doubtful or ask.was_begun()}
         self._begun = deque(ask for ask in new if ask in begun)
         self._fresh = deque(ask for ask in new if ask not in begun)

@@ -58,7 +58,7 @@ class Runner:
         stepper = Stepper(self._tools, owner, performer, wake)
         while not self._pass(stepper, fresh, recorded):
             # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
-            fresh, recorded, unseen = False, None, stepper.standing.unseen
+            fresh, recorded, unseen = False, None, stepper.standing.has_doubts
             stepper = Stepper(self._tools, owner, performer, wake)
             stepper.standing.unseen = unseen
         return performer.abandoned

@@ -159,7 +159,10 @@ class Settler:
                 self.replay.check_spent(what, self.pending)
             except ReplayDiverged as error:
                 raise Leave(self._parking(error)) from error
-        for ask in new[: MOST_BRANCHES - len(self._flying)]:
+        launched = new[: MOST_BRANCHES - len(self._flying)]
+        if self._stepper.standing.unseen:
+            self._stepper.standing.suspect(ask.path for ask in launched)
+        for ask in launched:
             self._launch(ask)
 
     # Branches -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Who may run at the same time: the branches of one run, each on a thread of its o
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -47,6 +48,8 @@ class Standing:
         self._raised: dict[StepPath, Failed] = {}
         #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
         self.unseen = False
+        #: Those of them that are begun side by side: each stays in doubt until it has its own outcome.
+        self._suspects: set[StepPath] = set()
 
     def remember(self, live: list[Fault], armed: set[str], undone: dict[str, int]) -> None:
         """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid."""
@@ -73,7 +76,12 @@ class Standing:
     @property
     def in_doubt(self) -> bool:
         """Whether an earlier owner may have begun the next step, and only this owner knows of it."""
-        return self.unseen and not self._aborts
+        return self.has_doubts and not self._aborts
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether an earlier owner may have begun a step of which nothing has been seen yet."""
+        return self.unseen or bool(self._suspects)
 
     @property
     def any_live(self) -> bool:
@@ -84,11 +92,16 @@ class Standing:
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
-        return self.unseen or self.was_begun(path)
+        return self.unseen or path in self._suspects or self.was_begun(path)
 
     def is_unseen(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect, and nothing is recorded of it: neither fault nor frame."""
-        return self.unseen and not self.was_begun(path)
+        return self.is_doubtful(path) and not self.was_begun(path)
+
+    def suspect(self, paths: Iterable[StepPath]) -> None:
+        """Say that these are the steps which an earlier owner may have begun, as they are begun side by side."""
+        with self._lock:
+            self._suspects.update(paths)
 
     def was_begun(self, path: StepPath) -> bool:
         """Tell whether an earlier owner has begun a step, and left it without an outcome."""
@@ -154,6 +167,7 @@ class Standing:
         """A step has its outcome: what stood against it is settled."""
         with self._lock:
             self._faults.pop(path, None)
+            self._suspects.discard(path)
             self._aborts = []
             # Beside others nobody can tell which of the next steps an earlier owner had begun.
             self.unseen = self.unseen and self._at_work > 1
@@ -163,6 +177,7 @@ class Standing:
         with self._lock:
             replaces, letter = self.replaced(path), self._spent.pop(path, None)
             self._faults[path] = fault
+            self._suspects.discard(path)
             self._aborts = []
             block = Failed(fault, status, replaces, letters=() if letter is None else (letter,))
             self._raised[path] = block

@@ -22,6 +22,8 @@ from tests.conftest import make_setup
 from tests.contract.proxy import Proxy
 from tests.setups import Setup, eventually
 
+#: Calls side by side.
+SEATS = 12
 #: What was done and undone for an order, in order.
 done: dict[str, list[str]] = defaultdict(list)
 #: Orders whose first call waits in the middle.
@@ -81,6 +83,22 @@ def sold_out(order: str) -> None:
 @aft.flow(name="stale_too_late")
 def too_late(order: str) -> None:
     reserve(order)
+    print_label(order)
+
+
+def free_seat(order: str, seat: int) -> None:
+    done[order].append(f"free {seat}")
+
+
+@aft.compensate_with(free_seat)
+@aft.activity(name="stale_take_seat")
+def take_seat(order: str, seat: int) -> None:
+    _do(order, f"take {seat}")
+
+
+@aft.flow(name="stale_seats")
+def seats(order: str) -> None:
+    aft.parallel(*(take_seat.call(order, seat) for seat in range(SEATS)))
     print_label(order)
 
 
@@ -183,3 +201,16 @@ def test_a_deadline_does_not_make_forget_what_a_dead_worker_may_have_done(setup:
         with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
             run.result(20)
         assert done[order] == ["reserve", "reserve", "unreserve"]
+
+
+def test_nor_what_it_may_have_done_side_by_side(setup: Setup, order: str) -> None:
+    """Each call is settled, though the first ones have their outcomes before the last ones are begun."""
+    with stale_worker(setup, seats.options(deadline="1h"), order) as run:
+        eventually(lambda: len(done[order]) == SEATS)
+        with setup.apps[0].store.write() as connection:
+            connection.execute(update(runs).where(runs.c.id == run.id).values(deadline_at=later(-1)))
+        with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
+            run.result(20)
+        assert sorted(done[order]) == sorted(
+            [f"take {seat}" for seat in range(SEATS)] * 2 + [f"free {seat}" for seat in range(SEATS)]
+        )

@@ -33,6 +33,7 @@ class World:
         self.journal = list(recorded)
         self.performed: list[str] = []
         self.forgotten: list[str] = []
+        self.suspected: list[str] = []
         self.lock = threading.Lock()
         standing = SimpleNamespace(
             begin_branch=lambda: None,
@@ -40,6 +41,7 @@ class World:
             branch=nullcontext,
             unseen=unseen,
             is_unseen=lambda path: unseen,
+            suspect=self.suspected.extend,
         )
         self.begun = begun
         stepper: Any = SimpleNamespace(
@@ -262,7 +264,7 @@ def test_what_an_earlier_owner_has_begun_is_settled_though_another_has_failed_fo
 def test_what_an_earlier_owner_may_have_begun_is_settled_too_and_no_more_than_that() -> None:
     world = World(an_entry("1.1", Outcome.FAILED), unseen=True)
     world.settler.settle([world.ask(f"1.{nth}") for nth in (1, 2, 3, 4)], 1)
-    assert world.performed == ["1.2"]
+    assert world.performed == world.suspected == ["1.2"]
 
 
 def test_what_an_earlier_owner_may_have_begun_is_settled_though_a_failure_is_undecided() -> None:
@@ -272,6 +274,7 @@ def test_what_an_earlier_owner_may_have_begun_is_settled_though_a_failure_is_und
     with pytest.raises(Leave):
         world.settler.settle([undecided, world.ask("1.2"), world.ask("1.3")], 2)
     assert world.performed == ["1.1", "1.2"]
+    assert world.suspected == ["1.1", "1.2"]
 
 
 def test_where_the_flow_has_got_on_without_them_they_are_not_begun() -> None:
