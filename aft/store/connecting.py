@@ -137,8 +137,7 @@ def idle_for(seconds: float) -> str:
 
 def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
     def prepare(connection: psycopg.Connection[Any], record: Any) -> None:
-        connection.execute(f"SET {idle_for(idle_limit(lease))}")
-        watch_line(connection)
+        watch_line(connection, f"SET {idle_for(idle_limit(lease))}")
         connection.commit()
 
     return prepare

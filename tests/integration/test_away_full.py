@@ -20,8 +20,7 @@ from sqlalchemy import event, text
 import aft
 from aft.errors import StoreError
 from aft.runs.states import Status
-from aft.store import Store, connecting
-from aft.store.apart import connect
+from aft.store import Store, apart, connecting
 from aft.telemetry import RunReleased
 from tests.servers import PrivatePostgres
 from tests.setups import Setup, eventually, migrate
@@ -161,10 +160,21 @@ def test_whoever_only_reads_may_be_paused(migrated_url: str) -> None:
 def test_the_server_notices_soon_when_a_machine_is_gone_that_has_locks(migrated_url: str) -> None:
     """By itself it would ask after two hours; until then nobody could take over, or count it as a death."""
     store = Store(migrated_url)
-    with store.write() as connection, connect(store.engine) as apart:
+    with store.write() as connection, apart.connect(store.engine) as other:
         for name, wanted in (("tcp_keepalives_idle", "15"), ("tcp_user_timeout", "30000")):
             assert connection.execute(text(f"SHOW {name}")).scalar_one() == wanted
-            assert apart.execute(f"SHOW {name}").fetchone() == (wanted,)
+            assert other.execute(f"SHOW {name}").fetchone() == (wanted,)
+    store.close()
+
+
+def test_a_server_that_cannot_watch_its_lines_so_closely_is_used_all_the_same(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "_HEARD", "SET tcp_no_such_setting = 1")
+    store = Store(migrated_url, lease=4.0)
+    with store.write() as connection, apart.connect(store.engine) as other:
+        assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "4s"
+        assert other.execute("SHOW tcp_keepalives_idle").fetchone() == ("15",)
     store.close()
 
 
