@@ -39,7 +39,7 @@ def conclude(
     entries = site.ledger.read()
     still = stuck_after(site.lease) if still is None else still
     violations = check(plans, entries, facts, deaths=fleet.deaths, still=still, **flags)
-    found: dict[str, Any] = dict(takeover.figures(plans, entries, hits)) if hits else {}
+    found: dict[str, Any] = dict(takeover.figures(plans, entries, hits, facts.runs)) if hits else {}
     found |= lines.figures(plans, entries, facts, fleet.deaths)
     if parked := sum(run.status == "parked" for run in facts.runs.values()):
         found["runs parked"] = parked

@@ -57,13 +57,21 @@ def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float
     """The longest time, in seconds, in which nothing happened to a run, though it should.
 
     Between two of its lines; and from being submitted to the first, and from the last to its end, if that is known.
+    What comes after its end is a late effect, and its undo: they come when whoever had it is heard again.
     """
+    lines = before_end(lines, run)
     gaps = [_still(plan, *pair, deaths) for pair in pairwise(lines)]
     if lines and run is not None and run.made is not None:
         gaps.append(lines[0].at - run.made)
     if lines and run is not None and run.ended is not None:
         gaps.append(run.ended - lines[-1].at)
     return max([0.0, *gaps])
+
+
+def before_end(lines: Sequence[Entry], run: RunFacts | None) -> Sequence[Entry]:
+    """The lines that a run had when it ended; all, if it has not."""
+    end = None if run is None else run.ended
+    return lines if end is None else [line for line in lines if line.at <= end]
 
 
 def _still(plan: Plan, before: Entry, after: Entry, deaths: Mapping[int, float]) -> float:

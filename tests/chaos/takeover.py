@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.chaos.facts import RunFacts
 from tests.chaos.fleet import Hit
 from tests.chaos.ledger import Entry
+from tests.chaos.lines import before_end, by_load
 from tests.chaos.load import Plan
 
 #: A step that takes less than this many seconds is short.
@@ -29,13 +31,17 @@ class Takeover:
     short: bool
 
 
-def takeovers(plans: Iterable[Plan], entries: Sequence[Entry], kills: Iterable[Hit]) -> list[Takeover]:
-    """Find every run that a kill interrupted and that somebody went on with; one that had all its lines had ended."""
+def takeovers(
+    plans: Iterable[Plan], entries: Sequence[Entry], kills: Iterable[Hit], runs: Mapping[str, RunFacts] | None = None
+) -> list[Takeover]:
+    """Find every run that a kill interrupted and that somebody went on with; one that had all its lines had ended.
+
+    What ``runs`` did after their end was undoing a late effect, which nobody had taken over.
+    """
     steps = {plan.name: plan.steps for plan in plans}
-    lines: dict[str, list[Entry]] = defaultdict(list)
+    lines = {name: before_end(found, (runs or {}).get(name)) for name, found in by_load(entries).items()}
     touched: dict[int, set[str]] = defaultdict(set)
     for entry in entries:
-        lines[entry.load].append(entry)
         touched[entry.pid].add(entry.load)
     found = []
     for hit in kills:
@@ -62,9 +68,11 @@ def percentiles(seconds: Iterable[float]) -> dict[str, float]:
     return {"count": len(ordered), **picked}
 
 
-def figures(plans: Sequence[Plan], entries: Sequence[Entry], kills: Sequence[Hit]) -> Mapping[str, object]:
+def figures(
+    plans: Sequence[Plan], entries: Sequence[Entry], kills: Sequence[Hit], runs: Mapping[str, RunFacts] | None = None
+) -> Mapping[str, object]:
     """Takeover times, all of them and those of short steps."""
-    found = takeovers(plans, entries, kills)
+    found = takeovers(plans, entries, kills, runs)
     return {
         "takeover": percentiles(each.seconds for each in found),
         "takeover of short steps": percentiles(each.seconds for each in found if each.short),

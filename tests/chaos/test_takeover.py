@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.chaos.facts import RunFacts
 from tests.chaos.fleet import Hit
 from tests.chaos.ledger import Entry
+from tests.chaos.lines import longest_still
 from tests.chaos.load import Plan, StepPlan
 from tests.chaos.takeover import percentiles, takeovers
 
@@ -54,6 +58,15 @@ def test_one_that_goes_on_by_itself_is_not_taken_over() -> None:
         line(9.0, 8, "between", 1, "begin"),
     ]
     assert [(each.load, each.seconds) for each in takeovers(PLANS, lines, [Hit(2.0, 7, 0)])] == [("inside", 4.0)]
+
+
+def test_an_effect_that_is_undone_after_the_end_was_not_taken_over() -> None:
+    """Its run had ended when the line to the process was cut; only that one knew of the effect."""
+    lines = [line(1.0, 7, "inside", 0, "undone"), line(9.0, 8, "inside", 1, "undoing")]
+    hits = [Hit(2.0, 7, 0)]
+    assert [each.seconds for each in takeovers(PLANS, lines, hits)] == [7.0]
+    assert takeovers(PLANS, lines, hits, {"inside": RunFacts("r", "compensated", ended=1.1)}) == []
+    assert longest_still(PLANS[0], lines, {}, RunFacts("r", "compensated", ended=1.1)) == pytest.approx(0.1)
 
 
 def test_percentiles() -> None:
