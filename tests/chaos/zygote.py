@@ -34,6 +34,8 @@ _HEAVY = (
 _PR_SET_PDEATHSIG = 1
 #: Seconds in which runs come to a step's end when a child is asked to stop.
 _DRAIN = 20.0
+#: Numbers that children have had.
+_used: set[int] = set()
 
 
 def main() -> None:
@@ -72,8 +74,13 @@ def _reap() -> None:
 
 def _fork(request: dict[str, Any]) -> None:
     parent = os.getpid()
-    pid = os.fork()
-    if pid:
+    while (pid := os.fork() or os.getpid()) in _used:
+        # The system gives a number again after some ten thousand processes; lines and deaths are told apart by it.
+        if os.getpid() != parent:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    if os.getpid() == parent:
+        _used.add(pid)
         _tell(born=pid, ticket=request["ticket"])
         return
     code = 1
