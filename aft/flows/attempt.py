@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from sqlalchemy import Connection
+
 from aft import durations
 from aft.clock import Clock
 from aft.compensation.registry import UNKNOWN
@@ -38,6 +40,11 @@ from aft.rules.asking import Decision
 from aft.rules.kinds import On
 from aft.runs.owner import Fenced, LeaseOver, Owner, Then
 
+#: How often in a row a transaction may be lost before its activity is held to be the reason; the seconds before it is
+#: made for the second time, and by how much longer each further wait is.
+MOST_LOST, PAUSE, LONGER = 5, 0.05, 4
+#: Positional and named arguments.
+Given = tuple[tuple[Any, ...], dict[str, Any]]
 #: What user code may raise without ending more than its attempt.
 CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
 
@@ -60,6 +67,10 @@ class Objected(Exception):
         self.decision = decision
 
 
+class Lost(Exception):
+    """Raised when a transaction was lost, which leaves nothing of it behind; its cause says why."""
+
+
 class Late(Protocol):
     """Is told an effect that nobody waits for; ``refused``: its record was, or had no answer."""
 
@@ -73,6 +84,7 @@ class Attempt:
     ``record`` encodes the value and returns what writes it in the owner's transaction; ``recorded`` is called when that
     has committed, before anything else is written. ``late`` is told a value that nobody waits for any more, or that may
     not be recorded: the function was given up, the run has another owner by now, or the database is away for too long.
+    ``given`` gives the arguments as they were before the function was called with them: it may have changed them.
 
     ``probe`` is asked whether an earlier call had its effect: before the first one only if that is ``doubtful``, before
     each immediate retry always. ``result_probe`` is asked for the keyword ``result`` of a compensator whose activity
@@ -89,12 +101,20 @@ class Attempt:
     kwargs: dict[str, Any]
     record: Callable[[Any], Then]
     late: Late
+    given: Callable[[], Given]
+    #: Leaves if the run is not to go on here; called where nothing of the step has happened.
+    check_may_go_on: Callable[[], None]
     recorded: Callable[[], None] | None = None
     probe: Question | None = None
     doubtful: bool = False
     result_probe: Question | None = None
     #: What the rules are asked while it lasts; None: there are none.
     watch: Callable[[], Decision | None] | None = None
+
+    def afresh(self) -> Attempt:
+        """Make the one that is tried next."""
+        args, kwargs = self.given()
+        return replace(self, args=args, kwargs=kwargs)
 
 
 class Performer:
@@ -104,6 +124,7 @@ class Performer:
         self._loop = loop
         self._clock = clock
         self._vigil = vigil
+        self._pause = threading.Event()
         self.abandoned: list[threading.Thread] = []
 
     def perform(self, attempt: Attempt) -> None:
@@ -115,13 +136,35 @@ class Performer:
             except Raised as raised:
                 if not passes(raised.error, attempt.policy, self._clock.now()):
                     raise
+            attempt = attempt.afresh()
         self._try(attempt, attempt.immediate)
 
     def _try(self, attempt: Attempt, again: int) -> None:
+        """Try it; a transaction that is lost leaves nothing, and is made once more, as the same attempt.
+
+        That the database went away is no failure of the activity's. If its transaction is lost again and again, or
+        takes longer than a lease, what it does there may be the reason: then it has failed.
+        """
+        began, owner = self._clock.ticks(), attempt.owner
+        for times in range(1, MOST_LOST + 1):
+            try:
+                self._once(attempt, again)
+                return
+            except Lost as lost:
+                _check_lease(owner)
+                if times == MOST_LOST or self._clock.ticks() - began >= owner.lease.seconds:
+                    raise Raised(_failure(lost, times)) from lost
+            self._pause.wait(PAUSE * LONGER ** (times - 1))
+            attempt.check_may_go_on()
+            attempt = attempt.afresh()
+
+    def _once(self, attempt: Attempt, again: int) -> None:
         _check_lease(attempt.owner)
         current = replace(attempt.current, attempt=attempt.current.attempt + again) if again else attempt.current
-        if not self._settle(attempt, current, doubtful=attempt.doubtful or again > 0):
-            self._once(self._informed(attempt, current), current)
+        if self._settle(attempt, current, doubtful=attempt.doubtful or again > 0):
+            return
+        informed = self._informed(attempt, current)
+        (self._in_transaction if attempt.policy.transactional else self._outside)(informed, current)
 
     def _settle(self, attempt: Attempt, current: Current, *, doubtful: bool) -> bool:
         """Record what the probe finds, if there is one and it finds something; then nothing is left to be done."""
@@ -155,10 +198,8 @@ class Performer:
         _check_lease(attempt.owner)  # a probe may take its time
         return found
 
-    def _once(self, attempt: Attempt, current: Current) -> None:
-        if attempt.policy.transactional:
-            self._in_transaction(attempt, current)
-            return
+    def _outside(self, attempt: Attempt, current: Current) -> None:
+        """Let the function have its effect, then record that."""
         value = self._call(attempt, AttemptContext(current))
         try:
             attempt.owner.write(attempt.record(value), attempt.recorded)
@@ -178,20 +219,28 @@ class Performer:
         with owner.lock:
             try:
                 with owner.store.write() as connection:
-                    ours = AttemptContext(current, connection)
-                    with owner.store.at_work(connection):
-                        value = self._call(attempt, ours)
-                        if ours.session is not None:
-                            _flush(ours)
+                    value = self._work(attempt, AttemptContext(current, connection), connection)
                     owner.write_in(connection, attempt.record(value))
             except StoreError as error:
                 if not owner.settle_unknown():
-                    # Nothing of it remains; a trouble of the database that may pass is no reason to undo the run.
-                    raise Raised(Recoverable(str(error)) if error.transient else error) from error
+                    raise (Lost() if error.transient else Raised(error)) from error
             else:
                 owner.seq += 1
             if attempt.recorded is not None:
                 attempt.recorded()
+
+    def _work(self, attempt: Attempt, ours: AttemptContext, connection: Connection) -> Any:
+        """Call the function in the transaction; whatever comes of it means nothing if the connection was lost."""
+        with attempt.owner.store.at_work(connection):
+            try:
+                value = self._call(attempt, ours)
+                if ours.session is not None:
+                    _flush(ours)
+            except Raised as raised:
+                _check_line(connection, raised.error)
+                raise
+            _check_line(connection, None)
+        return value
 
     def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
         timeout, began = attempt.policy.timeout, self._clock.ticks()
@@ -270,6 +319,19 @@ def forget(value: Any, *, refused: bool = False) -> None:
 def _check_lease(owner: Owner) -> None:
     if not owner.holds():
         raise LeaseOver(f"the lease of worker {owner.worker} is over; its runs are somebody else's")
+
+
+def _check_line(connection: Connection, raised: BaseException | None) -> None:
+    if connection.invalidated:
+        raise StoreError("the connection to the database was lost while it worked", transient=True) from raised
+
+
+def _failure(lost: Lost, times: int) -> Recoverable:
+    """What an activity has failed with whose transaction was lost: a trouble of the database that may pass."""
+    often = f", {times} times in a row" if times > 1 else ""
+    error = Recoverable(f"{lost.__cause__}; its transaction could not be committed{often}")
+    error.__cause__ = lost.__cause__
+    return error
 
 
 def _flush(ours: AttemptContext) -> None:

@@ -21,6 +21,7 @@ from aft.fault import FaultKind
 from aft.flows import constraints, writing
 from aft.flows.activity import Activity
 from aft.flows.asks import Landed
+from aft.flows.attempt import Given
 from aft.flows.lateness import keep_late
 from aft.flows.leaving import Failed, Leave
 from aft.flows.steps import Step, Stepper
@@ -58,10 +59,17 @@ class Forward:
         self.stepper.check_may_go_on()
         self._standing.check_ladder(path, Status.RECOVERING)
         self._check_before(activity, path, args)
-        step = self._step(activity, path, args, self._standing.is_doubtful(path))
-        self._arm(activity, path, scope, args)
         recorded: list[Entry] = []
         violated: list[Failed] = []
+        started = 0.0
+
+        def given() -> Given:
+            nonlocal started
+            started = self._tools.clock.ticks()
+            return activity.arguments.call_arguments(activity.arguments.decode(args))
+
+        step = self._step(activity, path, args, self._standing.is_doubtful(path), given)
+        self._arm(activity, path, scope, args)
         started = self._tools.clock.ticks()
 
         def record(value: Any) -> Then:
@@ -77,6 +85,7 @@ class Forward:
             if violated:
                 # Now that its frame is there: what becomes of the step, the undo is owed.
                 self._standing.armed.add(path)
+                self._standing.fell(violated[0])
                 writing.tell_raised(self._tools, violated[0].fault)
                 raise Leave(self._standing.wrote(violated[0]))
             recorded[:] = [self.stepper.numbered(recorded[0])]
@@ -88,16 +97,17 @@ class Forward:
         self._tell_recorded(activity, path, self._tools.clock.ticks() - started)
         return recorded[0]
 
-    def _step(self, activity: Activity[Any, Any], path: StepPath, args: str, doubtful: bool) -> Step:
-        positional, named = activity.arguments.call_arguments(activity.arguments.decode(args))
+    def _step(
+        self, activity: Activity[Any, Any], path: StepPath, args: str, doubtful: bool, given: Callable[[], Given]
+    ) -> Step:
         return Step(
             FaultKind.ACTIVITY,
             path,
             activity.name,
             activity.policy,
             activity.fn,
-            positional,
-            named,
+            given,
+            *given(),
             Status.RECOVERING,
             probe=activity.question(args, self.stepper.key(path)),
             doubtful=doubtful,
@@ -161,7 +171,7 @@ class Forward:
             return None
         before, ladder = self._standing.fault(path), self._tools.ladder_of(activity.policy)
         fault = self._rules.make_fault(On.ACTIVITY_POST, decision, path, facts, before, ladder)
-        return self._standing.failed(path, fault, Status.RECOVERING)[0]
+        return self._standing.block(path, fault, Status.RECOVERING)
 
     def _hold(
         self,

@@ -175,13 +175,26 @@ class Standing:
     def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
         """A step has failed: returns what blocks it, and whether it was the only one at work."""
         with self._lock:
-            replaces, letter = self.replaced(path), self._spent.pop(path, None)
-            self._faults[path] = fault
-            self._suspects.discard(path)
-            self._aborts = []
-            block = Failed(fault, status, replaces, letters=() if letter is None else (letter,))
-            self._raised[path] = block
+            block = self.block(path, fault, status)
+            self._fell(path, block)
             return block, self._at_work <= 1
+
+    def block(self, path: StepPath, fault: Fault, status: Status | None) -> Failed:
+        """What would block a step that failed: the fault takes the place of what stood against it until now."""
+        letter = self._spent.get(path)
+        return Failed(fault, status, self.replaced(path), letters=() if letter is None else (letter,))
+
+    def fell(self, block: Failed) -> None:
+        """Say that a step has failed, now that this is recorded."""
+        with self._lock:
+            self._fell(block.fault.path or StepPath(""), block)
+
+    def _fell(self, path: StepPath, block: Failed) -> None:
+        self._spent.pop(path, None)
+        self._faults[path] = block.fault
+        self._suspects.discard(path)
+        self._aborts = []
+        self._raised[path] = block
 
     def wrote(self, block: Failed) -> Failed:
         """Say that a fault has its row, before the run is let go."""

@@ -20,7 +20,7 @@ from aft.errors import CodecError, ResourceUnavailable
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Landed
-from aft.flows.attempt import Attempt, Late, Objected, Performer, Raised
+from aft.flows.attempt import Attempt, Given, Late, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
 from aft.flows.context import Current
 from aft.flows.failures import Place
@@ -61,6 +61,8 @@ class Step:
     name: str
     policy: Policy
     fn: Callable[..., Any]
+    #: Makes its arguments anew each time.
+    given: Callable[[], Given]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     status: Status | None
@@ -214,6 +216,8 @@ class Stepper:
             kwargs=step.kwargs,
             record=record,
             late=late,
+            given=step.given,
+            check_may_go_on=self.check_may_go_on,
             recorded=recorded,
             probe=step.probe,
             doubtful=step.doubtful,

@@ -19,7 +19,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.activity import Activity, compensator_policy, compensator_question
-from aft.flows.attempt import forget
+from aft.flows.attempt import Given, forget
 from aft.flows.children import Children
 from aft.flows.failures import Place
 from aft.flows.leaving import Leave, Parks
@@ -97,7 +97,10 @@ def _undo(
         write = Write(undone=frame.seq, settled=standing.settled(path, FaultState.RESOLVED))
         return Recording(owner.run_id, write, standing.with_letters(path, None))
 
-    wanted = compensator.arguments(_offered(frame, activity, cause, key))
+    def given() -> Given:
+        return (), compensator.arguments(_offered(frame, activity, cause, key))
+
+    wanted = given()[1]
     policy = compensator_policy(activity, compensator)
     step = Step(
         FaultKind.COMPENSATOR,
@@ -105,6 +108,7 @@ def _undo(
         compensator.name,
         policy,
         compensator.fn,
+        given,
         (),
         wanted,
         status,

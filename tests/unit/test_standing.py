@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
+from aft.fault import FaultKind, FaultState
 from aft.flows.standing import Standing
 from aft.ids import StepPath
 
 FIRST, SECOND, THIRD = (StepPath(f"1.{number}") for number in (1, 2, 3))
+
+
+def fault(id: str, path: StepPath | None, kind: FaultKind = FaultKind.ACTIVITY) -> Any:
+    """As much of a fault as matters here."""
+    return SimpleNamespace(id=id, path=path, kind=kind, state=FaultState.OPEN)
 
 
 def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcome() -> None:
@@ -24,3 +31,15 @@ def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcom
     standing.failed(SECOND, cast(Any, object()), None)
     assert not standing.is_unseen(SECOND)
     assert not standing.in_doubt
+
+
+def test_what_would_block_a_step_changes_nothing_until_that_is_recorded() -> None:
+    nobody = cast(Any, None)
+    standing = Standing(nobody, nobody, None)
+    standing.remember([fault("abort", None, FaultKind.ABORT), fault("first", FIRST)], set(), {})
+    for _ in range(2):  # the transaction that was to record it was lost
+        block = standing.block(FIRST, fault("second", FIRST), None)
+        assert block.replaces == ("abort", "first")
+        assert standing.fault(FIRST) == fault("first", FIRST)
+    standing.fell(block)
+    assert (standing.fault(FIRST), standing.replaced(FIRST)) == (fault("second", FIRST), ("second",))
