@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ def conclude(
     ``still`` are the seconds for which a run may lie still: those after which it is stuck, unless a part says more.
     """
     entries = site.ledger.read()
+    site.killed.write_text(json.dumps(fleet.deaths))
     still = stuck_after(site.lease) if still is None else still
     violations = check(plans, entries, facts, deaths=fleet.deaths, still=still, **flags)
     found: dict[str, Any] = dict(takeover.figures(plans, entries, hits, facts.runs)) if hits else {}

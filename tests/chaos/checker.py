@@ -5,8 +5,10 @@ again after a crash, with the same key; an effect that arrives late and is then 
 
 - ``schedule``: waits are not looked at, where clocks jump or messages are sent out of turn on purpose;
 - ``stale``: there were owners that went on without knowing that they had lost their run (pauses, partitions), so
-  a step may begin again although its outcome is recorded; nothing of that is kept;
-- ``database_away``: a transactional attempt whose database was away has failed like any other, and is counted;
+  a step may begin again although its outcome is recorded; nothing of that is kept; and a run that was overtaken in the
+  same attempt again and again is parked by right;
+- ``database_away``: what was not recorded while the database was away, or was lost with its transaction, is executed
+  again by nobody's death;
 - ``deaths``: when which process was killed. What one did late, without living to tell, nobody can undo; what it was
   killed in is executed again; and a run on which so many were killed in a row is parked by right;
 - ``still``: seconds for which a run may lie still, beyond what its plan wants: longer is stuck, though it went on
@@ -18,13 +20,13 @@ away.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from aft.dispatcher.route import MOST_DEATHS_ALONE
 from aft.runs.owner import MOST_SHARED_DEATHS
+from aft.runs.rescue import MOST_LAPSES
 from tests.chaos.facts import Facts, RunFacts, read_facts
 from tests.chaos.ledger import Entry
 from tests.chaos.lines import DYING, by_load, executions, killed_in, longest_still
@@ -36,6 +38,8 @@ __all__ = ["Facts", "Violation", "check", "read_facts"]
 TOLERANCE = 0.005
 #: Processes that are killed on one step, none of which finished it, before its run may be parked for that.
 CRASH_LOOP = MOST_SHARED_DEATHS + MOST_DEATHS_ALONE
+#: Of them, those that may have been killed where the ledger is silent: between two steps, or before they began it.
+UNSEEN = 1
 #: How the reason begins for which such a run is parked.
 CRASH_LOOP_REASON = "its worker died "
 #: Seconds within which a living process has told of an effect that came late.
@@ -123,21 +127,21 @@ def _ended(case: Case) -> Iterator[Violation]:
 def _is_crash_loop(case: Case) -> bool:
     """Whether that is what it was parked for, and so many were killed in the same attempt, which is not recorded.
 
-    One may have been killed between the effect and its record: then its line says that it was done.
+    One may have been killed between the effect and its record: then its line says that it was done. Owners that may be
+    stale are overtaken instead: some times without being counted, then as if they had died.
     """
     if not (case.run.reason or "").startswith(CRASH_LOOP_REASON):
         return False
-    killed = Counter(
-        attempt
-        for attempt, places in executions(case.lines).items()
-        for place in places
-        if killed_in(case.lines, place, case.deaths)
-    )
     recorded = {row.path for row in case.run.journal}
-    for (_, step, begun, _), count in killed.items():
+    for (_, step, begun, _), places in executions(case.lines).items():
         path = case.plan.path(int(step))
         unsettled = path not in recorded if begun == "begin" else path in case.run.owed
-        if unsettled and count >= CRASH_LOOP:
+        seen = sum(killed_in(case.lines, place, case.deaths) for place in places)
+        before = case.lines[places[0] - 1].at - DYING if places[0] else 0.0
+        killed = sum(at >= before for at in case.deaths.values())
+        looped = seen >= CRASH_LOOP - UNSEEN and killed >= CRASH_LOOP
+        overtaken = case.stale and len(places) >= MOST_LAPSES + CRASH_LOOP - UNSEEN
+        if unsettled and (looped or overtaken):
             return True
     return False
 
@@ -289,8 +293,6 @@ def _caused(case: Case) -> Iterator[Violation]:
 def _counted(case: Case) -> Iterator[Violation]:
     """Only exceptions are attempts: their number is never above what the plan's failures make it."""
     for index, step in enumerate(case.plan.steps):
-        if step.kind == "booked" and case.database_away:
-            continue
         for what, failures in (("begin", step.failures), ("undoing", step.undo_failures)):
             attempts = [line.attempt for line in case.of(index, what)]
             if attempts and max(attempts) > failures + 1:

@@ -116,9 +116,7 @@ def _step(draw: random.Random, *, bare: bool) -> StepPlan:
     kind = draw.choice(("plain", "plain", "plain", "started", "booked", "bare" if bare else "plain"))
     failures = draw.choice((1, 1, 1, 2, 2, 4)) if draw.random() < 0.12 else 0
     undo_failures = draw.choice((1, 1, 2, 4)) if draw.random() < 0.15 else 0
-    # A transactional step also climbs its ladder for troubles of the database: room is left for those.
-    limit = 2 if kind == "booked" else 5
-    return StepPlan(kind, min(failures, limit), min(undo_failures, limit), draw.choice((0.0, 0.0, 0.002, 0.005)))
+    return StepPlan(kind, failures, undo_failures, draw.choice((0.0, 0.0, 0.002, 0.005)))
 
 
 def _undoable(step: StepPlan) -> StepPlan:

@@ -1,10 +1,12 @@
 """A process is killed at every point before and after a durable step, one after the other; another one finishes.
 
-Then also the other one is killed, at each of its first points: there it rescues what the first one has left.
+Then also the other one is killed, at each of its first points: there it rescues what the first one has left. And so is
+one that submits the runs itself, while it does; the next one asks for them again, under the same keys.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -21,6 +23,7 @@ from tests.chaos.fleet import GRACEFUL, End, Fleet
 from tests.chaos.load import Plan, StepPlan
 from tests.chaos.results import Context, Progress, Result, silent
 from tests.chaos.setups import COMBINATIONS, Site, private
+from tests.chaos.zygote import SUBMIT
 
 ALL = ["intake", "work", "relay", "sweep"]
 #: Scenarios at a time.
@@ -43,6 +46,10 @@ PLANS = (
     ),
     Plan("caught", (StepPlan("plain"), StepPlan("plain"), StepPlan("fatal"), StepPlan("booked")), "completed", (1, 3)),
 )
+
+
+#: Points of one that submits: both sides of each run's commit.
+SUBMITTING = 2 * len(PLANS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +78,29 @@ def run(ctx: Context) -> Result:
             outcomes = list(crash(site, range(1, 10_000, 25) if ctx.quick else count(1), ctx.progress))
             rescuing = range(1, RESCUING + 1, ctx.size(1, 20))
             of_rescuers = list(crash(site, rescuing, ctx.progress, first=FIRST))
+            of_submitters = list(crash(site, range(1, SUBMITTING + 1), ctx.progress, submits=True))
         faults[f"SIGKILL at crash points, {combination}"] = sum(each.crashed for each in outcomes)
         faults[f"SIGKILL of whoever rescues, {combination}"] = sum(each.crashed for each in of_rescuers)
+        faults[f"SIGKILL of whoever submits, {combination}"] = sum(each.crashed for each in of_submitters)
         figures[f"points, {combination}"] = _points(outcomes)
         figures[f"points of whoever rescues, {combination}"] = _points(of_rescuers)
-        outcomes += of_rescuers
+        figures[f"points of whoever submits, {combination}"] = _points(of_submitters)
+        outcomes += of_rescuers + of_submitters
         runs += len(PLANS) * len(outcomes)
         violations += [f"{combination}, point {each.numbers}: {text}" for each in outcomes for text in each.violations]
     return Result("crashpoints", ctx.seed, runs, faults, violations, time.monotonic() - begun, figures)
 
 
 def crash(
-    site: Site, numbers: Iterable[int], progress: Progress = silent, *, first: Sequence[int] = ()
+    site: Site,
+    numbers: Iterable[int],
+    progress: Progress = silent,
+    *,
+    first: Sequence[int] = (),
+    submits: bool = False,
 ) -> Iterator[Outcome]:
-    """Go through crash points until there are no more of them: of any process, or of one that rescues those who died
-    at the ``first``."""
+    """Go through crash points until there are no more of them: of any process, of one that rescues those who died at
+    the ``first``, or of one that ``submits`` the runs before it works."""
     chains = zip(cycle([(each,) for each in first] or [()]), numbers, strict=False)
     unharmed = 0
     with Fleet({}, [ALL], site.log, concurrency=2) as fleet, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -93,19 +108,23 @@ def crash(
             batch = [(*before, number) for before, number in islice(chains, AT_ONCE)]
             if not batch:
                 return
-            for outcome in pool.map(lambda chain: crash_at(site.another(), fleet, *chain), batch):
+            for outcome in pool.map(lambda chain: crash_at(site.another(), fleet, *chain, submits=submits), batch):
                 unharmed = 0 if outcome.crashed else unharmed + 1
                 progress(outcome.numbers[-1], outcome.numbers[-1] + LAST, f"crash points, {site.name}")
                 yield outcome
 
 
-def crash_at(site: Site, fleet: Fleet, *numbers: int) -> Outcome:
+def crash_at(site: Site, fleet: Fleet, *numbers: int, submits: bool = False) -> Outcome:
     """One scenario: a process that is killed at this point, one that is killed at the next, then one that lives."""
     record = site.directory / f"{site.namespace}.deaths"
     fatal = [{crashpoints.NUMBER: str(number), crashpoints.RECORD: str(record)} for number in numbers]
-    with Driver(site, PLANS) as driver:
-        driver.submitted()
-        seat = fleet.add(ALL, site.environ(), once=fatal)
+    environ = site.environ()
+    if submits:
+        environ[SUBMIT] = json.dumps([plan.encode() for plan in PLANS])
+    with Driver(site, PLANS, backlog=0 if submits else len(PLANS)) as driver:
+        if not submits:
+            driver.submitted()
+        seat = fleet.add(ALL, environ, once=fatal)
         driver.settle(lapse=True)
         facts = read_facts(driver.store, site.namespace)
     ends = fleet.retire(seat)

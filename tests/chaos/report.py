@@ -22,10 +22,12 @@ plan, and though it went on later. Stuck is also what has neither ended nor is p
 over; they are when every run has come to rest, or when nothing at all has moved for a minute and ten leases. What other
 runs do gives it no more time. The parts broker, crashpoints and fuzz look only at the second of the two.
 
-*Parked* counts as broken, too, unless the run was parked for a crash loop and the ledger shows five processes that were
-killed in the same attempt, of which no outcome is recorded: that is what parking is for. *Executed again* counts as
-broken unless a process was killed in it; not in the parts crashpoints, pauses, postgres and proxy, where an owner may
-be overtaken without a death. How often it was is a figure of most parts.
+*Parked* counts as broken, too, unless the run was parked for a crash loop, five processes were killed meanwhile, and
+the ledger shows at least four of them in the same attempt, of which no outcome is recorded: that is what parking is
+for, and one may have died between two steps, where the ledger is silent. *Executed again* counts as broken unless a
+process was killed in it; not in the parts crashpoints, pauses, postgres and proxy, where an owner may be overtaken
+without a death. How often it was is a figure of most parts. Overtaken ten times in the same attempt parks a run, too:
+the first five are not counted as deaths.
 
 Of some figures it is said what they shall be at most; one that is more fails the profile like a broken promise. The
 checker itself is tested: `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.

@@ -49,6 +49,11 @@ class Site:
         return self.directory / f"{self.namespace}.log"
 
     @property
+    def killed(self) -> Path:
+        """Where it is kept when which process was killed, for whoever reads the ledger afterwards."""
+        return self.directory / f"{self.namespace}.killed"
+
+    @property
     def lease(self) -> float:
         """Seconds that a worker owns its runs without a heartbeat."""
         return Settings.load(lease=self.settings["lease"]).lease.total_seconds()

@@ -8,22 +8,34 @@ from pathlib import Path
 from tests.chaos import part_crashpoints
 from tests.chaos.crashpoints import Death, read_deaths
 from tests.chaos.fleet import End
-from tests.chaos.part_crashpoints import unexpected
+from tests.chaos.part_crashpoints import SUBMITTING, unexpected
 from tests.chaos.setups import Site
 
 #: Where one dies, and where the one after it does.
 FIRST, SECOND = 25, range(8, 32, 8)
 
 
-def test_whoever_rescues_may_die_at_any_point(tmp_path: Path) -> None:
-    site = Site("sqlite+embedded", f"sqlite:///{tmp_path / 'aft.db'}", "embedded", tmp_path)
+def embedded(directory: Path) -> Site:
+    """A site without servers, with short leases."""
+    site = Site("sqlite+embedded", f"sqlite:///{directory / 'aft.db'}", "embedded", directory)
     site.settings |= {"lease": "1s", "grace": "500ms"}
     site.prepare()
-    outcomes = list(part_crashpoints.crash(site, SECOND, first=[FIRST]))
+    return site
+
+
+def test_whoever_rescues_may_die_at_any_point(tmp_path: Path) -> None:
+    outcomes = list(part_crashpoints.crash(embedded(tmp_path), SECOND, first=[FIRST]))
     assert [violation for outcome in outcomes for violation in outcome.violations] == []
     assert [outcome.numbers for outcome in outcomes] == [(FIRST, second) for second in SECOND]
     assert all(outcome.crashed for outcome in outcomes)
     assert all(death.point.startswith(("before ", "after ")) for outcome in outcomes for death in outcome.deaths)
+
+
+def test_whoever_submits_may_die_at_any_point_and_asks_again(tmp_path: Path) -> None:
+    outcomes = list(part_crashpoints.crash(embedded(tmp_path), range(1, SUBMITTING + 1), submits=True))
+    assert [violation for outcome in outcomes for violation in outcome.violations] == []
+    points = [death.point for outcome in outcomes for death in outcome.deaths]
+    assert points == [f"{side} commit of runs.beginnings._make" for side in ("before", "after")] * (SUBMITTING // 2)
 
 
 def test_only_who_was_killed_at_its_own_point_has_crashed_there() -> None:

@@ -23,17 +23,19 @@ import traceback
 from typing import Any, NoReturn
 
 import aft
-from tests.chaos import crashpoints
+from tests.chaos import crashpoints, load
 
 #: Imported before the first fork, so that no child pays for it.
 _HEAVY = (
     *("aft.app", "aft.brokers.embedded", "aft.brokers.rabbitmq", "aft.store.schema", "pika", "psycopg"),
-    *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite", "tests.chaos.load"),
+    *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite"),
 )
 #: prctl: the signal that a process gets when its parent has ended.
 _PR_SET_PDEATHSIG = 1
 #: Seconds in which runs come to a step's end when a child is asked to stop.
 _DRAIN = 20.0
+#: Variable with plans that a child submits before it works.
+SUBMIT = "AFT_TEST_SUBMIT"
 #: Numbers that children have had.
 _used: set[int] = set()
 
@@ -117,6 +119,7 @@ def _live(request: dict[str, Any]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with aft.Aft.from_env() as app:
         crashpoints.arm(app)
+        load.submit(app, map(load.Plan.decode, json.loads(os.environ.get(SUBMIT, "[]"))))
         dispatcher = app.dispatcher(only=request["roles"], concurrency=request["concurrency"])
         dispatcher.start()
         os.write(told, json.dumps({"ready": os.getpid()}).encode() + b"\n")
