@@ -60,7 +60,7 @@ class Setup:
             app.close()
 
 
-def eventually(claim: Callable[[], Any], *, within: float = 20.0) -> Any:
+def eventually(claim: Callable[[], Any], *, within: float = 60.0) -> Any:
     """Wait until a claim is true and return what it returned; fail if it is not true in time."""
     deadline = time.monotonic() + within
     while True:

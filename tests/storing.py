@@ -165,7 +165,7 @@ def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
     gate = threading.Barrier(len(works))
 
     def one(work: Callable[[], T]) -> T:
-        gate.wait(10)
+        gate.wait(60)
         return work()
 
     with ThreadPoolExecutor(len(works)) as pool:

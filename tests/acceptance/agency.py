@@ -48,7 +48,7 @@ def shut(journey: str, what: str) -> Gate:
 def do(journey: str, what: str) -> None:
     """Do something, unless there is trouble, and write it down."""
     if (gate := gates.get((journey, what))) is not None:
-        assert gate.wait(30)
+        assert gate.wait(60)
     if waiting := trouble.get((journey, what)):
         ledger[journey].append(f"{what}!")
         raise waiting.pop(0)

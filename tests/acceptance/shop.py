@@ -92,7 +92,7 @@ def label(order: str) -> int:
 @aft.activity
 def slow(order: str) -> str:
     entered[order].set()
-    assert gates[order].wait(30)
+    assert gates[order].wait(60)
     did(order, "slow")
     return "late"
 
@@ -119,7 +119,7 @@ def request(order: str) -> str:
 def with_deadline(order: str) -> str:
     if aft.current().attempt == 1:
         entered[order].set()
-        gates[order].wait(30)
+        gates[order].wait(60)
     did(order, "with_deadline")
     return "in time"
 

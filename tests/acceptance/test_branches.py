@@ -49,7 +49,7 @@ def test_two_branches_may_be_in_two_ladders_at_once(setup: Setup, journey: str) 
     trouble[journey, "flight"] = [Busy(), Busy()]
     trouble[journey, "car"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(agency.journey_flow, journey).result(20)
+        assert app.submit(agency.journey_flow, journey).result(60)
     done = ledger[journey]
     assert sorted(done) == ["car", "car!", "flight", "flight!", "flight!", "hotel", "invoice"]
     assert done[-1] == "invoice"
@@ -63,7 +63,7 @@ def test_a_final_failure_lets_the_others_settle_and_undoes_by_completion(setup: 
     with app.dispatcher():
         run = app.submit(agency.journey_flow, journey)
         with pytest.raises(aft.FlowCompensated, match="full"):
-            run.result(20)
+            run.result(60)
     done = ledger[journey]
     assert done[-2:] == ["uncar", "unflight"]
     assert sorted(done[:-2]) == ["car", "car!", "flight", "hotel!"]
@@ -73,7 +73,7 @@ def test_a_savepoint_undoes_its_branches_and_the_flow_goes_another_way(setup: Se
     app = setup.app()
     trouble[journey, "cabin"] = [Refused("none left")]
     with app.dispatcher():
-        assert app.submit(agency.fallback, journey).result(20) == f"train of {journey}"
+        assert app.submit(agency.fallback, journey).result(60) == f"train of {journey}"
     assert [what for what in ledger[journey] if what != "cabin!"] == ["deposit", "ferry", "unferry", "train"]
 
 
@@ -82,7 +82,7 @@ def test_a_map_keeps_to_its_concurrency_and_to_the_order_of_its_items(setup: Set
     trouble[journey, "b"] = [Busy()]
     app = setup.app()
     with app.dispatcher():
-        assert app.submit(agency.round_trip, stops, 2).result(20) == ["A", "B", "C", "D", "E"]
+        assert app.submit(agency.round_trip, stops, 2).result(60) == ["A", "B", "C", "D", "E"]
     assert sorted(ledger[journey]) == ["a", "b", "b!", "c", "d", "e"]
 
 
@@ -91,7 +91,7 @@ def test_once_an_item_has_failed_for_good_no_more_are_begun(setup: Setup, journe
     trouble[journey, "a"] = [Refused("closed")]
     app = setup.app()
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(agency.round_trip, stops, 1).result(20)
+        app.submit(agency.round_trip, stops, 1).result(60)
     assert ledger[journey] == ["a!"]
 
 
@@ -100,7 +100,7 @@ def test_branches_of_an_async_flow_go_on_by_themselves(setup: Setup, journey: st
     trouble[journey, "seat"] = [Busy()]
     with app.dispatcher():
         run = app.submit(agency.async_journey, journey)
-        assert run.result(20) == [f"seat of {journey}", f"breakfast of {journey}"]
+        assert run.result(60) == [f"seat of {journey}", f"breakfast of {journey}"]
     assert sorted(ledger[journey]) == ["breakfast", "flight", "hotel", "seat", "seat!"]
 
 
@@ -108,7 +108,7 @@ def test_what_a_task_group_had_begun_is_undone_before_the_flow_goes_on(setup: Se
     app = setup.app()
     trouble[journey, "hotel"] = [Refused("full")]
     with app.dispatcher():
-        assert app.submit(agency.grouped, journey).result(20) == f"train of {journey}"
+        assert app.submit(agency.grouped, journey).result(60) == f"train of {journey}"
     assert [what for what in ledger[journey] if what != "hotel!"] == ["flight", "unflight", "train"]
 
 
@@ -124,7 +124,7 @@ def test_a_worker_that_stops_in_the_middle_leaves_branches_to_the_next(setup: Se
     first.stop()
     assert run.row.worker_id is None
     with app.dispatcher():
-        run.result(20)
+        run.result(60)
     assert sorted(ledger[journey]) == ["breakfast", "flight", "hotel", "seat"]
 
 
@@ -140,7 +140,7 @@ def test_a_flow_called_in_a_flow_is_a_run_of_its_own(setup: Setup, journey: str)
     app = setup.app()
     with app.dispatcher():
         run = app.submit(agency.family, journey)
-        assert run.result(20) == f"train back of {journey}, boat back of {journey}"
+        assert run.result(60) == f"train back of {journey}, boat back of {journey}"
     assert [child.status for child in children_of(app, run)] == [Status.COMPLETED, Status.COMPLETED]
     assert {child.root_id for child in children_of(app, run)} == {run.id}
     assert ledger[journey] == ["train there", "train back", "lunch", "boat there", "boat back", "dinner"]
@@ -152,7 +152,7 @@ def test_a_completed_child_is_one_frame_and_is_undone_as_a_whole(setup: Setup, j
     with app.dispatcher():
         run = app.submit(agency.family, journey)
         with pytest.raises(aft.FlowCompensated, match="closed"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == [
         *("train there", "train back", "lunch", "boat there", "boat back", "dinner!"),
         *("unboat back", "unboat there", "unlunch", "untrain back", "untrain there"),
@@ -172,7 +172,7 @@ def test_a_child_s_failure_travels_as_its_own_class(setup: Setup, journey: str) 
             return f"caught {error}"
 
     with app.dispatcher():
-        assert app.submit(caught, journey).result(20) == "caught storm"
+        assert app.submit(caught, journey).result(60) == "caught storm"
     assert ledger[journey] == ["boat there", "boat back!", "unboat there"]
 
 
@@ -180,7 +180,7 @@ def test_children_side_by_side(setup: Setup, journey: str) -> None:
     app = setup.app()
     with app.dispatcher():
         run = app.submit(agency.family_at_once, journey)
-        assert run.result(20) == (f"train back of {journey}", f"boat back of {journey}")
+        assert run.result(60) == (f"train back of {journey}", f"boat back of {journey}")
 
 
 def test_cancelling_a_parent_cancels_and_undoes_its_children(setup: Setup, journey: str) -> None:
@@ -190,7 +190,7 @@ def test_cancelling_a_parent_cancels_and_undoes_its_children(setup: Setup, journ
         eventually(lambda: [child.status for child in children_of(app, run)] == [Status.WAITING])
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["deposit", "draft", "undraft", "undeposit"]
     assert [child.status for child in children_of(app, run)] == [Status.COMPENSATED]
 
@@ -201,7 +201,7 @@ def test_a_signal_reaches_a_child_and_its_parent_goes_on(setup: Setup, journey: 
         run = app.submit(agency.waits_below, journey)
         eventually(lambda: [child.status for child in children_of(app, run)] == [Status.WAITING])
         app.run(children_of(app, run)[0].id).signal("verdict", "yes")
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
 
 
 # Mistakes -------------------------------------------------------------------------------------------------------

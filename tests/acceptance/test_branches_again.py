@@ -60,7 +60,7 @@ def test_stops_that_were_never_begun_do_not_part_code_and_journal(setup: Setup, 
     trouble[journey, "train"] = [Busy()]
     with app.dispatcher():
         run = app.submit(map_then_train, journey, [f"{journey}:{what}" for what in "abc"])
-        assert run.result(20) == f"train of {journey}"
+        assert run.result(60) == f"train of {journey}"
     assert ledger[journey] == ["a!", "ticket", "train!", "train"]
 
 
@@ -82,7 +82,7 @@ def test_a_branch_in_its_ladder_comes_to_its_end_though_another_has_failed_for_g
     with app.dispatcher():
         run = app.submit(sea, journey)
         who_awaits(app, "go").signal("go")  # and no child any more
-        assert run.result(20) == f"train of {journey}"
+        assert run.result(60) == f"train of {journey}"
         assert {fault.state.value for fault in app.faults()} <= {"resolved", "final", "tried"}
     assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
     assert ledger[journey][2:] == ["ferry", "unferry", "train"]
@@ -96,7 +96,7 @@ def test_a_child_comes_to_its_end_though_what_is_beside_it_has_failed_for_good(s
         run = app.submit(sea, journey)
         eventually(lambda: run.status is Status.WAITING)  # for its child only; nothing else is to be tried again
         who_awaits(app, "go").signal("go")
-        assert run.result(20) == f"train of {journey}"
+        assert run.result(60) == f"train of {journey}"
     assert sorted(ledger[journey][:2]) == ["boat there!", "ferry!"]
     assert ledger[journey][2:] == ["boat there", "boat back", "unboat back", "unboat there", "train"]
 
@@ -112,7 +112,7 @@ def test_a_child_that_has_completed_unheard_is_undone_when_its_parent_is_cancell
         eventually(lambda: run.row.inbox_seq == 1)  # the child's end
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["train there!", "train there", "train back", "untrain back", "untrain there"]
 
 
@@ -139,7 +139,7 @@ def test_a_fault_whose_owner_died_is_decided_about_for_the_next(setup: Setup, jo
         app.start(agency.journey_flow, journey)
     (run,) = app.runs()
     with app.dispatcher():
-        assert run.result(15)
+        assert run.result(60)
     assert sorted(ledger[journey]) == ["car", "flight", "hotel", "hotel!", "invoice"]
     assert [fault.attempt for fault in app.faults() if fault.name == "agency_book"] == [1]
 
@@ -165,7 +165,7 @@ def test_a_cancelled_wait_takes_no_signal_from_those_that_still_wait(setup: Setu
         eventually(lambda: "caught" in ledger[journey] and run.status is Status.WAITING)
         assert [wait.path for wait in run.row.waits] == ["3"]
         run.signal("number", 7)
-        assert run.result(10) == 7
+        assert run.result(60) == 7
 
 
 @aft.flow(name="again_waits_beside")
@@ -189,7 +189,7 @@ def test_a_signal_is_not_lost_that_comes_while_another_branch_is_at_work(setup: 
         eventually(lambda: run.row.worker_id is not None)
         run.signal("word", "now")
         gates[journey, "first"].set()
-        assert run.result(10) == "now"
+        assert run.result(60) == "now"
 
 
 def test_the_end_of_a_child_is_not_lost_that_comes_while_another_branch_is_at_work(setup: Setup, journey: str) -> None:
@@ -199,7 +199,7 @@ def test_the_end_of_a_child_is_not_lost_that_comes_while_another_branch_is_at_wo
         run = app.submit(waits_beside, journey, True)
         eventually(lambda: run.row.inbox_seq == 1)
         gates[journey, "first"].set()
-        assert run.result(10) == f"boat back of {journey}"
+        assert run.result(60) == f"boat back of {journey}"
 
 
 @aft.flow(name="again_abandoned")
@@ -227,7 +227,7 @@ def test_a_branch_under_an_undone_savepoint_does_not_go_on_in_a_later_pass(setup
         run = app.submit(abandoned, journey)
         eventually(lambda: has_failed_for_good(app))
         who_awaits(app, "go").signal("go")
-        assert run.result(20) == f"train of {journey}"
+        assert run.result(60) == f"train of {journey}"
     done = [what for what in ledger[journey] if what != "hotel!"]
     assert done == ["flight", "seat!", "seat", "unseat", "unflight", "train!", "train"]
 
@@ -260,7 +260,7 @@ def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, jou
         run = app.submit(hung, journey)
         eventually(lambda: has_failed_for_good(app))
         who_awaits(app, "go").signal("go")
-        assert run.result(20) == "cancelled"
+        assert run.result(60) == "cancelled"
     assert ledger[journey][2:] == ["flight", "unflight"]
 
 
@@ -280,7 +280,7 @@ def test_a_flow_may_return_beside_tasks_that_wait_and_work(setup: Setup, journey
     run.signal("number", 7)
     run.signal("other", 8)
     with app.dispatcher():
-        assert run.result(10) == 7
+        assert run.result(60) == 7
     assert ledger[journey] == ["hotel!"] * busy + ["hotel"]
 
 
@@ -304,7 +304,7 @@ def test_a_task_is_cancelled_once_at_the_end_of_its_flow(setup: Setup, journey: 
     app = setup.app()
     trouble[journey, "keys"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(tidies_up, journey).result(20) == "done"
+        assert app.submit(tidies_up, journey).result(60) == "done"
     assert ledger[journey] == ["hotel", "towels", "keys!", "keys"]
 
 
@@ -345,7 +345,7 @@ def test_a_flow_that_is_left_by_a_cancellation_is_undone(setup: Setup, journey: 
     with app.dispatcher():
         run = app.submit(cancels_itself, journey)
         with pytest.raises(aft.FlowCompensated, match="CancelledError"):
-            run.result(10)
+            run.result(60)
     assert ledger[journey] == ["flight", "unflight"]
 
 
@@ -372,7 +372,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_sleep_does_not_begin_anew_when_its_run_is_given_back(setup: Setup, journey: str, hurried: list[int]) -> None:
     app = setup.app()
     with app.dispatcher():
-        app.submit(agency.naps, journey, "300ms").result(20)
+        app.submit(agency.naps, journey, "300ms").result(60)
     assert hurried == [1, 2, 3]
 
 
@@ -391,4 +391,4 @@ def test_a_fault_still_waits_for_its_signal_when_its_run_was_given_back(
         run = app.submit(pays_and_books, journey)
         eventually(lambda: len(hurried) >= 3 and "hotel" in ledger[journey] and run.row.worker_id is None)
         run.signal("refilled")
-        assert run.result(10)[0] == "paid"
+        assert run.result(60)[0] == "paid"

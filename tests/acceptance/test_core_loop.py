@@ -43,7 +43,7 @@ def test_a_recoverable_fault_is_retried_through_a_delay_queue_and_the_flow_goes_
     trouble[order, "pay"] = [Busy()]
     with app.dispatcher():
         run = app.start(shop.buy, order)
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert ledger[order] == ["reserve", "pay!", "pay", "ship"]
     (fault,) = app.faults()
     assert (fault.state, fault.level, fault.attempt) == (FaultState.RESOLVED, 1, 1)
@@ -53,7 +53,7 @@ def test_levels_follow_one_another_and_the_last_one_still_recovers(setup: Setup,
     app = setup.app()
     trouble[order, "reserve"] = [Busy(), Busy(), Busy()]
     with app.dispatcher():
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
     assert [(fault.level, fault.try_in_level) for fault in reversed(app.faults())] == [(1, 1), (1, 2), (2, 1)]
 
 
@@ -63,7 +63,7 @@ def test_exhausted_levels_undo_everything_in_reverse_order(setup: Setup, order: 
     with app.dispatcher():
         run = app.submit(shop.buy, order)
         with pytest.raises(aft.FlowCompensated, match="Busy") as ended:
-            run.result(20)
+            run.result(60)
     assert ended.value.fault is not None
     assert "exhausted" in (ended.value.fault.verdict or "")
     assert ledger[order] == ["reserve", "pay", "ship!", "ship!", "ship!", "refund", "release"]
@@ -75,7 +75,7 @@ def test_an_unrecoverable_fault_undoes_at_once(setup: Setup, order: str) -> None
     with app.dispatcher():
         run = app.submit(shop.buy, order)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert run.status == "compensated"
     assert ledger[order] == ["reserve", "pay", "ship!", "refund", "release"]
 
@@ -84,7 +84,7 @@ def test_a_final_failure_is_raised_as_its_own_class_and_can_be_caught(setup: Set
     app = setup.app()
     trouble[order, "reserve"] = [OutOfStock("book", 0)]
     with app.dispatcher():
-        assert app.submit(shop.buy_or_apologise, order).result(20) == "sorry: ('book', 0), reserve"
+        assert app.submit(shop.buy_or_apologise, order).result(60) == "sorry: ('book', 0), reserve"
 
 
 def test_a_savepoint_undoes_only_what_was_pushed_under_it(setup: Setup, order: str) -> None:
@@ -92,7 +92,7 @@ def test_a_savepoint_undoes_only_what_was_pushed_under_it(setup: Setup, order: s
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "label"] = [Busy(), Busy(), Busy()]  # leaves and replays after the savepoint was undone
     with app.dispatcher():
-        assert app.submit(shop.with_savepoint, order).result(20) == "kept 4"
+        assert app.submit(shop.with_savepoint, order).result(60) == "kept 4"
     assert ledger[order] == ["reserve", "pay", "ship!", "refund", "label!", "label!", "label!", "label"]
 
 
@@ -101,7 +101,7 @@ def test_a_savepoint_that_was_undone_stays_so_when_a_later_step_makes_the_run_re
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "label"] = [Busy(), Busy(), Busy()]
     with app.dispatcher():
-        assert app.submit(shop.with_savepoint_and_more, order).result(20) == 4
+        assert app.submit(shop.with_savepoint_and_more, order).result(60) == 4
     assert ledger[order] == ["reserve", "ship!", "release", "ship", "label!", "label!", "label!", "label"]
 
 
@@ -110,7 +110,7 @@ def test_a_compensator_under_a_savepoint_that_fails_is_retried_and_the_flow_goes
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "refund"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(shop.with_savepoint, order).result(20) == "kept 1"
+        assert app.submit(shop.with_savepoint, order).result(60) == "kept 1"
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund", "label"]
 
 
@@ -118,7 +118,7 @@ def test_an_async_flow_awaits_its_activities(setup: Setup, order: str) -> None:
     app = setup.app()
     trouble[order, "pay"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(shop.buy_async, order).result(20) == (f"parcel-{order}", Decimal("1.50"))
+        assert app.submit(shop.buy_async, order).result(60) == (f"parcel-{order}", Decimal("1.50"))
     assert ledger[order] == ["reserve", "pay!", "pay", "ship"]
 
 
@@ -133,7 +133,7 @@ def test_executions_are_immediate_plus_one_times_one_plus_tries(setup: Setup, or
     app = setup.app()
     trouble[order, "label"] = [Busy() for _ in range(6)]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(shop.with_label, order).result(20)
+        app.submit(shop.with_label, order).result(60)
     assert ledger[order] == ["label!"] * 6
 
 
@@ -144,7 +144,7 @@ def test_every_attempt_of_a_step_has_the_same_key_and_its_undo_another(setup: Se
     with app.dispatcher():
         run = app.submit(shop.buy, order)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert shop.keys[order, "reserve"] == [f"{run.id}/0/1"]
     assert shop.keys[order, "release"] == [f"{run.id}/0/1/undo"]
 
@@ -158,7 +158,7 @@ def test_a_compensator_that_fails_has_its_own_ladder_and_the_unwinding_resumes_a
     with app.dispatcher():
         run = app.submit(shop.buy, order)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund", "release"]
 
 
@@ -173,7 +173,7 @@ def test_a_compensator_that_cannot_recover_parks_with_the_stack_intact(setup: Se
         assert ledger[order][-1] == "refund!"
         run.retry(note="the bank is back")
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund!", "refund", "release"]
 
 
@@ -186,7 +186,7 @@ def test_a_frame_that_a_person_skips_makes_the_run_failed(setup: Setup, order: s
         eventually(lambda: run.status == "parked")
         run.skip_frame(note="written off")
         with pytest.raises(aft.FlowFailed):
-            run.result(20)
+            run.result(60)
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "release"]
 
 
@@ -201,7 +201,7 @@ def test_a_frame_that_a_person_did_by_hand_counts_as_undone(setup: Setup, order:
             run.frame_done(note=" ")
         run.frame_done(note="sent a cheque")
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "release"]
 
 
@@ -212,7 +212,7 @@ def test_a_transactional_activity_commits_with_its_record_or_not_at_all(setup: S
         connection.execute(text("CREATE TABLE IF NOT EXISTS shop_books (id VARCHAR(20) PRIMARY KEY)"))
     trouble[order, "book"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(shop.booked, order).result(20) == 1
+        assert app.submit(shop.booked, order).result(60) == 1
     with app.store.read() as connection:
         booked = connection.execute(text("SELECT count(*) FROM shop_books WHERE id = :order"), {"order": order})
         assert booked.scalar() == 1
@@ -223,7 +223,7 @@ def test_a_started_activity_that_failed_is_undone_with_an_unknown_result(setup: 
     app = setup.app()
     trouble[order, "request"] = [Busy()]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(shop.requested, order).result(20)
+        app.submit(shop.requested, order).result(60)
     assert ledger[order] == ["request!", "cancel aft.UNKNOWN"]
 
 
@@ -231,7 +231,7 @@ def test_a_started_activity_that_succeeded_is_undone_with_its_result(setup: Setu
     app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(shop.requested, order).result(20)
+        app.submit(shop.requested, order).result(60)
     assert ledger[order] == ["request", "ship!", "cancel 'asked'"]
 
 
@@ -247,7 +247,7 @@ def test_time_ids_and_chance_are_the_same_on_replay(setup: Setup, order: str) ->
         seen.append((aft.now(),))
 
     with app.dispatcher():
-        app.submit(witness).result(20)
+        app.submit(witness).result(60)
     first, again, after = seen
     assert first == again
     assert len(set(first)) == 4
@@ -258,10 +258,10 @@ def test_a_timed_out_activity_is_retried_and_its_late_effect_dropped_once_record
     app = setup.app()
     with app.dispatcher():
         run = app.submit(shop.limited, order)
-        assert shop.entered[order].wait(20)
+        assert shop.entered[order].wait(60)
         eventually(lambda: app.faults())
         shop.gates[order].set()
-        assert run.result(20) == "in time"
+        assert run.result(60) == "in time"
         assert app.faults()[0].short_type == "TimeoutError"
         eventually(lambda: _late_states(app) == ["drop"])
 
@@ -289,13 +289,13 @@ def test_a_stop_gives_a_run_back_at_its_next_step_and_burns_no_attempt(setup: Se
     stopping = app.dispatcher()
     stopping.start()
     run = app.submit(shop.with_slow, order)
-    assert shop.entered[order].wait(20)
+    assert shop.entered[order].wait(60)
     stopping.drain()
     shop.gates[order].set()
     assert stopping.stop(20)
     assert ledger[order] == ["reserve", "slow"]
     assert run.status == "running"
     with setup.app().dispatcher():
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert ledger[order] == ["reserve", "slow", "ship"]
     assert app.faults() == []

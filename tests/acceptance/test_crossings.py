@@ -13,6 +13,8 @@ from sqlalchemy import text
 
 import aft
 from aft.errors import StoreError
+from aft.flows import attempt
+from aft.flows.attempt import MOST_LOST
 from aft.runs.owner import Owner
 from tests.setups import Setup, eventually
 
@@ -60,8 +62,8 @@ def test_an_async_activity_that_exits_fails_alone(setup: Setup, order: str) -> N
     app = setup.app()
     with app.dispatcher():
         with pytest.raises(aft.FlowCompensated, match="SystemExit"):
-            app.submit(exiting, order).result(20)
-        assert app.submit(living, order).result(20) == "alive"
+            app.submit(exiting, order).result(60)
+        assert app.submit(living, order).result(60) == "alive"
 
 
 def withdraw(order: str) -> None:
@@ -72,7 +74,7 @@ def withdraw(order: str) -> None:
 @aft.activity(timeout="1s", levels=["20ms"])
 def lags(order: str) -> str:
     if aft.current().attempt == 1:
-        gates[order].wait(30)
+        gates[order].wait(60)
         did[order].append("late effect")
     else:
         did[order].append("effect")
@@ -95,7 +97,7 @@ def test_an_effect_that_arrives_after_its_step_was_undone_is_undone_too(setup: S
     with app.dispatcher():
         run = app.submit(lagging, order)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
         assert did[order] == ["effect", "withdraw"]
         gates[order].set()
         eventually(lambda: did[order] == ["effect", "withdraw", "late effect", "withdraw"])
@@ -141,13 +143,13 @@ def test_an_interrupt_lets_no_further_step_happen_and_the_run_goes_on_elsewhere(
     assert did[order] == []
     (run,) = app.runs()
     with app.dispatcher():
-        assert run.result(20) == "done"
+        assert run.result(60) == "done"
     assert did[order] == ["interrupted", "unlock"]
 
 
-@aft.activity(transactional=True, levels=["20ms"])
+@aft.activity(transactional=True, levels=[])
 def transact(order: str) -> int:
-    did[order].append("transact")
+    did[order].append(f"transact {aft.current().attempt}")
     return int(aft.session().execute(text("SELECT 1")).scalar_one())
 
 
@@ -156,23 +158,119 @@ def transacting(order: str) -> int:
     return transact(order)
 
 
-def test_a_database_that_is_away_for_a_moment_undoes_no_transactional_step(
-    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = setup.app()
+def lose_transactions(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have so many transactions lost when they are about to commit."""
     real: Any = Owner.write_in
-    calls: list[None] = []
+    left = iter(range(times))
 
-    def away_once(*args: Any, **kwargs: Any) -> None:
-        calls.append(None)
-        if len(calls) == 1:
+    def away(*args: Any, **kwargs: Any) -> None:
+        if next(left, None) is not None:
             raise StoreError("the connection was lost", transient=True)
         real(*args, **kwargs)
 
-    monkeypatch.setattr(Owner, "write_in", away_once)
+    monkeypatch.setattr(Owner, "write_in", away)
+
+
+def test_a_transaction_that_is_lost_is_made_once_more_as_the_same_attempt(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    lose_transactions(monkeypatch, MOST_LOST - 1)
     with app.dispatcher():
-        assert app.submit(transacting, order).result(20) == 1
-    assert did[order] == ["transact", "transact"]
+        assert app.submit(transacting, order).result(60) == 1
+    assert did[order] == ["transact 1"] * MOST_LOST
+    assert app.faults() == []
+
+
+def test_an_activity_whose_transaction_is_lost_again_and_again_has_failed(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    lose_transactions(monkeypatch, MOST_LOST)
+    with app.dispatcher():
+        run = app.submit(transacting, order)
+        eventually(lambda: run.status == "compensated")
+    (fault,) = app.faults()
+    assert (
+        fault.message == f"the connection was lost; its transaction could not be committed, {MOST_LOST} times in a row"
+    )
+    assert did[order] == ["transact 1"] * MOST_LOST
+
+
+def test_a_process_that_stops_gives_a_run_back_whose_transaction_was_lost(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "PAUSE", 0.2)  # so all tries would take a quarter of a minute
+    lose_transactions(monkeypatch, MOST_LOST)
+    app = setup.app(lease="30s")
+    dispatcher = app.dispatcher()
+    dispatcher.start()
+    run = app.submit(transacting, order)
+    eventually(lambda: did[order] == ["transact 1"])
+    assert dispatcher.stop(20)
+    assert len(did[order]) < MOST_LOST
+    assert (run.status, app.faults()) == ("running", [])
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@aft.activity(transactional=True, levels=[])
+def transact_mutely(order: str) -> None:
+    did[order].append("transact")
+    raise Mute
+
+
+@aft.flow
+def transacting_mutely(order: str) -> None:
+    transact_mutely(order)
+
+
+def test_an_exception_without_a_text_fails_a_transactional_step_like_any_other(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(transacting_mutely, order)
+        eventually(lambda: run.status == "compensated")
+    assert did[order] == ["transact"]
+    assert ["Mute" in fault.type for fault in app.faults()] == [True]
+
+
+@aft.activity(transactional=True, levels=[])
+def use_up_inside(order: str, items: list[str]) -> int:
+    return use_up(order, items)
+
+
+@aft.activity(immediate=1, levels=[], recoverable=(ConnectionError,))
+def use_up_outside(order: str, items: list[str]) -> int:
+    if (used := use_up(order, items)) == len(did[order]):
+        raise ConnectionError
+    return used
+
+
+def use_up(order: str, items: list[str]) -> int:
+    """Take everything out of a list that was given."""
+    before = len(did[order])
+    while items:
+        did[order].append(items.pop())
+    return len(did[order]) - before
+
+
+@aft.flow
+def using_up(order: str) -> tuple[int, int]:
+    return use_up_outside(f"{order} outside", ["a", "b"]), use_up_inside(order, ["a", "b"])
+
+
+def test_each_try_gets_its_arguments_as_they_were_stored(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    lose_transactions(monkeypatch, 1)
+    with app.dispatcher():
+        assert app.submit(using_up, order).result(60) == (2, 2)
+    assert did[order] == did[f"{order} outside"] == ["b", "a", "b", "a"]
+    assert app.faults() == []
 
 
 def revoke(order: str, result: object) -> None:
@@ -198,7 +296,7 @@ def catching(order: str) -> str:
 def test_a_started_activity_that_failed_is_undone_even_if_the_flow_takes_another_way(setup: Setup, order: str) -> None:
     app = setup.app()
     with app.dispatcher():
-        assert app.submit(catching, order).result(20) == "another way"
+        assert app.submit(catching, order).result(60) == "another way"
     assert did[order] == ["asks", "revoke aft.UNKNOWN"]
 
 
@@ -210,7 +308,7 @@ def withdraw_badly(order: str) -> None:
 @aft.compensate_with(withdraw_badly)
 @aft.activity(timeout="100ms", levels=[])
 def lags_badly(order: str) -> str:
-    gates[order].wait(30)
+    gates[order].wait(60)
     return "done"
 
 
@@ -224,7 +322,7 @@ def test_a_late_undo_that_a_person_lets_go_makes_the_run_failed(setup: Setup, or
     with app.dispatcher():
         run = app.submit(lagging_badly, order)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
         gates[order].set()
         eventually(lambda: run.status == "parked")
         run.skip_frame(note="written off")
@@ -252,7 +350,7 @@ def nagging(order: str, error: str) -> str:
 def test_a_failure_counts_though_something_came_meanwhile(setup: Setup, order: str) -> None:
     app = apps[order] = setup.app()
     with app.dispatcher():
-        assert app.submit(nagging, order, "busy").result(20) == "done"
+        assert app.submit(nagging, order, "busy").result(60) == "done"
     assert [fault.attempt for fault in app.faults()] == [1]
     assert did[order] == ["nag", "nag"]
 
@@ -260,5 +358,5 @@ def test_a_failure_counts_though_something_came_meanwhile(setup: Setup, order: s
 def test_a_final_failure_is_not_tried_again_because_something_came_meanwhile(setup: Setup, order: str) -> None:
     app = apps[order] = setup.app()
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match="nagged"):
-        app.submit(nagging, order, "final").result(20)
+        app.submit(nagging, order, "final").result(60)
     assert did[order] == ["nag"]

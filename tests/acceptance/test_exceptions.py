@@ -35,7 +35,7 @@ def test_a_fault_is_answered_by_the_rule_that_holds_for_it(setup: Setup, show: s
     teach(app, theatre.evening, "fault", "fault.name == 'Refused' && activity.args.seats > 3", do.complete(1))
     trouble[show, "tickets"] = [Refused("no")]
     with app.dispatcher():
-        assert app.start(theatre.evening, show, 4).result(20) == [40, 1, 40]
+        assert app.start(theatre.evening, show, 4).result(60) == [40, 1, 40]
     assert ledger[show] == ["hall 4", "tickets 4!", "bar 4"]
     fault = app.faults()[0]
     assert fault.state is FaultState.RESOLVED
@@ -75,8 +75,8 @@ def test_the_most_special_tree_is_asked_first_and_a_silent_one_asks_the_next(set
     for what in ("hall", "tickets", "bar", "night"):
         trouble[show, what] = [Refused("no")]
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [1, 2, 3]
-        assert app.start(theatre.night, show).result(20) == [0]
+        assert app.start(theatre.evening, show).result(60) == [1, 2, 3]
+        assert app.start(theatre.night, show).result(60) == [0]
 
 
 # Time limits ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_time_limit_has_rules_of_its_own(setup: Setup, show: str) -> None:
     teach(app, theatre.matinee, "timeout", "timeout.activity == 'theatre_rest'", do.complete(7))
     gates[show, "pause"] = threading.Event()
     with app.dispatcher():
-        assert app.start(theatre.matinee, show).result(20) == 7
+        assert app.start(theatre.matinee, show).result(60) == 7
     gates[show, "pause"].set()
     fault = app.faults()[0]
     assert (fault.exception, fault.short_type) == ("timeout", "TimeoutError")
@@ -99,7 +99,7 @@ def test_a_time_limit_without_such_rules_is_a_fault_like_others(setup: Setup, sh
     teach(app, theatre.matinee, "fault", "fault.name == 'TimeoutError'", do.complete(8))
     gates[show, "pause"] = threading.Event()
     with app.dispatcher():
-        assert app.start(theatre.matinee, show).result(20) == 8
+        assert app.start(theatre.matinee, show).result(60) == 8
     gates[show, "pause"].set()
 
 
@@ -120,7 +120,7 @@ def test_time_limits_of_two_branches_are_answered_each(setup: Setup, show: str) 
     for what in ("left", "middle"):
         gates[show, what] = threading.Event()
     with app.dispatcher():
-        assert app.start(theatre.two_stages, show).result(20) == [4, 10, 2]
+        assert app.start(theatre.two_stages, show).result(60) == [4, 10, 2]
     for what in ("left", "middle"):
         gates[show, what].set()
 
@@ -140,7 +140,7 @@ def test_rules_are_asked_about_a_step_beside_one_that_is_out_of_time(
         run = app.start(theatre.rehearsal, show)
         (fault,) = eventually(lambda: [one for one in app.faults() if one.name == "theatre_sell" and one.ruling])
         gates[show, "pause"].set()
-        assert run.result(20) == [0, 3]
+        assert run.result(60) == [0, 3]
     told = app.rules.explain(fault.id).decision
     assert told is not None
     assert (told.on, told.exlet, told.facts["timeout.activity"]) == ("timeout", "timeout_taught", "theatre_rest")
@@ -156,7 +156,7 @@ def test_a_constraint_before_an_activity_keeps_it_from_beginning(setup: Setup, s
     with app.dispatcher():
         run = app.start(theatre.evening, show)
         with pytest.raises(aft.FlowCompensated, match="no tickets tonight"):
-            run.result(20)
+            run.result(60)
     assert ledger[show] == ["hall 1", "unhall 1 for 10"]
     fault = app.faults()[0]
     assert (fault.kind, fault.short_type, fault.attempt) == (FaultKind.CONSTRAINT, "ConstraintViolated", 1)
@@ -211,8 +211,8 @@ def test_a_constraint_before_a_run_keeps_it_from_beginning(setup: Setup, show: s
     with app.dispatcher():
         run = app.start(theatre.evening, show, 101)
         with pytest.raises(aft.FlowCompensated, match="the house is too small"):
-            run.result(20)
-        assert app.start(theatre.evening, show, 1).result(20) == [10, 10, 10]
+            run.result(60)
+        assert app.start(theatre.evening, show, 1).result(60) == [10, 10, 10]
     assert ledger[show] == ["hall 1", "tickets 1", "bar 1"]
 
 
@@ -224,7 +224,7 @@ def test_a_run_that_rules_objected_to_may_begin_and_is_not_asked_again(setup: Se
         stops(run, Status.WAITING)
     with app.dispatcher():
         run.signal("word")
-        assert run.result(20) == [10, 10]
+        assert run.result(60) == [10, 10]
     assert run.row.tags == {"vip": True}
     assert len(app.faults()) == 1
 
@@ -235,8 +235,8 @@ def test_a_constraint_after_a_run_has_everything_undone(setup: Setup, show: str)
     with app.dispatcher():
         run = app.start(theatre.evening, show, 2)
         with pytest.raises(aft.FlowCompensated, match="nobody pays that"):
-            run.result(20)
-        assert app.start(theatre.evening, show, 1).result(20) == [10, 10, 10]
+            run.result(60)
+        assert app.start(theatre.evening, show, 1).result(60) == [10, 10, 10]
     assert ledger[show][:6] == [
         "hall 2",
         "tickets 2",
@@ -253,7 +253,7 @@ def test_a_constraint_that_ceases_to_hold_ends_what_is_under_way(setup: Setup, s
     gate = gates[show, "tickets"] = threading.Event()
     with app.dispatcher():
         run = app.start(theatre.evening, show)
-        assert run.result(20) == [10, 3, 10]
+        assert run.result(60) == [10, 3, 10]
         gate.set()
         # What it did after all was no part of the run: it is undone by itself.
         eventually(lambda: ledger[show][-1] == "untickets 1 for 10")
@@ -271,7 +271,7 @@ def test_a_resource_that_cannot_be_had_has_rules_of_its_own(setup: Setup, show: 
     trouble[show, "tickets"] = [aft.ResourceUnavailable("printer") for _ in range(6)]
     with app.dispatcher():
         # More often than its ladder has tries.
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     assert ledger[show].count("tickets 1!") == 6
 
 
@@ -312,7 +312,7 @@ def test_an_activity_whose_worker_was_lost_is_answered_by_its_name(setup: Setup,
     run = app.submit(theatre.burns, show)
     burn(setup)
     with app.dispatcher():
-        assert run.result(20) == "it killed one"
+        assert run.result(60) == "it killed one"
     faults = app.faults()
     assert [fault.exception for fault in faults if fault.kind is FaultKind.CONSTRAINT] == ["abort"]
 
@@ -323,7 +323,7 @@ def test_rules_for_events_from_outside_can_be_kept_and_nothing_happens(setup: Se
     teach(app, theatre.evening, on, "trigger.name == 'fire'", do.remove("run"))
     trouble[show, "tickets"] = [Busy("soon")]
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     assert [tree.on for tree in app.rules.trees() if tree.revision] == [on]
 
 
@@ -334,7 +334,7 @@ def test_a_rule_whose_fact_is_missing_does_not_hold_and_that_is_told(setup: Setu
     teach(app, theatre.evening, "activity_pre", "run.tags.vip && activity.args.what == 'bar'", do.fail("no"))
     trouble[show, "tickets"] = [Busy("soon")]
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     warned = [event.why for event in heard if isinstance(event, RuleWarned)]
     assert any("colour" in why for why in warned)
     assert any("vip" in why for why in warned)

@@ -94,7 +94,7 @@ def test_an_activity_waits_for_its_exlet_and_goes_on(setup: Setup, show: str) ->
     refuse(show)
     with app.dispatcher():
         run = app.start(theatre.evening, show)
-        assert run.result(20) == [10, 10, 10]
+        assert run.result(60) == [10, 10, 10]
         eventually(lambda: plan_of(app, run).state is PlanState.DONE)  # the run goes on before its plan has ended
     done = [event.primitive for event in heard if isinstance(event, ExletDone)]
     assert done == ["suspend activity", "set tags.seen", "continue activity"]
@@ -107,7 +107,7 @@ def test_a_run_is_suspended_and_continued(setup: Setup, show: str) -> None:
     refuse(show)
     with app.dispatcher():
         run = app.start(theatre.evening, show)
-        assert run.result(20) == [10, 5, 10]
+        assert run.result(60) == [10, 5, 10]
     assert audit(app, run.id) == ["suspend", "resume"]
 
 
@@ -124,11 +124,11 @@ def test_all_runs_of_a_flow_are_suspended_and_continued_and_no_others(setup: Set
         other = app.start(theatre.evening, show)
         refuse(f"{show}-0")
         waiting[0].signal("word")
-        assert waiting[0].result(20) == [10, 5]
+        assert waiting[0].result(60) == [10, 5]
         eventually(lambda: plan_of(app, waiting[0]).state is PlanState.DONE)
         for run in waiting[1:]:
             run.signal("word")
-            assert run.result(20) == [10, 10]
+            assert run.result(60) == [10, 10]
     for run in waiting:
         assert audit(app, run.id) == ["suspend", "resume"]
     # Only what the exlet has suspended does it continue.
@@ -164,7 +164,7 @@ def test_what_was_suspended_as_one_target_is_not_continued_with_another(setup: S
         undone(run)
         assert seen == [["suspend"]]
         other.signal("word")
-        assert other.result(20) == [10, 10]
+        assert other.result(60) == [10, 10]
 
 
 def test_ancestors_are_suspended_and_continued(setup: Setup, show: str) -> None:
@@ -173,7 +173,7 @@ def test_ancestors_are_suspended_and_continued(setup: Setup, show: str) -> None:
     refuse(show, "act")
     with app.dispatcher():
         run = app.start(theatre.gala, show)
-        assert run.result(20) == [10, 5, 10]
+        assert run.result(60) == [10, 5, 10]
     play = child_of(app, run)
     assert audit(app, run.id) == audit(app, play.id) == ["suspend", "resume"]
     assert audit(app, child_of(app, play).id) == []
@@ -189,7 +189,7 @@ def test_removing_an_activity_on_the_main_path_ends_the_run_as_it_is(setup: Setu
     with app.dispatcher():
         run = app.start(theatre.evening, show)
         with pytest.raises(aft.FlowCancelled):
-            run.result(20)
+            run.result(60)
     assert ledger[show] == ["hall 1", "tickets 1!"]
 
 
@@ -200,9 +200,9 @@ def test_removing_an_activity_of_a_parallel_step_ends_its_branch(setup: Setup, s
     refuse(show, "party")
     with app.dispatcher():
         undone(app.start(theatre.tour, show))
-        assert app.start(theatre.tour, f"{show}-2").result(20) == [10, 20, 30]
+        assert app.start(theatre.tour, f"{show}-2").result(60) == [10, 20, 30]
         refuse(f"{show}-3", "left")
-        assert app.start(theatre.tour, f"{show}-3").result(20) == ["aft.REMOVED", 20, 30]
+        assert app.start(theatre.tour, f"{show}-3").result(60) == ["aft.REMOVED", 20, 30]
     assert sorted(ledger[show][:2]) == ["left 1!", "right 2"]
     assert ledger[show][2:] == ["party 3!", "unright 2 for 20"]
 
@@ -212,7 +212,7 @@ def test_removing_an_activity_of_a_task_ends_the_task(setup: Setup, show: str) -
     teach(app, theatre.tasks, "fault", "activity.args.what == 'left there'", do.remove("activity"))
     refuse(show, "left there")
     with app.dispatcher():
-        assert app.start(theatre.tasks, show).result(20) == ["aft.REMOVED", 10, 30]
+        assert app.start(theatre.tasks, show).result(60) == ["aft.REMOVED", 10, 30]
     assert "left back 1" not in ledger[show]
 
 
@@ -221,7 +221,7 @@ def test_removing_an_activity_of_a_gathered_task_ends_only_that(setup: Setup, sh
     teach(app, theatre.gathered, "fault", "activity.args.what == 'left there'", do.remove("activity"))
     refuse(show, "left there")
     with app.dispatcher():
-        assert app.start(theatre.gathered, show).result(20) == ["aft.REMOVED", 10]
+        assert app.start(theatre.gathered, show).result(60) == ["aft.REMOVED", 10]
     assert "left back 1" not in ledger[show]
 
 
@@ -242,7 +242,7 @@ def test_a_run_is_removed_as_it_is(setup: Setup, show: str) -> None:
     with app.dispatcher():
         run = app.start(theatre.evening, show)
         with pytest.raises(aft.FlowCancelled):
-            run.result(20)
+            run.result(60)
         eventually(lambda: plan_of(app, run).state is PlanState.DONE)
     assert ledger[show] == ["hall 1", "tickets 1!"]
 
@@ -267,7 +267,7 @@ def test_all_runs_of_a_flow_are_removed_and_no_others(setup: Setup, show: str) -
         waiting[1].signal("word")
         for run in waiting:
             undone(run)
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     for number in range(3):
         assert ledger[f"{show}-{number}"][-1] == "unhall 1 for 10"
 
@@ -293,7 +293,7 @@ def test_a_restarted_activity_has_its_whole_ladder_again(setup: Setup, show: str
     teach(app, theatre.evening, "fault", "activity.attempts == 3", do.restart())
     trouble[show, "tickets"] = [Busy("soon") for _ in range(5)]
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     # Its ladder has three tries: without the restart the fourth failure would have been the last.
     assert ledger[show].count("tickets 1!") == 5
     assert len(set(keys[show, "tickets"])) == 1
@@ -331,7 +331,7 @@ def test_a_restarted_activity_keeps_its_new_key_for_each_try_and_after_a_retry_b
         run = app.submit(theatre.evening, show, 4)
         stops(run, Status.PARKED)
         run.retry()
-        assert run.result(20) == [40, 30, 40]
+        assert run.result(60) == [40, 30, 40]
     seen = keys[show, "tickets"]
     assert (len(seen), len(set(seen)), len(set(seen[1:]))) == (4, 2, 1)
 
@@ -344,7 +344,7 @@ def test_an_activity_is_completed_with_what_is_computed(setup: Setup, show: str)
     teach(app, theatre.evening, "fault", "true", do.complete(computed="activity.args.seats * 100 + history.same_1h"))
     refuse(show)
     with app.dispatcher():
-        assert app.start(theatre.evening, show, 2).result(20) == [20, 201, 20]
+        assert app.start(theatre.evening, show, 2).result(60) == [20, 201, 20]
 
 
 def test_what_a_rule_has_completed_owes_no_undo(setup: Setup, show: str) -> None:
@@ -376,7 +376,7 @@ def test_a_result_of_another_type_parks_and_can_be_retried(
         stops(run, Status.PARKED)
         assert why in (run.row.reason or "")
         run.retry()
-        assert run.result(20) == [10, 10, 10]
+        assert run.result(60) == [10, 10, 10]
 
 
 def test_a_failure_is_raised_where_the_activity_was_called(setup: Setup, show: str) -> None:
@@ -394,14 +394,14 @@ def test_a_flow_may_proceed_after_a_failure(setup: Setup, show: str) -> None:
     teach(app, theatre.evening, "fault", "true", do.notify("http://127.0.0.1:9/"), do.fail("never mind", proceed=True))
     refuse(show)
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, "aft.FAILED", 10]
+        assert app.start(theatre.evening, show).result(60) == [10, "aft.FAILED", 10]
 
 
 def test_what_had_its_effect_is_undone_before_the_flow_proceeds(setup: Setup, show: str) -> None:
     app = setup.app()
     teach(app, theatre.evening, "activity_post", "activity.args.what == 'tickets'", do.fail("no", proceed=True))
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, "aft.FAILED", 10]
+        assert app.start(theatre.evening, show).result(60) == [10, "aft.FAILED", 10]
     assert ledger[show] == ["hall 1", "tickets 1", "untickets 1 for 10", "bar 1"]
 
 
@@ -413,7 +413,7 @@ def test_a_retry_may_be_at_a_level_of_the_ladder(setup: Setup, show: str) -> Non
     teach(app, theatre.evening, "fault", "fault.name == 'Refused'", do.retry(level=2))
     refuse(show)
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     fault = app.faults()[0]
     assert (fault.level, fault.wait) == (2, theatre.LEVELS[1].wait)
 
@@ -432,7 +432,7 @@ def test_a_retry_may_wait_at_the_least(setup: Setup, show: str) -> None:
     teach(app, theatre.evening, "fault", "true", do.retry(level=1, after="120ms"))
     refuse(show)
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 10, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 10, 10]
     fault = app.faults()[0]
     assert fault.wait is not None
     assert (fault.level, fault.wait.total_seconds()) == (1, 0.12)
@@ -453,7 +453,7 @@ def test_a_run_is_unwound_to_a_savepoint_and_takes_another_way(setup: Setup, sho
     trouble[show, "tickets"] = [Busy("soon")]
     with app.dispatcher():
         run = app.start(theatre.detour, show)
-        assert run.result(20) == ["UndoneByHand", 40]
+        assert run.result(60) == ["UndoneByHand", 40]
     assert ledger[show] == ["hall 1", "stalls 2", "tickets 3!", "unstalls 2 for 20", "balcony 4"]
 
 
@@ -466,7 +466,7 @@ def test_unwinding_to_a_savepoint_that_the_run_is_not_in_parks(setup: Setup, sho
         stops(run, Status.PARKED)
         assert "gallery" in (run.row.reason or "")
         run.retry()
-        assert run.result(20) == 30
+        assert run.result(60) == 30
 
 
 @pytest.mark.parametrize("steps", [[do.park("count the money")], [do.set(tags={"a": 1}), do.park("count the money")]])
@@ -479,7 +479,7 @@ def test_a_parked_run_goes_on_when_a_person_retries_it(setup: Setup, show: str, 
         stops(run, Status.PARKED)
         assert "count the money" in (run.row.reason or "")
         run.retry()
-        assert run.result(20) == [10, 10, 10]
+        assert run.result(60) == [10, 10, 10]
     assert ledger[show] == ["hall 1", "tickets 1!", "tickets 1", "bar 1"]
 
 
@@ -493,7 +493,7 @@ def test_somebody_outside_is_told(setup: Setup, show: str, receiver: tuple[str, 
     refuse(show)
     with app.dispatcher():
         run = app.start(theatre.evening, show)
-        assert run.result(20) == [10, 1, 10]
+        assert run.result(60) == [10, 1, 10]
         eventually(lambda: heard)
     (notice,) = heard
     assert (notice["exlet"], notice["note"], notice["run"]) == ("fault_taught", "no tickets", run.id)
@@ -525,7 +525,7 @@ def test_arguments_result_and_tags_are_set_as_given_and_as_computed(setup: Setup
     refuse(show)
     with app.dispatcher():
         run = app.start(theatre.evening, show)
-        assert run.result(20) == [10, 20, 20]
+        assert run.result(60) == [10, 20, 20]
     assert ledger[show] == ["hall 1", "tickets 1!", "stalls 2", "bar 1"]
     assert run.row.tags == {"by": "rule", "was": "tickets"}
 
@@ -535,7 +535,7 @@ def test_a_result_that_was_set_completes_an_activity_that_failed(setup: Setup, s
     teach(app, theatre.evening, "fault", "true", do.set(result=4))
     refuse(show)
     with app.dispatcher():
-        assert app.start(theatre.evening, show).result(20) == [10, 4, 10]
+        assert app.start(theatre.evening, show).result(60) == [10, 4, 10]
 
 
 def test_where_an_exlet_decides_nothing_the_own_verdict_holds(setup: Setup, show: str) -> None:
@@ -576,7 +576,7 @@ def test_an_exlet_that_cannot_be_carried_out_parks_its_run_and_holds_up_nobody(s
         stops(run, Status.PARKED)
         assert "exlet cannot be carried out" in (run.row.reason or "")
         other.signal("word")
-        assert other.result(20) == [10, 10]
+        assert other.result(60) == [10, 10]
         run.retry()
         stops(run, Status.WAITING)
 
@@ -603,5 +603,5 @@ def test_a_replay_agrees_with_what_exlets_have_made_of_a_run(setup: Setup, show:
     before = list(ledger[show])
     with setup.app().dispatcher():
         run.signal("word")
-        assert run.result(20) == [1, "aft.FAILED", 30, "aft.REMOVED", 20, "five failed"]
+        assert run.result(60) == [1, "aft.FAILED", 30, "aft.REMOVED", 20, "five failed"]
     assert ledger[show] == before

@@ -111,11 +111,11 @@ def test_many_runs_are_suspended_and_continued_once_and_the_step_is_decided_once
         run.signal("word")
         die(setup, where)
         with app.dispatcher(only=DECIDES):
-            assert run.result(30) == [10, 5]
+            assert run.result(60) == [10, 5]
             ends(app, run)
             for one in beside:
                 one.signal("word")
-                assert one.result(20) == [10, 10]
+                assert one.result(60) == [10, 10]
     plan = ends(app, run)
     assert (plan.position, plan.note) == (len(ALL), None)
     with app.store.read() as connection:
@@ -138,7 +138,7 @@ def test_what_is_begun_anew_is_undone_and_executed_once(setup: Setup, where: str
         with app.dispatcher(only=DECIDES):
             stops(run, Status.WAITING)
             run.signal("word")
-            assert run.result(20) == [20, 10]
+            assert run.result(60) == [20, 10]
             ends(app, run)
     with app.store.read() as connection:
         assert len(notices.of_run(connection, run.id)) == 1

@@ -34,7 +34,7 @@ def test_after_a_pivot_a_failure_parks_and_a_retry_goes_forward(setup: Setup, jo
         eventually(lambda: run.status is Status.PARKED)
         assert "failed after its pivot, so nothing is undone: Refused: no address" in (run.row.reason or "")
         run.retry()
-        assert run.result(20) == f"mail of {journey}"
+        assert run.result(60) == f"mail of {journey}"
     assert ledger[journey] == ["flight", "tickets", "lounge", "upgrade", "mail!", "mail"]
 
 
@@ -42,7 +42,7 @@ def test_after_a_pivot_a_savepoint_is_undone_and_another_way_taken(setup: Setup,
     app = setup.app()
     trouble[journey, "upgrade"] = [Refused("full")]
     with app.dispatcher():
-        assert app.submit(agency.pivoted, journey).result(20)
+        assert app.submit(agency.pivoted, journey).result(60)
     assert ledger[journey] == ["flight", "tickets", "lounge", "upgrade!", "unlounge", "voucher", "mail"]
 
 
@@ -50,7 +50,7 @@ def test_before_its_pivot_a_run_is_undone_like_any_other(setup: Setup, journey: 
     app = setup.app()
     trouble[journey, "flight"] = [Refused("full")]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(agency.pivoted, journey).result(20)
+        app.submit(agency.pivoted, journey).result(60)
     assert ledger[journey] == ["flight!"]
 
 
@@ -64,7 +64,7 @@ def test_a_run_past_its_pivot_is_not_cancelled_by_undoing(setup: Setup, journey:
             run.cancel()
         run.cancel(compensate=False)
         with pytest.raises(aft.FlowCancelled):
-            run.result(20)
+            run.result(60)
     assert "unflight" not in ledger[journey]
 
 
@@ -76,7 +76,7 @@ def test_a_compensator_may_depend_on_the_result(setup: Setup, journey: str, what
     app = setup.app()
     trouble[journey, "flight"] = [Refused("full")]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(agency.insured, journey, what).result(20)
+        app.submit(agency.insured, journey, what).result(60)
     assert ledger[journey] == [what, "flight!", *undone]
 
 
@@ -109,7 +109,7 @@ def test_a_run_begins_anew_and_carries_its_stack(setup: Setup, journey: str) -> 
     with app.dispatcher():
         run = app.submit(agency.months, journey, 1)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == [
         *("month 1", "month 2", "month 3", "year!"),
         *("unmonth 3", "unmonth 2", "unmonth 1"),
@@ -161,13 +161,13 @@ def test_a_patch_lets_running_runs_take_the_old_way_and_new_ones_the_new(setup: 
         eventually(lambda: running.status is Status.WAITING)
     with after.dispatcher():
         running.signal("go")
-        assert after.run(running.id).result(20) == "new"
+        assert after.run(running.id).result(60) == "new"
         assert ledger[journey] == ["one", "two"]
         ledger[journey].clear()
         fresh = after.submit(after.registry.flow("changing"), journey)
         eventually(lambda: fresh.status is Status.WAITING)
         fresh.signal("go")
-        fresh.result(20)
+        fresh.result(60)
     assert ledger[journey] == ["one", "check", "two"]
 
 
@@ -178,7 +178,7 @@ def test_versions_stand_side_by_side(setup: Setup, journey: str) -> None:
         second = both.submit(both.registry.flow("changing", 2), journey)
         first.signal("go")
         second.signal("go")
-        assert (first.result(20), second.result(20)) == ("old", "new")
+        assert (first.result(60), second.result(60)) == ("old", "new")
 
 
 def test_a_run_whose_version_nobody_has_waits_untouched(setup: Setup, journey: str) -> None:
@@ -187,7 +187,7 @@ def test_a_run_whose_version_nobody_has_waits_untouched(setup: Setup, journey: s
     with without.dispatcher():
         other = without.submit(without.registry.flow("changing"), journey)
         other.signal("go")
-        other.result(20)
+        other.result(60)
     assert (run.status, run.row.epoch) == (Status.RUNNING, 0)
 
 
@@ -199,7 +199,7 @@ def test_a_deadline_interrupts_a_wait_and_everything_is_undone(setup: Setup, jou
     with app.dispatcher():
         run = app.submit(agency.approval.options(deadline="2s"), journey)
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
 
 
@@ -209,7 +209,7 @@ def test_a_deadline_interrupts_a_ladder(setup: Setup, journey: str) -> None:
     with app.dispatcher():
         run = app.submit(agency.pays.options(deadline="2s"), journey)
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["pay!"]
 
 
@@ -229,7 +229,7 @@ def test_a_deadline_can_be_caught_once(setup: Setup, journey: str) -> None:
         return "never"
 
     with app.dispatcher():
-        assert app.submit(patient.options(deadline="1s"), journey).result(20) == f"instead of {journey}"
+        assert app.submit(patient.options(deadline="1s"), journey).result(60) == f"instead of {journey}"
 
 
 # Undoing by hand ------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_what_would_be_undone_is_told_in_order_and_nothing_happens(setup: Setup,
     app = setup.app()
     with app.dispatcher():
         run = app.submit(agency.family, journey)
-        run.result(20)
+        run.result(60)
     told = [(undo.activity, undo.arguments["what"]) for undo in run.compensate(dry_run=True)]
     assert told == [
         ("agency_book", what) for what in ("dinner", "boat back", "boat there", "lunch", "train back", "train there")
@@ -251,7 +251,7 @@ def test_a_completed_run_is_undone_as_it_was_told(setup: Setup, journey: str) ->
     app = setup.app()
     with app.dispatcher():
         run = app.submit(agency.family, journey)
-        run.result(20)
+        run.result(60)
         done = len(ledger[journey])
         told = [undo.arguments["what"] for undo in run.compensate(note="the customer withdrew")]
         eventually(lambda: run.status is Status.COMPENSATED)
@@ -271,7 +271,7 @@ def test_a_run_that_was_undone_cannot_be_undone_again(setup: Setup, journey: str
     with app.dispatcher():
         run = app.submit(agency.pivoted, journey)
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     with pytest.raises(aft.OrderRefused, match="has ended compensated; only a completed one can be undone"):
         run.compensate()
 
@@ -311,7 +311,7 @@ def test_a_person_has_a_savepoint_undone_and_the_flow_takes_another_way(setup: S
         assert [undo.arguments["what"] for undo in run.compensate(dry_run=True, to="sea")] == ["ferry"]
         assert [undo.arguments["what"] for undo in run.compensate(dry_run=True)] == ["ferry", "deposit"]
         run.compensate(to="sea", note="storm")
-        assert run.result(20) == f"train of {journey}"
+        assert run.result(60) == f"train of {journey}"
     assert ledger[journey] == ["deposit", "ferry", "unferry", "train"]
 
 
@@ -323,6 +323,6 @@ def test_only_a_savepoint_that_the_run_is_in_can_be_undone(setup: Setup, journey
         with pytest.raises(aft.OrderRefused, match="is not in savepoint 'land'; it is in 'sea'"):
             run.compensate(to="land")
         run.signal("word", "sea")
-        assert run.result(20) == "sea"
+        assert run.result(60) == "sea"
         with pytest.raises(aft.OrderRefused, match="is completed: it is in no savepoint"):
             run.compensate(to="sea", dry_run=True)

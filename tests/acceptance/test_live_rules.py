@@ -69,7 +69,7 @@ def test_a_rule_that_is_taught_while_a_run_waits_decides_about_it(setup: Setup, 
         in_force(editor, worker)
         trouble[show, "tickets"] = [Refused("no")]
         run.signal("word")
-        assert run.result(20) == [10, 0]
+        assert run.result(60) == [10, 0]
 
 
 @pytest.mark.parametrize("bad", ["no JSON", "{}", '{"root": 1, "nodes": {"1": {"id": 1}}}', "[" * 100_000])
@@ -86,7 +86,7 @@ def test_a_tree_that_cannot_be_read_leaves_the_last_good_one_in_force(setup: Set
         run = app.submit(theatre.premiere, show)
         stops(run, Status.WAITING)
         run.signal("word")
-        assert run.result(20) == [4, 10]
+        assert run.result(60) == [4, 10]
     # Whoever looks after it goes back to the good one.
     assert app.rules.undo(KEY) == 3
     assert app.rules.tree(*KEY).nodes[1].exlet == "fault_taught"
@@ -207,17 +207,17 @@ def test_nobody_goes_on_with_rules_that_are_too_old_while_another_looks(
 
     def slowly(connection: Connection, namespace: str) -> int:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return look(connection, namespace)
 
     monkeypatch.setattr(rows, "version", slowly)
     with ThreadPoolExecutor(2) as pool:
         looks = pool.submit(kept.current)
-        assert begun.wait(20)
+        assert begun.wait(60)
         asks = pool.submit(kept.current)
         wait([asks], timeout=0.3)  # one that does not wait for the other has its answer by now
         go_on.set()
-        assert (looks.result(20).version, asks.result(20).version) == (1, 1)
+        assert (looks.result(60).version, asks.result(60).version) == (1, 1)
 
 
 def test_whoever_asks_first_waits_for_the_rules(setup: Setup) -> None:
@@ -226,6 +226,6 @@ def test_whoever_asks_first_waits_for_the_rules(setup: Setup) -> None:
     teach(app, theatre.premiere, "fault", "true", do.complete(4))
     fresh = Book(app.store, app.namespace, SystemClock(), Telemetry())
     with ThreadPoolExecutor(4) as pool:
-        found: list[Rules] = [asked.result(20) for asked in [pool.submit(fresh.current) for _ in range(4)]]
+        found: list[Rules] = [asked.result(60) for asked in [pool.submit(fresh.current) for _ in range(4)]]
     assert {rules.version for rules in found} == {1}
     assert book.FRESH <= 0.5

@@ -62,7 +62,7 @@ def test_code_that_no_longer_matches_its_journal_parks_and_names_the_step(setup:
         assert ledger[order] == ["reserve", "ship!"]  # nothing undone
         changing(f"deploy_{order}", before)
         run.retry(note="rolled back")
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
 
 
 def test_code_that_ends_before_its_journal_parks(setup: Setup, order: str) -> None:
@@ -115,7 +115,7 @@ def test_a_bug_in_the_flows_own_code_parks_and_goes_on_after_the_fix(setup: Setu
     changing(f"bug_{order}", fixed)
     with app.dispatcher():
         run.retry()
-        assert run.result(20) == "fine"
+        assert run.result(60) == "fine"
     assert ledger[order] == ["reserve"]
 
 
@@ -197,7 +197,7 @@ def test_bad_messages_on_any_queue_are_quarantined_and_good_ones_still_work(setu
     queues = [names.faults(app.namespace), names.resume(app.namespace), names.compensate(app.namespace)]
     with app.dispatcher():
         app.broker.publish([Outgoing(queue, body) for queue in queues for body in BAD.values()])
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
         eventually(lambda: len(_quarantined(app)) == len(queues) * len(BAD))
     found = _quarantined(app)
     assert {refusal.queue for refusal in found} == set(queues)
@@ -215,7 +215,7 @@ def test_messages_about_runs_that_do_not_exist_are_ignored(setup: Setup, order: 
     with app.dispatcher():
         for queue in (names.faults(app.namespace), names.resume(app.namespace)):
             app.broker.publish([Outgoing(queue, json.dumps(body | {"kind": "resume"}).encode())])
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
 
 
 def test_a_run_of_a_flow_that_this_worker_does_not_know_is_left_untouched(setup: Setup, order: str) -> None:
@@ -230,11 +230,11 @@ def test_a_run_of_a_flow_that_this_worker_does_not_know_is_left_untouched(setup:
     knows_not.registry = Registry()
     knows_not.registry.add_flow(shop.buy)
     with knows_not.dispatcher():
-        assert knows_not.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert knows_not.submit(shop.buy, order).result(60) == f"parcel-{order}"
         assert run.status == "running"
         assert run.row.epoch == 0
     with app.dispatcher():
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
 
 
 def test_somebody_who_waits_for_a_run_that_nobody_can_execute_is_told(setup: Setup, order: str) -> None:
@@ -265,7 +265,7 @@ def test_somebody_who_waits_when_the_last_worker_goes_is_told(setup: Setup, orde
     run = app.submit(shop.buy, order)
     heart_that_stops(app, run)
     with pytest.raises(aft.NoWorkerWarning, match="aft dispatcher"):  # warnings are errors here
-        run.result(20)
+        run.result(60)
 
 
 def test_a_run_that_was_told_to_try_again_waits_for_a_worker_and_for_nobody_else(setup: Setup, order: str) -> None:
@@ -277,7 +277,7 @@ def test_a_run_that_was_told_to_try_again_waits_for_a_worker_and_for_nobody_else
         parked(app, run)
     run.retry()
     with pytest.raises(aft.NoWorkerWarning):  # warnings are errors here
-        run.result(20)
+        run.result(60)
 
 
 def test_an_order_to_a_run_that_is_not_parked_is_refused_and_changes_nothing(setup: Setup, order: str) -> None:

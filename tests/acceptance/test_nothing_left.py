@@ -48,11 +48,11 @@ def test_a_run_that_is_cancelled_in_its_last_step_is_undone(setup: Setup, journe
     flight = shut(journey, "flight")
     with app.dispatcher():
         run = app.submit(single, journey)
-        assert flight.reached.wait(20)
+        assert flight.reached.wait(60)
         run.cancel()
         flight.set()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["flight", "unflight"]
     assert unread(app, run) == []
 
@@ -62,12 +62,12 @@ def test_a_child_in_its_last_step_is_undone_with_its_cancelled_parent(setup: Set
     flight = shut(journey, "flight")
     with app.dispatcher():
         run = app.submit(single_below, journey)
-        assert flight.reached.wait(20)
+        assert flight.reached.wait(60)
         run.cancel()
         eventually(lambda: [child.inbox_seq for child in children_of(app, run)] == [1])
         flight.set()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["deposit", "flight", "unflight", "undeposit"]
 
 
@@ -76,14 +76,14 @@ def test_a_child_that_completed_before_its_cancelled_parent_heard_of_it_is_undon
     flight = shut(journey, "flight")
     with app.dispatcher():
         run = app.submit(single_below, journey)
-        assert flight.reached.wait(20)
+        assert flight.reached.wait(60)
         eventually(lambda: run.status is Status.WAITING)
         run.suspend()
         flight.set()
         eventually(lambda: [child.status for child in children_of(app, run)] == [Status.COMPLETED])
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["deposit", "flight", "unflight", "undeposit"]
 
 
@@ -123,14 +123,14 @@ def test_a_completed_child_is_undone_though_it_is_executed_for_a_late_effect(set
     trouble[journey, "dinner"] = [Refused("closed")]
     with app.dispatcher():
         run = app.submit(lagging_below, journey)
-        assert dinner.reached.wait(20)
+        assert dinner.reached.wait(60)
         lagged.set()
-        assert unlagged.reached.wait(20)
+        assert unlagged.reached.wait(60)
         dinner.set()
         eventually(lambda: [child.inbox_seq for child in children_of(app, run)] == [1])
         unlagged.set()
         with pytest.raises(aft.FlowCompensated, match="closed"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["train", "lag", "dinner!", "unlag", "untrain"]
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
         eventually(lambda: run.status is Status.WAITING)
         run.cancel(compensate=False)
         with pytest.raises(aft.FlowCancelled):
-            run.result(20)
+            run.result(60)
     assert not failures
     assert ledger[journey] == ["draft"]
 
@@ -175,7 +175,7 @@ def test_a_run_is_suspended_though_a_signal_comes_in_between(
     monkeypatch.setattr(Obedience, "obey", obey_and_hear)
     with app.dispatcher():
         run = app.submit(waits_long, journey)
-        assert draft.reached.wait(20)
+        assert draft.reached.wait(60)
         run.suspend("let us look", by="ann")
         draft.set()
         eventually(lambda: run.row.worker_id is None)
@@ -183,7 +183,7 @@ def test_a_run_is_suspended_though_a_signal_comes_in_between(
         assert not noises
         run.signal("go")
         run.resume()
-        assert run.result(20) == f"invoice of {journey}"
+        assert run.result(60) == f"invoice of {journey}"
 
 
 @aft.flow(name="left_waits_long")
@@ -228,7 +228,7 @@ def test_a_child_that_could_not_be_undone_entirely_leaves_its_parent_so(
             eventually(lambda: run.status is Status.COMPENSATING and run.row.worker_id is None)
         app.run(children_of(app, run)[0].id).skip_frame(note="written off")
         with pytest.raises(aft.FlowFailed):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["deposit", "charge", "flight!", "refund!", "undeposit"]
 
 
@@ -240,7 +240,7 @@ def test_no_fault_stays_open_in_a_run_that_has_ended(setup: Setup, journey: str)
         eventually(lambda: app.faults(state="open") and run.row.worker_id is None)
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert [fault.state.value for fault in app.faults()] == ["resolved"]
 
 
@@ -266,5 +266,5 @@ def test_a_map_over_children_keeps_to_its_concurrency(setup: Setup, journey: str
             children = children_of(app, run)
             assert len(children) == min(ended + 2, 4)
             app.run(children[ended].id).signal("verdict", "yes")
-            app.run(children[ended].id).result(20)
-        assert run.result(20) == ["a: yes", "b: yes", "c: yes", "d: yes"]
+            app.run(children[ended].id).result(60)
+        assert run.result(60) == ["a: yes", "b: yes", "c: yes", "d: yes"]

@@ -52,10 +52,10 @@ def test_a_signal_that_comes_while_another_branch_is_at_work_is_taken(setup: Set
     flight = shut(journey, "flight")
     with app.dispatcher():
         run = app.submit(number_beside, journey)
-        assert flight.reached.wait(20)
+        assert flight.reached.wait(60)
         run.signal("number", 7)
         flight.set()
-        assert run.result(20) == 7
+        assert run.result(60) == 7
 
 
 @aft.flow(name="missed_guide")
@@ -80,7 +80,7 @@ def test_a_child_that_ends_while_another_branch_is_at_work_is_heard(setup: Setup
         run = app.submit(guided, journey)
         eventually(lambda: [child.status for child in children_of(app, run)] == [Status.COMPLETED])
         flight.set()
-        assert run.result(20) == f"guide of {journey}"
+        assert run.result(60) == f"guide of {journey}"
 
 
 # Signals that failures wait for ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_compensator_may_wait_for_a_signal(setup: Setup, journey: str) -> None
         eventually(lambda: [wait.name for wait in run.row.waits] == ["refilled"])
         run.signal("refilled")
         with pytest.raises(aft.FlowCompensated, match="full"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["charge", "flight!", "refund!", "refund"]
 
 
@@ -116,7 +116,7 @@ def test_one_signal_is_one_try(setup: Setup, journey: str) -> None:
             assert (ledger[journey], unread(app, run)) == (["pay!"] * tries, [])
             run.signal("refilled")
             eventually(lambda: unread(app, run) == [])
-        assert run.result(20) == "paid"
+        assert run.result(60) == "paid"
     assert ledger[journey] == ["pay!", "pay!", "pay!", "pay"]
 
 
@@ -126,7 +126,7 @@ def test_a_failure_is_counted_though_something_came_meanwhile(setup: Setup, jour
     trouble[journey, "charge"] = [aft.Recoverable("later", after="1h")]
     with app.dispatcher():
         run = app.submit(charged, journey)
-        assert charge.reached.wait(20)
+        assert charge.reached.wait(60)
         run.signal("noise")
         charge.set()
         eventually(lambda: is_let_go(run, Status.RECOVERING) and run.row.due_at is not None)
@@ -172,7 +172,7 @@ def test_a_wait_that_is_no_more_takes_no_signal(setup: Setup, journey: str, flow
         eventually(lambda: is_let_go(run, Status.WAITING) and {"hotel", "caught"} & set(ledger[journey]))
         assert [wait.path for wait in run.row.waits] == ["3" if flow is changed_mind else "2"]
         run.signal("number", 7)
-        assert run.result(20) == 7
+        assert run.result(60) == 7
 
 
 @aft.flow(name="missed_leftover")
@@ -198,7 +198,7 @@ def test_a_flow_may_return_while_a_wait_is_left_over(
             quick.set()
 
     def record_later(self: Waiting, *given: Any) -> Any:
-        assert quick.wait(20)  # the signal is recorded after the activity, and handed out after it
+        assert quick.wait(60)  # the signal is recorded after the activity, and handed out after it
         try:
             return record(self, *given)
         finally:
@@ -209,7 +209,7 @@ def test_a_flow_may_return_while_a_wait_is_left_over(
     run = app.submit(leftover, journey)
     run.signal("number", 7)
     with app.dispatcher():
-        assert run.result(20) == f"quick of {journey}, 2 left"
+        assert run.result(60) == f"quick of {journey}, 2 left"
     assert ledger[journey] == ["quick", *["slow!"] * busy, "slow"]
 
 
@@ -234,7 +234,7 @@ def test_a_wait_begins_when_the_run_has_come_to_it(setup: Setup, journey: str, h
     work = shut(journey, "work")
     with app.dispatcher():
         run = app.submit(sleeps, journey, how)
-        assert work.reached.wait(20)
+        assert work.reached.wait(60)
         reached = database_now(app)
         left = eventually(lambda: (moment := database_now(app)) > reached and moment)
         work.set()
@@ -266,7 +266,7 @@ def test_a_wait_keeps_its_beginning_when_its_worker_is_drained(
     with monkeypatch.context() as patch:
         patch.setattr(Runner, "run", drained)
         with app.dispatcher():
-            assert executed.wait(20)
+            assert executed.wait(60)
     assert run.row.wake_id is not None
     assert run.row.waits == (began,)
     with app.dispatcher():
@@ -293,7 +293,7 @@ def test_a_branch_whose_thread_cannot_be_started_is_begun_later(
 
     monkeypatch.setattr(threading.Thread, "start", start_or_fail)
     with app.dispatcher():
-        assert app.submit(agency.journey_flow, journey).result(20)
+        assert app.submit(agency.journey_flow, journey).result(60)
     assert sorted(ledger[journey]) == ["car", "flight", "hotel", "invoice"]
 
 
@@ -355,7 +355,7 @@ def test_a_fault_that_has_not_been_written_is_not_said_to_be(setup: Setup, journ
     strangers[journey] = _branches()
     trouble[journey, "flight"] = [Busy()]
     with app.dispatcher():
-        assert app.submit(unwritten, journey).result(20) == f"train of {journey}"
+        assert app.submit(unwritten, journey).result(60) == f"train of {journey}"
     assert [(fault.attempt, fault.state.value) for fault in app.faults()] == [(1, "resolved")]
     done = [what for what in ledger[journey] if what != "caught"]
     assert done == ["hotel", "flight!", "car", "flight", "unflight", "uncar", "unhotel", "train"]

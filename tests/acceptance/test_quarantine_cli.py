@@ -231,7 +231,7 @@ def test_a_person_finds_what_a_dispatcher_refused_and_the_queue_goes_on(terminal
     with app.dispatcher():
         app.broker.publish([Outgoing(names.resume(app.namespace), b"{")])
         (held,) = eventually(lambda: terminal.data("list", "--quarantined"))
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
     assert held["reason"].startswith("not JSON")
     assert (held["queue"], held["body"]) == (names.resume(app.namespace), "{")
 
@@ -243,7 +243,7 @@ def test_a_released_message_sets_its_run_going(terminal: Terminal) -> None:
     with app.dispatcher():
         said = terminal.good("release", held, "--note", "the rule was wrong").stderr
         assert "no live dispatcher" not in said
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert shop.ledger[order].count("ship") == 1
 
 

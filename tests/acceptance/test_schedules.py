@@ -75,12 +75,12 @@ def race(work: Callable[[], object]) -> None:
     gate = threading.Barrier(6)
 
     def one() -> None:
-        gate.wait(10)
+        gate.wait(60)
         work()
 
     with ThreadPoolExecutor(6) as pool:
         for done in [pool.submit(one) for _ in range(6)]:
-            done.result(30)
+            done.result(60)
 
 
 def some_hours_ago(days: int) -> tuple[str, datetime]:
@@ -100,7 +100,7 @@ def test_each_moment_is_fired_exactly_once_though_two_dispatchers_run(setup: Set
         eventually(lambda: len(runs_of(one, schedule)) >= 3)
         schedule.pause()
         for row in (found := runs_of(one, schedule)):
-            assert one.run(row.id).result(20) == "paid"
+            assert one.run(row.id).result(60) == "paid"
     second = timedelta(seconds=1)
     assert moments_of(one, schedule) == [since + count * second for count in range(1, len(found) + 1)]
     assert ledger[journey] == ["pay"] * len(found)
@@ -222,7 +222,7 @@ def test_a_flow_that_nobody_knows_is_still_started_and_waits_for_a_worker(setup:
     (row,) = runs_of(app, schedule)
     assert (row.version, row.status) == (2, Status.RUNNING)
     with app.dispatcher():
-        assert app.run(row.id).result(20) == 2
+        assert app.run(row.id).result(60) == 2
 
 
 # --- missed moments ---
@@ -240,7 +240,7 @@ def test_a_restarted_dispatcher_makes_up_for_what_was_missed_as_declared(
     with app.dispatcher():
         eventually(lambda: (schedule.row.next_at or first) > datetime.now(UTC))
         for row in runs_of(app, schedule):
-            assert app.run(row.id).result(20) == "paid"
+            assert app.run(row.id).result(60) == "paid"
     assert moments_of(app, schedule) == [first + count * DAY for count in made_up_for]
     assert schedule.row.next_at == first + 4 * DAY
     told = [event for event in events if isinstance(event, ScheduleSkipped)]
@@ -259,7 +259,7 @@ def test_missed_moments_are_made_up_for_one_after_the_other_where_none_may_overl
             assert moments_of(app, schedule) == expected
             run = app.run(runs_of(app, schedule)[-1].id)
             run.signal("verdict", "yes")
-            run.result(20)
+            run.result(60)
     assert schedule.row.next_at == THREE + 3 * DAY
     assert schedule.row.skipped_at is None
 
@@ -292,7 +292,7 @@ def test_a_moment_is_let_go_and_told_while_the_run_before_it_has_not_ended(setup
     assert (schedule.row.skipped_at, schedule.row.skipped_why) == (THREE + DAY, why)
     with app.dispatcher(only=["work", "intake", "relay"]):
         app.run(first.id).signal("verdict", "yes")
-        app.run(first.id).result(20)
+        app.run(first.id).result(60)
     fire(app, THREE + 2 * DAY)
     assert moments_of(app, schedule) == [THREE, THREE + 2 * DAY]
 
@@ -435,7 +435,7 @@ def test_a_removed_schedule_is_gone_and_its_runs_go_on(setup: Setup, journey: st
             gone()
     with app.dispatcher():
         app.run(row.id).signal("verdict", "no")
-        assert app.run(row.id).result(20) == "no"
+        assert app.run(row.id).result(60) == "no"
 
 
 def test_a_run_can_be_made_at_once_unless_it_would_overlap(setup: Setup, journey: str) -> None:
@@ -448,10 +448,10 @@ def test_a_run_can_be_made_at_once_unless_it_would_overlap(setup: Setup, journey
         schedule.run_now()
     with app.dispatcher():
         run.signal("verdict", "yes")
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
         again = schedule.run_now()
         again.signal("verdict", "yes")
-        assert again.result(20) == "yes"
+        assert again.result(60) == "yes"
 
 
 # --- rows that were edited by hand ---

@@ -133,7 +133,7 @@ def test_the_last_run_and_its_status_are_listed(terminal: Terminal) -> None:
     (found,) = terminal.data("list")
     assert (found["last_run"], found["last_status"]) == (run, "running")
     with terminal.app.dispatcher():
-        assert terminal.app.run(run).result(20) == "paid"
+        assert terminal.app.run(run).result(60) == "paid"
     table = terminal.good("list").stdout
     assert run[-12:] in table
     assert "completed" in table

@@ -120,7 +120,7 @@ def again(order: str, kind: str, rounds: int = 1) -> str:
 @contextmanager
 def stale_worker(setup: Setup, flow: Any, order: str, *args: Any) -> Iterator[aft.Run]:
     """Start a run whose worker is taken for dead in its first step; let it come back at the end of this block."""
-    app = setup.app(grace="300ms")
+    app = setup.app(grace="300ms", lease="1m")  # so no heartbeat revives it meanwhile
     started = threading.Thread(target=app.start, args=(flow, order, *args))
     started.start()
     eventually(lambda: done[order])
@@ -156,7 +156,7 @@ def come_back(setup: Setup, order: str) -> list[str]:
 def test_what_stands_behind_the_pivot_is_not_undone_for_a_late_effect(setup: Setup, order: str) -> None:
     """The step was recorded by the worker that took over: it is the same effect, under the same key."""
     with stale_worker(setup, past_the_pivot, order) as run, setup.app(grace="300ms").dispatcher():
-        assert run.result(20) == order
+        assert run.result(60) == order
         assert come_back(setup, order) == ["drop"]
         assert (run.status, done[order]) == (Status.COMPLETED, ["reserve", "reserve"])
 
@@ -165,7 +165,7 @@ def test_what_stands_behind_the_pivot_is_not_undone_for_a_late_effect(setup: Set
 def test_nor_what_stands_from_before_the_run_began_anew(setup: Setup, order: str, kind: str) -> None:
     """Its journal is gone; whether there is an undo for it or not, the run went past it."""
     with stale_worker(setup, again, order, kind) as run, setup.app(grace="300ms").dispatcher():
-        assert run.result(20) == order
+        assert run.result(60) == order
         assert come_back(setup, order) == ["drop"]
         assert (run.status, done[order]) == (Status.COMPLETED, [kind, kind])
 
@@ -199,7 +199,7 @@ def test_a_deadline_does_not_make_forget_what_a_dead_worker_may_have_done(setup:
         with setup.apps[0].store.write() as connection:
             connection.execute(update(runs).where(runs.c.id == run.id).values(deadline_at=later(-1)))
         with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
-            run.result(20)
+            run.result(60)
         assert done[order] == ["reserve", "reserve", "unreserve"]
 
 
@@ -210,7 +210,7 @@ def test_nor_what_it_may_have_done_side_by_side(setup: Setup, order: str) -> Non
         with setup.apps[0].store.write() as connection:
             connection.execute(update(runs).where(runs.c.id == run.id).values(deadline_at=later(-1)))
         with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
-            run.result(20)
+            run.result(60)
         assert sorted(done[order]) == sorted(
             [f"take {seat}" for seat in range(SEATS)] * 2 + [f"free {seat}" for seat in range(SEATS)]
         )

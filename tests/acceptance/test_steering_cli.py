@@ -72,7 +72,7 @@ def test_a_person_stops_a_run_lets_it_go_on_answers_it_and_takes_it_back(setup: 
         assert (
             "was sent signal 'verdict', and goes on" in terminal.good("runs", "signal", run.id, "verdict", "no").stderr
         )
-        assert run.result(20) == "no"
+        assert run.result(60) == "no"
         other = terminal.app.submit(agency.approval, journey)
         eventually(lambda: other.status is Status.WAITING)
         assert "is undone as soon as" in terminal.good("runs", "cancel", other.id, "--note", "a mistake").stderr
@@ -228,7 +228,7 @@ def test_only_a_suspended_run_is_resumed_and_a_cancel_is_asked_for_once(terminal
 def test_what_would_be_undone_is_shown_before_it_is(terminal: Terminal, journey: str) -> None:
     with terminal.app.dispatcher():
         run = terminal.app.submit(agency.family, journey)
-        run.result(20)
+        run.result(60)
         done = len(ledger[journey])
         shown = terminal.good("runs", "compensate", run.id, "--dry-run")
         assert "6 would be undone, in this order; nothing was." in shown.stderr
@@ -253,4 +253,4 @@ def test_a_plain_value_will_do_where_a_member_of_an_enum_is_meant(setup: Setup, 
         run.signal("verdict", "maybe")
     run.signal("verdict", "yes")
     with app.dispatcher():
-        assert run.result(20) == "True"
+        assert run.result(60) == "True"

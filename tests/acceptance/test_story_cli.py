@@ -95,7 +95,7 @@ def test_parents_children_and_waits_are_told_on_every_set_up(setup: Setup, journ
         assert re.fullmatch(r"│ │ ◔ waits for signal 'verdict', since \d\d:\d\d:\d\d", story[-3])
         assert story[-2:] == ["│ ┆ still waiting", "┆ still waiting"]
         terminal.app.run(child.id).signal("verdict", "yes", by="ann")
-        run.result(20)
+        run.result(60)
     assert any(re.fullmatch(r'│ │ ✉ verdict  "yes"  from ann after \S+', line) for line in drawn(terminal, run))
     assert [one["status"] for one in terminal.data("runs", "show", run.id)["children"]] == ["completed"]
 
@@ -197,7 +197,7 @@ def test_a_large_map_says_how_far_it_is_and_shows_what_did_not_go_well(terminal:
         eventually(lambda: "39 of 40" in drawn(terminal, run)[1])
         assert drawn(terminal, run)[1] == "│ ┬ side by side  39 of 40"
         gates[journey, "30"].set()
-        run.result(20)
+        run.result(60)
     story = drawn(terminal, run)
     assert story[1] == "│ ┬ side by side  40 of 40"
     assert "│ │ ✗ agency_visit #8  Busy: not now" in story

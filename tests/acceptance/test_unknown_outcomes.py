@@ -64,13 +64,13 @@ def take_money(order: str) -> Receipt:
     if plan == "refuse":
         raise Busy(order)
     if plan == "hang without effect":
-        gates[order].wait(30)
+        gates[order].wait(60)
         raise Busy(order)
     bank[key] = Receipt(order, Decimal("9.90"))
     if plan == "lose the answer":
         raise Busy(order)
     if plan == "hang":
-        gates[order].wait(30)
+        gates[order].wait(60)
     return Receipt(order, Decimal("9.90"))
 
 
@@ -239,7 +239,7 @@ def test_what_a_worker_did_before_it_died_is_found_and_not_done_again(
 ) -> None:
     plans[order] = ["hang"]
     with dying_worker(setup, flow, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
-        assert run.result(20) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
+        assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         assert calls[order] == ["wire", "probe", "confirm"]
         gates[order].set()
         eventually(lambda: late(setup) == ["drop"])  # the dead worker comes back: its effect is the recorded one
@@ -253,7 +253,7 @@ def test_where_nothing_is_found_the_activity_is_executed_under_the_same_key(
 ) -> None:
     plans[order] = ["hang without effect"]
     with dying_worker(setup, flow, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
-        assert run.result(20) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
+        assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
     assert calls[order] == ["wire", "probe", "wire", "confirm"]
     assert keys[order] == {f"{run.id}/0/1"}
 
@@ -266,7 +266,7 @@ def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, o
             eventually(lambda: run.status == "parked")
             broken.discard(order)
             run.retry()
-            assert run.result(20)[1] == f"confirmed {order}"
+            assert run.result(60)[1] == f"confirmed {order}"
     assert calls[order] == ["wire", "probe", "confirm"]
 
 
@@ -283,14 +283,14 @@ def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup
             eventually(lambda: order not in on_entry)
         assert calls[order] == ["wire"]
         with setup.app(lease="2s", grace="300ms").dispatcher():
-            assert run.result(20)[1] == f"confirmed {order}"
+            assert run.result(60)[1] == f"confirmed {order}"
     assert calls[order] == ["wire", "probe", "confirm"]
 
 
 def test_only_the_first_new_step_after_a_death_is_in_doubt(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
     with dying_worker(setup, wiring_twice, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
-        assert run.result(20) == (Receipt(order, Decimal("9.90")),) * 2
+        assert run.result(60) == (Receipt(order, Decimal("9.90")),) * 2
     assert calls[order] == ["wire", "probe", "wire"]
 
 
@@ -314,7 +314,7 @@ def test_an_answer_that_was_lost_is_found(setup: Setup, flow: aft.Flow[[str], An
     app = setup.app()
     plans[order] = ["lose the answer"]
     with app.dispatcher():
-        assert app.submit(flow, order).result(20) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
+        assert app.submit(flow, order).result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
     assert calls[order] == ["wire", "probe", "confirm"]
     assert [fault.state for fault in app.faults()] == ["resolved"]
 
@@ -323,7 +323,7 @@ def test_a_refusal_is_tried_again_after_the_probe_has_looked(setup: Setup, order
     app = setup.app()
     plans[order] = ["refuse", "refuse"]
     with app.dispatcher():
-        app.submit(wiring, order).result(20)
+        app.submit(wiring, order).result(60)
     assert calls[order] == ["wire", "probe", "wire", "probe", "wire", "confirm"]
 
 
@@ -332,7 +332,7 @@ def test_an_activity_that_timed_out_after_its_effect_is_found(setup: Setup, orde
     plans[order] = ["hang"]
     with app.dispatcher():
         run = app.submit(wiring_in_time, order)
-        assert run.result(20) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
+        assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         gates[order].set()
         eventually(lambda: late(setup) == ["drop"])
     assert calls[order] == ["wire", "probe", "confirm"]
@@ -350,12 +350,12 @@ def test_of_an_activity_without_result_it_is_enough_to_know_that_it_happened(set
     app = setup.app()
     plans[order] = ["refuse", "lose the answer"]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(wiring_silently, order).result(20)  # one try: refused, not found, lost; and nobody asks any more
+        app.submit(wiring_silently, order).result(60)  # one try: refused, not found, lost; and nobody asks any more
     assert calls[order] == ["wire", "probe", "wire"]
     other = order + "x"
     plans[other] = ["lose the answer"]
     with app.dispatcher():
-        assert app.submit(wiring_silently, other).result(20) == f"confirmed {other}"
+        assert app.submit(wiring_silently, other).result(60) == f"confirmed {other}"
     assert calls[other] == ["wire", "probe", "confirm"]
 
 
@@ -366,7 +366,7 @@ def test_a_probe_that_fails_goes_up_the_ladder_and_nothing_is_executed_blindly(s
     app = setup.app()
     plans[order], deaf[order] = ["lose the answer"], [ConnectionError("the bank is away")]
     with app.dispatcher():
-        app.submit(wiring, order).result(20)
+        app.submit(wiring, order).result(60)
     assert calls[order] == ["wire", "probe", "probe", "confirm"]
     assert [(fault.short_type, fault.name, fault.attempt) for fault in reversed(app.faults())] == [
         ("Busy", "wire", 1),
@@ -383,7 +383,7 @@ def test_an_answer_that_cannot_be_the_result_parks_and_after_the_fix_it_is_found
         assert "what probe 'find_payment' found" in (run.row.reason or "")
         del scraps[order]
         run.retry()
-        assert run.result(20)[0] == Receipt(order, Decimal("9.90"))
+        assert run.result(60)[0] == Receipt(order, Decimal("9.90"))
     assert calls[order] == ["wire", "probe", "probe", "confirm"]
 
 
@@ -400,7 +400,7 @@ def test_the_compensator_of_an_unknown_outcome_gets_what_the_probe_finds(
     with app.dispatcher():
         run = app.submit(wiring_undoably, order)
         with pytest.raises(aft.FlowCompensated, match="no such account"):
-            run.result(20)
+            run.result(60)
     assert calls[order] == ["wire", "probe", "probe", "probe", f"refund {known}"]
     assert keys[order] == {f"{run.id}/0/1"}
 
@@ -412,7 +412,7 @@ def test_a_probe_that_fails_while_undoing_is_asked_again_before_anything_is_undo
     with app.dispatcher():
         run = app.submit(wiring_undoably, order)
         with pytest.raises(aft.FlowCompensated, match="no such account"):
-            run.result(20)
+            run.result(60)
     assert calls[order] == ["wire", "probe", "probe", "probe", "refund 9.90"]
     newest = app.faults()[0]
     assert (newest.kind, newest.path, newest.name) == ("compensator", "1/undo", "refund")
@@ -421,5 +421,5 @@ def test_a_probe_that_fails_while_undoing_is_asked_again_before_anything_is_undo
 def test_a_compensator_with_a_probe_of_its_own_undoes_once(setup: Setup, order: str) -> None:
     app = setup.app()
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        app.submit(wiring_and_regretting, order).result(20)
+        app.submit(wiring_and_regretting, order).result(60)
     assert calls[order] == ["wire back", "wired back?"]

@@ -31,7 +31,7 @@ def test_a_run_waits_for_a_signal_and_holds_nothing_meanwhile(setup: Setup, jour
         assert run.row.worker_id is None
         assert [wait.name for wait in run.row.waits] == ["verdict"]
         assert run.signal("verdict", "yes")
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
     assert ledger[journey] == ["draft", "verdict yes"]
 
 
@@ -40,7 +40,7 @@ def test_a_signal_may_come_before_its_wait_and_before_any_worker(setup: Setup, j
     run = app.submit(agency.approval, journey)
     run.signal("verdict", "no")
     with app.dispatcher():
-        assert run.result(20) == "no"
+        assert run.result(60) == "no"
 
 
 def test_a_signal_that_comes_while_the_run_is_executed_is_not_lost(setup: Setup, journey: str) -> None:
@@ -51,7 +51,7 @@ def test_a_signal_that_comes_while_the_run_is_executed_is_not_lost(setup: Setup,
         eventually(lambda: run.row.worker_id is not None)
         run.signal("verdict", "yes")
         gates[journey, "draft"].set()
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
 
 
 def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
@@ -69,7 +69,7 @@ def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
     monkeypatch.setattr(writing, "let_go", let_go)
     with app.dispatcher():
         run = app.submit(agency.approval, journey)
-        assert run.result(10) == "yes"
+        assert run.result(60) == "yes"
     assert sent == [True]
 
 
@@ -78,7 +78,7 @@ def test_signals_are_taken_in_order_and_a_repeated_key_is_dropped(setup: Setup, 
     run = app.submit(agency.collects, journey, 3)
     assert [run.signal("number", number, key=str(number)) for number in (1, 2, 1, 3)] == [True, True, False, True]
     with app.dispatcher():
-        assert run.result(20) == [1, 2, 3]
+        assert run.result(60) == [1, 2, 3]
 
 
 def test_a_value_of_another_type_is_refused_and_the_wait_goes_on(setup: Setup, journey: str) -> None:
@@ -87,7 +87,7 @@ def test_a_value_of_another_type_is_refused_and_the_wait_goes_on(setup: Setup, j
         run = app.submit(agency.collects, journey, 1)
         run.signal("number", "seven")
         run.signal("number", 7)
-        assert run.result(20) == [7]
+        assert run.result(60) == [7]
 
 
 def test_what_a_flow_declares_is_checked_where_a_signal_is_sent(setup: Setup, journey: str) -> None:
@@ -110,7 +110,7 @@ def test_a_wait_that_is_over_raises_and_what_was_done_is_undone(setup: Setup, jo
     with app.dispatcher():
         run = app.submit(agency.approval, journey, "50ms")
         with pytest.raises(aft.FlowCompensated, match="WaitTimeout"):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
 
 
@@ -120,7 +120,7 @@ def test_a_wait_with_a_default_lets_the_flow_remind_and_wait_again(setup: Setup,
         run = app.submit(agency.reminded, journey)
         eventually(lambda: ledger[journey] == ["reminder"])
         run.signal("verdict", "at last")
-        assert run.result(20) == "at last"
+        assert run.result(60) == "at last"
 
 
 def test_a_sleep_survives_the_worker_that_began_it(setup: Setup, journey: str) -> None:
@@ -129,7 +129,7 @@ def test_a_sleep_survives_the_worker_that_began_it(setup: Setup, journey: str) -
         run = app.submit(agency.naps, journey, "2s")
         eventually(lambda: run.status is Status.WAITING)
     with app.dispatcher():
-        assert float(run.result(20)) >= 2.0
+        assert float(run.result(60)) >= 2.0
     assert ledger[journey] == ["before", "after"]
 
 
@@ -150,7 +150,7 @@ def test_a_fault_may_wait_for_a_signal_instead_of_a_time(setup: Setup, journey: 
         eventually(lambda: [wait.name for wait in run.row.waits] == ["refilled"])
         assert run.status is Status.RECOVERING
         run.signal("refilled")
-        assert run.result(20) == "paid"
+        assert run.result(60) == "paid"
     assert ledger[journey] == ["pay!", "pay"]
 
 
@@ -181,7 +181,7 @@ def test_an_undo_may_wait_for_a_signal_too(setup: Setup, journey: str) -> None:
         assert run.status is Status.COMPENSATING
         run.signal("key")
         with pytest.raises(aft.FlowCompensated, match="no further"):
-            run.result(10)
+            run.result(60)
     assert ledger[journey] == ["lock", "unlock"]
 
 
@@ -195,7 +195,7 @@ def test_a_signal_is_good_for_one_try_of_the_fault_that_waited_for_it(setup: Set
         eventually(lambda: ledger[journey] == ["pay!", "pay!"] and run.row.worker_id is None and run.row.waits)
         assert run.status is Status.RECOVERING
         run.signal("refilled", 2)
-        assert run.result(20) == "paid"
+        assert run.result(60) == "paid"
     assert ledger[journey] == ["pay!", "pay!", "pay"]
     with app.store.read() as connection:
         assert inbox.unread(connection, run.id) == []
@@ -214,7 +214,7 @@ def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(s
         assert run.row.reason == "suspended by ann: let us look"
         assert ledger[journey] == ["draft"]
         run.resume()
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
 
 
 def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup: Setup, journey: str) -> None:
@@ -226,7 +226,7 @@ def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup:
         assert run.status is Status.SUSPENDED
         assert run.row.due_at is None
         run.resume()
-        assert run.result(20)
+        assert run.result(60)
 
 
 def test_what_is_resumed_before_its_next_try_is_due_waits_for_it(setup: Setup, journey: str) -> None:
@@ -249,7 +249,7 @@ def test_a_cancelled_run_undoes_everything(setup: Setup, journey: str) -> None:
         eventually(lambda: run.status is Status.WAITING)
         run.cancel(note="changed their mind")
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
     assert run.row.cause == "cancel"
 
@@ -261,7 +261,7 @@ def test_a_run_may_be_cancelled_as_it_is(setup: Setup, journey: str) -> None:
         eventually(lambda: run.status is Status.WAITING)
         run.cancel(compensate=False)
         with pytest.raises(aft.FlowCancelled):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft"]
 
 
@@ -274,7 +274,7 @@ def test_a_run_in_its_ladder_can_be_cancelled(setup: Setup, journey: str) -> Non
         eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft", "verdict yes!", "undraft"]
 
 
@@ -291,7 +291,7 @@ def test_a_run_that_was_parked_for_its_code_can_be_cancelled(setup: Setup, journ
         eventually(lambda: run.status is Status.PARKED)
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
-            run.result(20)
+            run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
 
 
@@ -315,7 +315,7 @@ def test_busy_is_only_trouble_that_passes(setup: Setup, journey: str) -> None:
     with app.dispatcher():
         run = app.submit(agency.approval, journey)
         run.signal("verdict", "yes")
-        assert run.result(20) == "yes"
+        assert run.result(60) == "yes"
     assert ledger[journey] == ["draft", "verdict yes!", "verdict yes"]
 
 
@@ -341,6 +341,6 @@ def test_a_run_with_a_priority_goes_before_those_that_were_there_first(
         eventually(lambda: slots._urgent)
         gates[journey, "draft"].set()
         for run in (urgent, *others):
-            run.result(20)
+            run.result(60)
     ends = [run.row.ended_at for run in (urgent, *others)]
     assert ends[0] == min(end for end in ends if end is not None)

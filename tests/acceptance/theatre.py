@@ -44,7 +44,7 @@ def _do(show: str, what: str, seats: int) -> int:
         ledger[show].append(f"{what} {seats}!")
         raise waiting.pop(0)
     if (gate := gates.get((show, what))) is not None:
-        assert gate.wait(30)
+        assert gate.wait(60)
     ledger[show].append(f"{what} {seats}")
     return seats * 10
 
@@ -270,7 +270,7 @@ def stops(run: aft.Run, status: Status) -> None:
 def undone(run: aft.Run) -> None:
     """Wait until a run has undone everything."""
     try:
-        run.result(20)
+        run.result(60)
     except aft.FlowCompensated:
         return
     raise AssertionError(f"run {run.id} was not undone; it is {run.status.value}")

@@ -128,7 +128,7 @@ class TestAcknowledgement:
             other = broker.consumer([names.faults(topology.namespace)], 10)
             assert receive(other, 10, 0.5) == []
             process.kill()
-            got = drain(other, 3, within=30)
+            got = drain(other, 3, within=60)
         assert sorted(int(delivery.body) for delivery in got) == [0, 1, 2]
         assert all(delivery.redelivered for delivery in got)
 
@@ -226,7 +226,7 @@ class TestPrefetch:
         def work() -> None:
             consumer = harness.broker().consumer([names.faults(topology.namespace)], 5)
             got = collect(consumer, 1)
-            all_hold_some.wait(30)
+            all_hold_some.wait(60)
             while len(seen) < 300:
                 consumer.ack(got)
                 seen.extend(int(delivery.body) for delivery in got)
@@ -452,7 +452,7 @@ class TestServerComesAndGoes:
             broker.express(topology.namespace, b"news")
             return ear.receive(1) == b"news"
 
-        eventually(heard, within=30)
+        eventually(heard)
 
 
 def _published(broker: Broker, messages: list[Outgoing]) -> bool:

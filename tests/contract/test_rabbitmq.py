@@ -70,7 +70,7 @@ def calls_under_way(broker: RabbitBroker) -> int:
     pipeline, answer = broker._publisher._pipeline, Future[int]()
     assert pipeline is not None
     pipeline.link.post(lambda: answer.set_result(len(pipeline._batches())))
-    return answer.result(10)
+    return answer.result(60)
 
 
 def consuming() -> set[threading.Thread]:
@@ -209,7 +209,7 @@ class TestConnectionLost:
             proxy.cut()
             proxy.release()
             with pytest.raises(BrokerError, match="lost the connection"):
-                under_way.result(20)
+                under_way.result(60)
             broker.publish(faults(topology))
 
     def test_a_broker_that_confirms_nothing_is_given_up_in_time(
@@ -237,7 +237,7 @@ class TestConnectionLost:
             proxy.release()
             for call in calls:
                 with pytest.raises(BrokerError, match="lost the connection"):
-                    call.result(20)
+                    call.result(60)
 
     def test_a_deleted_queue_is_an_error_until_it_is_there_again(
         self, rabbit: RabbitHarness, topology: Topology
@@ -472,7 +472,7 @@ class TestClosing:
             time.sleep(0.2)
             broker.close()
             with pytest.raises(BrokerError):
-                waiting.result(20)
+                waiting.result(60)
 
     def test_events_sent_just_before_closing_leave(self, rabbit: RabbitHarness, topology: Topology) -> None:
         ear = rabbit.broker().subscribe(topology.namespace)

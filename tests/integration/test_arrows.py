@@ -150,7 +150,7 @@ def test_a_resumed_run_replays_its_journal_and_executes_only_what_is_new(app: af
     trouble[order, "ship"] = [Busy()]
     run = app.start(shop.buy, order)
     with app.dispatcher():
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert shop.ledger[order] == ["reserve", "pay", "ship!", "ship"]
 
 
@@ -158,7 +158,7 @@ def test_a_run_sent_to_compensate_is_replayed_and_unwound(app: aft.Aft, order: s
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     run = app.start(shop.buy, order)
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
-        run.result(20)
+        run.result(60)
     assert shop.ledger[order] == ["reserve", "pay", "ship!", "refund", "release"]
 
 
@@ -223,7 +223,7 @@ def test_a_happy_path_of_n_activities_makes_n_plus_two_commits_and_no_broker_con
 def test_waits_longer_than_a_level_are_the_timers(app: aft.Aft, order: str) -> None:
     trouble[order, "reserve"] = [aft.Recoverable("later", after="300ms")]
     with app.dispatcher():
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
     with app.store.read() as connection:
         row = connection.execute(select(faults).where(faults.c.namespace == app.namespace)).one()
     assert row.wait_seconds == pytest.approx(0.3)

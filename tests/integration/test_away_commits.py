@@ -162,7 +162,7 @@ def test_an_answer_that_is_lost_changes_nothing_that_a_run_does(app: aft.Aft, st
     order = secrets.token_hex(4)
     with losing_the_answer_to(app.store, statement) as line, app.dispatcher():
         run = app.submit(journey, order)
-        eventually(lambda: run.status.ended, within=30)
+        eventually(lambda: run.status.ended)
         eventually(lambda: line.lost)
     assert run.status is Status.COMPENSATED
     assert did[order] == ["charge", "flaky", "flaky", "refund"]
@@ -177,7 +177,7 @@ def test_a_run_whose_making_had_no_answer_is_made_once(app: aft.Aft, begin: str,
         with losing_the_answer_to(app.store, "INSERT INTO aft_runs") as line:
             run = getattr(app, begin)(flow, order)
         assert line.lost
-        eventually(lambda: run.status.ended, within=30)
+        eventually(lambda: run.status.ended)
     with app.store.read() as connection:
         made = connection.execute(select(runs.c.id).where(runs.c.namespace == app.namespace)).all()
     assert len(made) == 1

@@ -59,7 +59,7 @@ def test_an_alarm_keeps_nobody_waiting_and_fills_no_memory(rabbit: PrivateRabbit
             offered = [[Outgoing(FAULTS, bytes(4 * MEGABYTE))] for _ in range(24)]
             waited = list(pool.map(lambda batch: seconds_until_refused(broker, batch), offered))
         del offered
-        eventually(lambda: kept_in_memory() < 40 * MEGABYTE, within=5)
+        eventually(lambda: kept_in_memory() < 40 * MEGABYTE)
     finally:
         tracemalloc.stop()
         rabbit.ctl("set_vm_memory_high_watermark", "0.4")

@@ -71,8 +71,8 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
             eventually(lambda: blocked(app) == 1)
             decides_too = pool.submit(intake(app).decide, second)
             eventually(lambda: blocked(app) == 2)
-        assert decides.result(20) == {(first[0], one.id), (first[1], other.id)}
-        assert decides_too.result(20) == {(second[0], other.id), (second[1], one.id)}
+        assert decides.result(60) == {(first[0], one.id), (first[1], other.id)}
+        assert decides_too.result(60) == {(second[0], other.id), (second[1], one.id)}
 
 
 @aft.flow(name="locked_order")
@@ -107,10 +107,10 @@ def test_nor_from_being_claimed_and_is_executed_when_it_is_free(production: Setu
     runs = [app.submit(order) for _ in range(5)]
     with locked(app, runs[2].id), app.dispatcher(concurrency=8):
         for number in (0, 1, 3, 4):
-            assert runs[number].result(20) == "done"
+            assert runs[number].result(60) == "done"
     Stage(app.store, app.namespace).change(runs[2].id, sweep_at=later(-1))
     with app.dispatcher():
-        assert runs[2].result(20) == "done"
+        assert runs[2].result(60) == "done"
 
 
 def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(production: Setup) -> None:

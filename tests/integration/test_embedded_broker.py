@@ -632,7 +632,7 @@ def test_what_came_while_nobody_listened_is_found_on_listening_again(
             looked, received = looks(consumer, monkeypatch), list[Delivery]()
             waiting = threading.Thread(target=lambda: received.extend(consumer.receive(1, 30)))
             waiting.start()
-            assert looked.wait(20)
+            assert looked.wait(60)
             other.publish([Outgoing(FAULTS, b"unheard")])
             waiting.join(0.2)
             assert received == []

@@ -31,7 +31,7 @@ gates: dict[str, threading.Event] = {}
 
 @aft.activity(expected="50ms", resource="payments", levels=["20ms"])
 def dawdle(order: str) -> str:
-    assert gates[order].wait(30)
+    assert gates[order].wait(60)
     return order
 
 
@@ -145,14 +145,14 @@ def test_a_heartbeat_tells_of_an_activity_that_still_runs(
         assert event.elapsed > event.expected == timedelta(milliseconds=50)
         assert run.status == "running"
         gates[order].set()
-        assert run.result(20) == order
+        assert run.result(60) == order
     assert len(told) == 1
 
 
 def test_a_fault_carries_the_resource_of_its_activity(setup: Setup, order: str) -> None:
     app = setup.app()
     with app.dispatcher():
-        assert app.submit(stumbling, order).result(20) == order
+        assert app.submit(stumbling, order).result(60) == order
     (fault,) = app.faults()
     assert fault.resource == "cms"
     shown = CliRunner(env=setup.environ()).invoke(root, ["faults", "show", fault.id, "--json"])

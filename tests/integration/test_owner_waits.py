@@ -37,7 +37,7 @@ def test_one_branch_begins_to_wait_while_another_has_just_ended(sqlite_stage: St
     ends = threading.Thread(target=owner.forget_wait, args=(over.path,))
     with lock:
         ends.start()
-        assert lock.reached.wait(20)
+        assert lock.reached.wait(60)
         owner.begin_wait(begun)
     ends.join(20)
     assert owner.run.waits == (begun,)

@@ -365,7 +365,7 @@ def test_each_bad_message_is_held_with_its_own_reason_and_the_queues_go_on(setup
     queues = [names.faults(app.namespace), names.resume(app.namespace), names.compensate(app.namespace)]
     with app.dispatcher():
         app.broker.publish([Outgoing(queue, body) for queue in queues for body in BAD.values()])
-        assert app.submit(shop.buy, order).result(20) == f"parcel-{order}"
+        assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
         eventually(lambda: len(held_by(app)) == len(queues) * len(BAD))
     found = held_by(app)
     for queue in queues:
@@ -391,7 +391,7 @@ def test_a_message_of_a_newer_version_is_let_in_after_the_upgrade(
     monkeypatch.setattr(envelope, "VERSION", 2)
     with app.dispatcher():
         let_in(app, held)
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert held_by(app) == []
 
 
@@ -408,7 +408,7 @@ def test_a_message_without_a_queue_is_let_in_once_the_queue_exists(setup: Setup,
         assert again.id != held.id
         app.broker.declare(declared)
         let_in(app, again)
-        assert run.result(20) == f"parcel-{order}"
+        assert run.result(60) == f"parcel-{order}"
     assert shop.ledger[order].count("ship") == 1
     if setup.broker.startswith("amqp"):
         forget_queues(setup.broker, declared)

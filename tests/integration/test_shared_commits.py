@@ -45,7 +45,7 @@ def held_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[lis
         sizes.append(len(items))
         if len(sizes) == 1:
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
         return real(lent, deed, items)
 
     monkeypatch.setattr(stage.store, "write_deeds", write_deeds)
@@ -122,7 +122,7 @@ def test_whoever_leads_may_fail_and_nobody_waits_for_ever(
     def write_deeds(lent: Any, deed: Any, items: Sequence[Any]) -> Any:
         calls.append(len(items))
         if len(calls) == 1:
-            assert go_on.wait(20)
+            assert go_on.wait(60)
         if len(calls) == 2:
             lent.invalidate()
             raise error
@@ -146,7 +146,7 @@ def test_an_answer_that_is_lost_is_looked_for_by_each(stage: Stage, monkeypatch:
     def write_deeds(lent: Any, deed: Any, items: Sequence[Any]) -> Any:
         calls.append(len(items))
         if len(calls) == 1:
-            assert go_on.wait(20)
+            assert go_on.wait(60)
         answers = real(lent, deed, items)
         if len(calls) == 2:
             lent.invalidate()

@@ -80,14 +80,14 @@ def test_messages_for_a_dispatcher_that_lost_the_database_are_worked_off_by_othe
     others = {"work", "intake", "relay", "sweep"}
     app, cut_off = setup.app(grace=NEVER, lease="2s"), behind(line, setup).app(grace=NEVER, lease="2s")
     with app, cut_off, app.dispatcher(only=others), cut_off.dispatcher(only=[role]):
-        assert app.submit(order, fails).result(30) == fails
+        assert app.submit(order, fails).result(60) == fails
         line.hold()
         try:
             runs = [app.submit(order.options(key=secrets.token_hex(4)), fails) for _ in range(20)]
             eventually(lambda: all(run.status is Status.COMPLETED for run in runs))
         finally:
             line.release()
-        assert app.submit(order, fails).result(30) == fails
+        assert app.submit(order, fails).result(60) == fails
 
 
 def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(setup: Setup, line: Proxy) -> None:
@@ -106,10 +106,10 @@ def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(s
         event.listen(cut_off.store.engine, "commit", fall_silent)
         with cut_off.dispatcher(only=["work", "relay"]):
             run = app.submit(purchase)
-            assert silent.wait(30)
+            assert silent.wait(60)
             try:
                 with app.dispatcher():
-                    assert run.result(30) == 1
+                    assert run.result(60) == 1
             finally:
                 line.release()
 
@@ -124,7 +124,7 @@ def test_whoever_is_stopped_while_the_database_does_not_answer_ends_in_time(setu
     with behind(line, setup).app(lease="10m") as cut_off:
         dispatcher = cut_off.dispatcher()
         dispatcher.start()
-        assert cut_off.submit(order, 0).result(30) == 0
+        assert cut_off.submit(order, 0).result(60) == 0
         line.hold()
         stopping = Thread(target=dispatcher.stop, args=[2.0])
         stopping.start()

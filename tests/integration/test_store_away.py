@@ -218,7 +218,7 @@ def test_an_absent_database_ends_no_run(app: aft.Aft, stage: Stage, monkeypatch:
     monkeypatch.setattr(stack, "owed", once_away(stack.owed))
     with app.dispatcher():
         run = app.start(long_undoing)
-        eventually(lambda: run.status.ended, within=30)
+        eventually(lambda: run.status.ended)
     assert run.status is Status.COMPENSATED
     assert CHARGED == []
 

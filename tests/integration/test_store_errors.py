@@ -31,7 +31,7 @@ def test_a_deadlock_may_pass(migrated_url: str) -> None:
         try:
             with store.write() as connection, store.at_work(connection):
                 connection.execute(touch, {"wait": first})
-                together.wait(10)
+                together.wait(60)
                 connection.execute(touch, {"wait": second})
         except StoreError as error:
             return error

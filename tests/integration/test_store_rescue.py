@@ -423,7 +423,7 @@ def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(po
             eventually(lambda: someone_waits_for_a_row(stage))
             first.execute(update(runs).where(runs.c.id == owner.run_id).values(worker_id=other.worker, epoch=5))
             first.commit()
-            assert rescued.result(20) == []
+            assert rescued.result(60) == []
     assert stage.row(owner.run_id).worker_id == other.worker
 
 

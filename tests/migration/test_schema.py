@@ -75,7 +75,7 @@ def together(count: int, work: Callable[[], None]) -> None:
     gate = threading.Barrier(count)
 
     def one() -> None:
-        gate.wait(10)
+        gate.wait(60)
         work()
 
     with ThreadPoolExecutor(count) as pool:

@@ -30,7 +30,7 @@ class Relay:
 
     def try_publish(self, rows: Sequence[OutboxRow]) -> bool:
         self.asked.set()
-        self.slow.wait(10)
+        self.slow.wait(60)
         self.threads.append(threading.get_ident())
         self.sent.append([row.id for row in rows])
         return not self.away
@@ -70,7 +70,7 @@ def test_who_hands_over_does_not_wait_for_a_slow_broker() -> None:
     sender.try_send(rows(1))
     thread = threading.Thread(target=sender.send)
     thread.start()
-    assert relay.asked.wait(10)
+    assert relay.asked.wait(60)
     sender.try_send(rows(2))  # would never return, if it waited for the first
     relay.slow.set()
     thread.join(10)

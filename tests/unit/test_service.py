@@ -85,13 +85,13 @@ class Steps:
 def test_a_step_follows_at_once_where_no_pause_is_asked_for(start: Start) -> None:
     steps = Steps(*[0.0] * 1000)
     start(steps)
-    assert steps.through.wait(10)
+    assert steps.through.wait(60)
 
 
 def test_stopping_ends_a_pause(start: Start) -> None:
     steps = Steps()
     service = start(steps)
-    assert steps.through.wait(10)
+    assert steps.through.wait(60)
     service.stop()
     assert service.join(10)
 
@@ -106,7 +106,7 @@ def test_joining_tells_that_a_step_has_not_ended() -> None:
     go_on = threading.Event()
 
     def step() -> float:
-        go_on.wait(10)
+        go_on.wait(60)
         return 0.0
 
     service = Service("test", step, Telemetry())
@@ -121,7 +121,7 @@ def test_an_error_is_told_and_survived(start: Start, heard: list[Event], caplog:
     steps = Steps(BrokerError("away"), 0.0, ValueError("odd"), KeyError())
     with caplog.at_level(logging.ERROR, "aft"):
         start(steps)
-        assert steps.through.wait(10)
+        assert steps.through.wait(60)
     eventually(lambda: len(heard) == 5)
     assert heard == [
         ServiceFailed(service="test", why="away"),
@@ -137,7 +137,7 @@ def test_an_error_is_told_and_survived(start: Start, heard: list[Event], caplog:
 def test_an_outage_is_told_less_and_less_often_and_its_end_once(start: Start, heard: list[Event]) -> None:
     steps = Steps(*[BrokerError("away")] * 20)
     start(steps)
-    assert steps.through.wait(10)
+    assert steps.through.wait(60)
     eventually(lambda: ServiceRecovered(service="test", errors=20) in heard)
     assert [event.name for event in heard] == ["ServiceFailed"] * 5 + ["ServiceRecovered"]
 
@@ -148,7 +148,7 @@ def test_it_waits_longer_each_time_an_error_repeats_up_to_a_limit(
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     steps = Steps(*[BrokerError("away")] * 8, 0.0, BrokerError("again"))
     start(steps)
-    assert steps.through.wait(10)
+    assert steps.through.wait(60)
     waits = stopping.asked
     assert waits[:8] == sorted(waits[:8])
     assert waits[7] == module.LONGEST_WAIT

@@ -221,7 +221,7 @@ def test_what_was_begun_under_a_savepoint_comes_to_its_end_and_is_handed_to_nobo
 def test_what_lands_beside_a_savepoint_s_steps_keeps_its_place_in_the_order() -> None:
     world = World()
     first = threading.Event()
-    inner = world.ask("1.1", after=lambda: first.wait(10))
+    inner = world.ask("1.1", after=lambda: first.wait(60))
     world.pending(world.ask("2", after=lambda: None), inner)
     world.settler._begin_pending()
     eventually(lambda: "2" in world.performed)
@@ -236,7 +236,7 @@ def test_several_that_land_beside_a_step_that_is_waited_for_keep_their_order() -
     both = threading.Event()
     world.pending(world.ask("1"), world.ask("2", after=lambda: eventually(lambda: "1" in world.performed)))
     world.settler._begin_pending()
-    blocking = world.ask("3", after=lambda: both.wait(10))
+    blocking = world.ask("3", after=lambda: both.wait(60))
 
     def open_when_both_landed() -> None:
         eventually(lambda: "2" in world.performed)
