@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from aft.store import leases
 from tests import services
 from tests.setups import SETUPS, Setup, migrate
 
@@ -88,6 +89,13 @@ def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup
     made = make_setup("postgresql+rabbitmq", request, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Three heartbeats a second in a lease that outlasts any pause; returns its length in seconds."""
+    monkeypatch.setattr(leases, "BEATS", 180)
+    return 60.0
 
 
 def _take(find: Callable[[], services.Service]) -> services.Service:

@@ -34,8 +34,11 @@ class Setup:
     apps: list[aft.Aft] = field(default_factory=list)
 
     def app(self, **settings: Any) -> aft.Aft:
-        """Make an app; short leases and graces, so that what takes long in life does not take long here."""
-        given = {"lease": 5.0, "grace": 1.0, "levels": "50ms*2, 100ms"} | settings
+        """Make an app; short graces and levels, so that what takes long in life does not take long here.
+
+        Its lease outlasts a machine that stands still: a test whose owner was overtaken would tell of the machine.
+        """
+        given = {"lease": 60.0, "grace": 1.0, "levels": "50ms*2, 100ms"} | settings
         made = aft.Aft(
             settings=Settings.load(
                 database_url=self.database, broker_url=self.broker, namespace=self.namespace, **given

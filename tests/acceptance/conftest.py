@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from aft.store import leases
 from tests.conftest import make_setup
 from tests.setups import ENDS, Setup
 
@@ -21,10 +20,3 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
     made = make_setup(request.param, request, tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def quick_beats(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Three heartbeats a second in a lease that outlasts any pause; returns its length in seconds."""
-    monkeypatch.setattr(leases, "BEATS", 30)
-    return 10.0

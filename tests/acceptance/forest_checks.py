@@ -32,7 +32,7 @@ from tests.acceptance.forest import (
 )
 
 #: Seconds within which a run has to come to its end.
-BOUND = 30.0
+BOUND = 60.0
 
 
 def execute(app: aft.Aft, trees: Sequence[Tree], fates: dict[int, Fate], plan: str, *, is_async: bool) -> World:

@@ -198,7 +198,7 @@ def test_a_process_ends_in_order_while_the_database_is_away(postgres: PrivatePos
         postgres.kill()
         gates[order].set()
     postgres.start()
-    again = Setup("away", postgres.url, "embedded", app.namespace).app(lease="1s")
+    again = Setup("away", postgres.url, "embedded", app.namespace).app()
     with again, again.dispatcher():
         assert again.run(run.id).result(60) == executed[order][0]
 

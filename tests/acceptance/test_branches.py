@@ -23,7 +23,7 @@ def journey() -> str:
 
 
 def test_calls_are_executed_side_by_side_and_their_results_come_in_order(setup: Setup, journey: str) -> None:
-    meeting = threading.Barrier(3, timeout=20)
+    meeting = threading.Barrier(3, timeout=60)
     for what in ("flight", "hotel", "car"):
         gates[journey, what] = _Meets(meeting)
     run = setup.app().start(agency.journey_flow, journey)

@@ -279,7 +279,7 @@ def burn(setup: Setup) -> None:
     """Let a dispatcher take what there is, and die of it."""
     dispatcher = subprocess.run(
         [sys.executable, "-m", "aft", "dispatcher", "tests.acceptance.theatre"],
-        env={**os.environ, **setup.environ(), "AFT_LEASE": "1s", "PYTHONPATH": str(Path.cwd())},
+        env={**os.environ, **setup.environ(), "PYTHONPATH": str(Path.cwd())},
         timeout=60,
         check=False,
         capture_output=True,
@@ -288,7 +288,7 @@ def burn(setup: Setup) -> None:
 
 
 def test_a_lost_worker_is_answered_for_a_whole_flow_and_may_park_its_run(setup: Setup, show: str) -> None:
-    app = setup.app(lease=1.0)
+    app = setup.app()
     teach(
         app, theatre.burns, "abort", "fault.deaths == 1", do.set(tags={"burnt": True}), do.park("call the fire brigade")
     )
@@ -300,7 +300,7 @@ def test_a_lost_worker_is_answered_for_a_whole_flow_and_may_park_its_run(setup: 
 
 
 def test_an_activity_whose_worker_was_lost_is_answered_by_its_name(setup: Setup, show: str) -> None:
-    app = setup.app(lease=3.0)
+    app = setup.app()
     teach(
         app,
         theatre.burns,

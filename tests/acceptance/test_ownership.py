@@ -85,7 +85,7 @@ def late(setup: Setup) -> list[str]:
 
 def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    with paused_owner(setup, holding, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == "held by 3"
         (fault,) = setup.apps[0].faults()
         assert (fault.kind, fault.state) == ("abort", "resolved")
@@ -98,7 +98,7 @@ def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(
 
 def test_a_late_effect_of_a_step_that_failed_is_undone_by_its_compensator(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, holding, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
@@ -110,7 +110,7 @@ def test_a_late_effect_of_a_step_that_failed_is_undone_by_its_compensator(setup:
 
 def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_it(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, touching, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with paused_owner(setup, touching, order) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
@@ -120,10 +120,10 @@ def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_i
         eventually(lambda: run.status == "compensated")
 
 
-def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup: Setup) -> None:
+def test_a_run_that_is_owned_but_executed_by_nobody_is_found_by_its_owner(setup: Setup, quick_beats: float) -> None:
     """As after a claim whose COMMIT happened and whose answer was lost."""
     order = secrets.token_hex(4)
-    app = setup.app(lease="3s", grace="5m")
+    app = setup.app(lease=quick_beats, grace="5m")
     run = app.submit(shop.buy, order)
     dispatcher = app.dispatcher()
     with app.store.write() as connection:  # before the dispatcher's own services could take it

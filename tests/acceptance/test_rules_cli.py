@@ -196,7 +196,7 @@ def test_a_rule_is_shown_previewed_asked_about_and_then_in_force(taught: Termina
     assert "+ 1  if fault.name == 'Gone' → stand" in told.stdout
     assert "Would change 1 of 1 decision." in told.stdout
     assert "Rule 1 is in force, as revision 1" in told.stderr
-    assert ended(taught, taught.app.submit(hall.visit, "gone-2")).result(5) == "stands"
+    assert ended(taught, taught.app.submit(hall.visit, "gone-2")).result(60) == "stands"
 
 
 def test_a_rule_for_a_run_is_one_for_its_latest_fault(taught: Terminal) -> None:

@@ -175,8 +175,8 @@ def test_an_effect_that_could_not_be_recorded_in_time_is_kept_when_the_database_
 ) -> None:
     """Its process lives, and is the only one that knows of it: the one that took over could not do it again."""
     setup = make_setup("postgresql+rabbitmq", request, tmp_path)
-    with Proxy(urlsplit(setup.database).port or 5432) as line, setup.app(grace="300ms", lease="1s") as other:
-        away = behind(line, setup).app(grace="300ms", lease="1s")
+    with Proxy(urlsplit(setup.database).port or 5432) as line, setup.app(grace="300ms") as other:
+        away = behind(line, setup).app(grace="300ms", lease="3s")
         started = threading.Thread(target=away.start, args=(sold_out, order))
         started.start()
         eventually(lambda: done[order])

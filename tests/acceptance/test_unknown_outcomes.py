@@ -238,7 +238,7 @@ def test_what_a_worker_did_before_it_died_is_found_and_not_done_again(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang"]
-    with dying_worker(setup, flow, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with dying_worker(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         assert calls[order] == ["wire", "probe", "confirm"]
         gates[order].set()
@@ -252,7 +252,7 @@ def test_where_nothing_is_found_the_activity_is_executed_under_the_same_key(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang without effect"]
-    with dying_worker(setup, flow, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with dying_worker(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
     assert calls[order] == ["wire", "probe", "wire", "confirm"]
     assert keys[order] == {f"{run.id}/0/1"}
@@ -262,7 +262,7 @@ def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, o
     plans[order] = ["hang"]
     with dying_worker(setup, wiring, order) as run:
         broken.add(order)
-        with setup.app(lease="2s", grace="300ms").dispatcher():
+        with setup.app(grace="300ms").dispatcher():
             eventually(lambda: run.status == "parked")
             broken.discard(order)
             run.retry()
@@ -275,21 +275,21 @@ def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup
     plans[order] = ["hang"]
     with dying_worker(setup, wiring, order) as run:
         broken.add(order)
-        with setup.app(lease="2s", grace="300ms").dispatcher() as stopping:
+        with setup.app(grace="300ms").dispatcher() as stopping:
             eventually(lambda: run.status == "parked")
             broken.discard(order)
             on_entry[order] = stopping.drain
             run.retry()
             eventually(lambda: order not in on_entry)
         assert calls[order] == ["wire"]
-        with setup.app(lease="2s", grace="300ms").dispatcher():
+        with setup.app(grace="300ms").dispatcher():
             assert run.result(60)[1] == f"confirmed {order}"
     assert calls[order] == ["wire", "probe", "confirm"]
 
 
 def test_only_the_first_new_step_after_a_death_is_in_doubt(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
-    with dying_worker(setup, wiring_twice, order) as run, setup.app(lease="2s", grace="300ms").dispatcher():
+    with dying_worker(setup, wiring_twice, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")),) * 2
     assert calls[order] == ["wire", "probe", "wire"]
 

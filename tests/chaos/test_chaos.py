@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import part_crashpoints, part_kills, part_pauses
+from tests.chaos import drive, part_crashpoints, part_kills, part_pauses
 from tests.chaos.load import plan_of
 from tests.chaos.setups import Site
 
@@ -16,11 +16,14 @@ SEED = 20_261
 FIRST, EVERY = 5, 37
 RUNS, KILLS = 120, 10
 PAUSED_RUNS, PAUSES = 40, 6
+#: Seconds after which a run is stuck: many tests run beside this one, on machines of any kind.
+PATIENCE = 180.0
 
 
 @pytest.fixture(params=["postgresql+rabbitmq", "sqlite+embedded"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A namespace of the test's own; its servers are shared, and only workers die here."""
+    monkeypatch.setattr(drive, "STUCK_AT_LEAST", PATIENCE)
     if request.param == "sqlite+embedded":
         made = Site(request.param, f"sqlite:///{tmp_path / 'aft.db'}", "embedded", tmp_path)
     else:
@@ -39,6 +42,7 @@ def test_a_process_may_die_at_any_point(site: Site) -> None:
 
 
 def test_processes_are_killed_at_random_and_no_promise_is_broken(site: Site) -> None:
+    site.settings |= {"lease": "60s"}  # who is killed is seen to be dead; who is only late shall not be overtaken
     plans = [plan_of(SEED, number, slow=0.02) for number in range(RUNS)]
     result = part_kills.kill(site, plans, KILLS, SEED)
     assert result.violations == []

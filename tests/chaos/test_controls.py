@@ -46,7 +46,7 @@ from tests.chaos.setups import Site
 from tests.setups import eventually
 
 #: Seconds that anybody waits for anybody else.
-PATIENCE = 30.0
+PATIENCE = 60.0
 #: Long leases and graces: nothing happens by the clock, only by the story.
 SLOW = {"lease": "1h", "grace": "1h"}
 

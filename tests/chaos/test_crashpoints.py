@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.chaos import part_crashpoints
+import pytest
+
+from tests.chaos import drive, part_crashpoints
 from tests.chaos.crashpoints import Death, read_deaths
 from tests.chaos.fleet import End
 from tests.chaos.part_crashpoints import SUBMITTING, unexpected
@@ -13,6 +15,13 @@ from tests.chaos.setups import Site
 
 #: Where one dies, and where the one after it does.
 FIRST, SECOND = 25, range(8, 32, 8)
+#: Seconds after which a run is stuck: many tests run beside this one, on machines of any kind.
+PATIENCE = 180.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "STUCK_AT_LEAST", PATIENCE)
 
 
 def embedded(directory: Path) -> Site:

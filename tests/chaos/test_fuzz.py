@@ -9,7 +9,7 @@ import pytest
 
 from aft import envelope
 from aft.runs import claiming
-from tests.chaos import fuzzing
+from tests.chaos import fuzzing, part_fuzz
 from tests.chaos.bugs import without_stale_check
 from tests.chaos.load import plan_of
 from tests.chaos.part_fuzz import DOORS, flood, fuzz
@@ -22,7 +22,8 @@ INPUTS = {"decoder": 12_000, "stored": 600, "values": 300, "settings": 400, "add
 
 
 @pytest.mark.parametrize("door", sorted(DOORS))
-def test_what_comes_in_is_read_or_refused_as_documented(door: str) -> None:
+def test_what_comes_in_is_read_or_refused_as_documented(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_fuzz, "SLOWEST_ELSEWHERE", 0.5)  # how fast it is, a quiet machine tells: make chaos
     found = fuzz(door, str(SEED), INPUTS[door])
     assert not found.violations, "\n".join(found.violations)
     assert found.read > 0
@@ -38,6 +39,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     else:
         migrated, rabbit = (request.getfixturevalue(name) for name in ("migrated_url", "rabbit_url"))
         made = Site(request.param, migrated, rabbit, tmp_path)
+    made.settings |= {"lease": "60s"}
     made.prepare()
     return made
 

@@ -221,7 +221,7 @@ class TestConnectionLost:
             started = time.monotonic()
             with pytest.raises(BrokerError, match="confirmed nothing within 3 s"):
                 broker.publish(faults(topology))
-            assert 2.9 < time.monotonic() - started < 10
+            assert 2.9 < time.monotonic() - started < 60
             proxy.release()
             broker.publish(faults(topology))
 
@@ -431,18 +431,18 @@ class TestAlarm:
                 started = time.monotonic()
                 with pytest.raises(BrokerError, match="alarm"):
                     broker.publish(faults(topology, 5000))
-                assert time.monotonic() - started < 15
+                assert time.monotonic() - started < 60
             assert len(drain(consumer, 3)) == 3
             started = time.monotonic()
             for _ in range(3000):
                 broker.express(topology.namespace, b"x" * 1000)
-            assert time.monotonic() - started < 15
+            assert time.monotonic() - started < 60
             leaving = RabbitBroker(private_rabbit.url, timeout=1)
             with pytest.raises(BrokerError):
                 leaving.publish(faults(topology))
             started = time.monotonic()
             leaving.close()
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
         finally:
             private_rabbit.ctl("set_vm_memory_high_watermark", "0.4")
         broker.publish(faults(topology))

@@ -95,7 +95,7 @@ def worker(app: aft.Aft, stage: Stage, tools: Tools, monkeypatch: pytest.MonkeyP
     made = Worker(tools, nobody, takeover, 2, declare=lambda: None)
     yield made
     tools.draining.set()
-    made.join(timeout=10)
+    made.join(timeout=60)
 
 
 def submit_lonely(app: aft.Aft, stage: Stage, place: str) -> aft.Run:
@@ -138,7 +138,7 @@ def test_the_house_is_emptied_at_the_next_step_of_whoever_is_in_it_and_they_go_o
     solitary = in_background(worker._take_alone)
     eventually(tools.making_room.is_set)
     gates[place].set()
-    solitary.join(20)
+    solitary.join(60)
     eventually(lambda: run.status is Status.COMPLETED)
     assert did[place] == ["long one begins", "long one ends", "alone"]
     assert not tools.making_room.is_set()

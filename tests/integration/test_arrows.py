@@ -59,7 +59,7 @@ def stepped(dispatcher: Intake) -> bool:
 def receive_one(app: aft.Aft, queue: str) -> Delivery:
     consumer = app.broker.consumer([queue], prefetch=10)
     try:
-        (delivery,) = consumer.receive(10, 20)
+        (delivery,) = consumer.receive(10, 60)
         consumer.ack([delivery])
         return delivery
     finally:

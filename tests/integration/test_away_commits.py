@@ -138,10 +138,10 @@ def losing_the_answer_to(store: Store, statement: str) -> Iterator[Line]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[aft.Aft]:
+def app(request: pytest.FixtureRequest, tmp_path: Path, quick_beats: float) -> Iterator[aft.Aft]:
     sqlite = f"sqlite:///{tmp_path / 'aft.db'}"
     url = sqlite if request.param == "sqlite" else request.getfixturevalue("migrated_url")
-    with Setup(request.param, url, "embedded").app(lease="1500ms", grace="300ms") as made:
+    with Setup(request.param, url, "embedded").app(lease=quick_beats, grace="300ms") as made:
         made.check()
         yield made
 

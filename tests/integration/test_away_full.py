@@ -120,7 +120,7 @@ def test_a_pool_that_is_exhausted_is_waited_for_in_bounds(migrated_url: str, mon
     started = time.monotonic()
     with store.write(), store.write(), pytest.raises(StoreError) as told, store.write():
         pass
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert told.value.transient
     store.close()
 
@@ -195,7 +195,7 @@ def patient() -> str:
 
 
 def test_an_activity_may_be_about_something_else_between_two_statements_of_its_transaction(migrated_url: str) -> None:
-    with Setup("patient", migrated_url, "embedded").app() as app:
+    with Setup("patient", migrated_url, "embedded").app(lease="5s") as app:
         assert app.start(patient).result(60) == "1min"
         with app.store.write() as connection:  # without one: as long as its lease
             assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "5s"

@@ -25,7 +25,7 @@ from aft.store import Store
 from tests.setups import eventually
 from tests.storing import Stage, recording
 
-PATIENCE = 20
+PATIENCE = 60
 
 
 @dataclass(frozen=True)

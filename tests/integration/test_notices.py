@@ -31,7 +31,7 @@ from tests.storing import Stage, at_once
 
 SECRET = "a secret of the two of us"
 #: Seconds after which a test that waits for something has failed.
-LONG = 20.0
+LONG = 60.0
 #: Seconds until the second attempt: so many that a slow machine does not see it come.
 FIRST_WAIT = 100.0
 

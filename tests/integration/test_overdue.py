@@ -18,7 +18,6 @@ from aft.flows.overdue import Attempts
 from aft.ids import RunId
 from aft.runs import rows
 from aft.runs.overdue import any_overdue, tell_overdue
-from aft.store import leases
 from aft.store.moments import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
@@ -132,11 +131,8 @@ def test_an_activity_that_ended_in_time_is_not_told() -> None:
     assert watch.told == []
 
 
-def test_a_heartbeat_tells_of_an_activity_that_still_runs(
-    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "BEATS", 15)  # soon, though the lease is long enough to be kept
-    app, told = setup.app(), list[Event]()
+def test_a_heartbeat_tells_of_an_activity_that_still_runs(setup: Setup, order: str, quick_beats: float) -> None:
+    app, told = setup.app(lease=quick_beats), list[Event]()
     app.telemetry.subscribe(lambda event: told.append(event) if event.name == "ActivityOverdue" else None)
     with app.dispatcher():
         run = app.submit(dawdling, order)

@@ -39,5 +39,5 @@ def test_one_branch_begins_to_wait_while_another_has_just_ended(sqlite_stage: St
         ends.start()
         assert lock.reached.wait(60)
         owner.begin_wait(begun)
-    ends.join(20)
+    ends.join(60)
     assert owner.run.waits == (begun,)

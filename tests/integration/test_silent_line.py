@@ -78,7 +78,7 @@ def test_messages_for_a_dispatcher_that_lost_the_database_are_worked_off_by_othe
     monkeypatch.setitem(connecting._POSTGRESQL, "connect_timeout", 60)  # it does not find out by itself either
     fails = 1 if role == "intake" else 0
     others = {"work", "intake", "relay", "sweep"}
-    app, cut_off = setup.app(grace=NEVER, lease="2s"), behind(line, setup).app(grace=NEVER, lease="2s")
+    app, cut_off = setup.app(grace=NEVER), behind(line, setup).app(grace=NEVER, lease="2s")
     with app, cut_off, app.dispatcher(only=others), cut_off.dispatcher(only=[role]):
         assert app.submit(order, fails).result(60) == fails
         line.hold()
@@ -92,7 +92,7 @@ def test_messages_for_a_dispatcher_that_lost_the_database_are_worked_off_by_othe
 
 def test_a_run_is_taken_over_whose_transaction_lost_the_line_before_its_commit(setup: Setup, line: Proxy) -> None:
     """The record is written, so the run's row is locked; the server must not wait a minute for the COMMIT."""
-    app, cut_off = setup.app(lease="2s", grace="1s"), behind(line, setup).app(lease="2s", grace="1s")
+    app, cut_off = setup.app(), behind(line, setup).app(lease="2s", grace="1s")
 
     silent = Event()
 

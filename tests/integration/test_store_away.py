@@ -85,7 +85,7 @@ def _nothing_charged() -> None:
 @pytest.fixture
 def app(stage: Stage) -> Iterator[aft.Aft]:
     url = stage.store.engine.url.render_as_string(hide_password=False)
-    settings = Settings.load(database_url=url, namespace=stage.namespace, lease=5.0, grace=1.0, levels="none")
+    settings = Settings.load(database_url=url, namespace=stage.namespace, lease=60.0, grace=1.0, levels="none")
     with aft.Aft(settings=settings) as made:
         yield made
 
@@ -105,13 +105,13 @@ def once_away(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_a_failure_that_the_flow_catches_takes_it_another_way(app: aft.Aft) -> None:
     with app.dispatcher():
-        assert app.start(takes_another_way).result(timeout=30) == "another way"
+        assert app.start(takes_another_way).result(timeout=60) == "another way"
 
 
 def test_the_database_s_absence_is_not_mistaken_for_the_failure(app: aft.Aft, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "get", once_away(faults.get))
     with app.dispatcher():
-        assert app.start(takes_another_way).result(timeout=30) == "another way"
+        assert app.start(takes_another_way).result(timeout=60) == "another way"
 
 
 def test_what_was_done_under_a_savepoint_is_not_left_standing_by_a_bug_that_is_caught(app: aft.Aft) -> None:
@@ -156,7 +156,7 @@ def test_a_run_that_was_claimed_is_executed_or_an_orphan_whatever_fails_after(
     deliveries = [Delivery("resume", message.encode().encode(), redelivered=False) for message in (good, stale)]
     with pytest.raises(StoreError):
         worker._take(cast(Any, Stub()), deliveries, 2)
-    assert worker.join(timeout=10)
+    assert worker.join(timeout=60)
     with app.store.read() as connection:
         assert tools.holdings.orphans(connection, lease.worker) == []
     assert stage.row(run.id).worker_id is None
@@ -191,7 +191,7 @@ def test_who_executes_runs_makes_queues_again_that_are_gone(app: aft.Aft, stage:
     worker = Worker(app.make_tools(stage.lease()), wiped, takeover, 2, declare=wiped.declare)
     assert worker._receive() == 0.0
     assert (len(wiped.declared), wiped.closed) == (1, 1)
-    assert worker.join(timeout=10)
+    assert worker.join(timeout=60)
 
 
 def test_who_decides_about_faults_makes_queues_again_that_are_gone(stage: Stage) -> None:

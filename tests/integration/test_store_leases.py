@@ -19,7 +19,7 @@ from aft.store.tables import workers
 from aft.telemetry import LeaseLost
 from tests.storing import Stage
 
-LENGTH = 30.0
+LENGTH = 300.0
 
 
 def row_of(stage: Stage, worker: WorkerId) -> Any:
@@ -48,7 +48,7 @@ def test_a_worker_is_a_row_that_says_who_it_is_and_what_it_knows(stage: Stage) -
 
 def test_a_lease_lasts_as_long_as_it_is_said_by_the_database_s_clock(stage: Stage) -> None:
     lease = stage.lease(LENGTH)
-    assert LENGTH - 5 < seconds_left(stage, lease.worker) <= LENGTH
+    assert LENGTH - 60 < seconds_left(stage, lease.worker) <= LENGTH
 
 
 def test_a_worker_holds_its_lease_until_it_is_over_by_its_own_clock(stage: Stage) -> None:
@@ -78,7 +78,7 @@ def test_a_heartbeat_prolongs_the_lease(stage: Stage) -> None:
     stage.clock.passed = LENGTH - 1
     lease.renew()
     assert lease.worker == worker
-    assert seconds_left(stage, worker) > LENGTH - 5
+    assert seconds_left(stage, worker) > LENGTH - 60
     stage.clock.passed = 2 * LENGTH - 1.001
     assert lease.holds(worker)
 
@@ -107,7 +107,7 @@ def test_a_worker_whose_heartbeat_comes_too_late_becomes_another(stage: Stage) -
     assert lease.holds(lease.worker)
     assert not lease.holds(before)
     assert seconds_left(stage, before) < 0
-    assert seconds_left(stage, lease.worker) > LENGTH - 5
+    assert seconds_left(stage, lease.worker) > LENGTH - 60
     assert stage.events == [LeaseLost(worker=before, why=f"no heartbeat was heard in time; now {lease.worker}")]
 
 
@@ -142,7 +142,7 @@ def test_the_heart_beats_by_itself(stage: Stage) -> None:
     heard, beats = threading.Semaphore(0), 3
     lease = stage.lease(0.1, on_beat=heard.release)
     worker = lease.worker
-    assert all(heard.acquire(timeout=10) for _ in range(beats))
+    assert all(heard.acquire(timeout=60) for _ in range(beats))
     assert lease.worker == worker
 
 

@@ -73,7 +73,7 @@ def test_who_hands_over_does_not_wait_for_a_slow_broker() -> None:
     assert relay.asked.wait(60)
     sender.try_send(rows(2))  # would never return, if it waited for the first
     relay.slow.set()
-    thread.join(10)
+    thread.join(60)
     sender.close()
     assert relay.sent == [[1], [2]]
 

@@ -62,7 +62,7 @@ def start(heard: list[Event], stopping: Impatient, monkeypatch: pytest.MonkeyPat
     yield begin
     for service in begun:
         service.stop()
-        assert service.join(10)
+        assert service.join(60)
 
 
 class Steps:
@@ -93,7 +93,7 @@ def test_stopping_ends_a_pause(start: Start) -> None:
     service = start(steps)
     assert steps.through.wait(60)
     service.stop()
-    assert service.join(10)
+    assert service.join(60)
 
 
 def test_one_that_was_never_started_can_be_stopped_and_joined() -> None:
@@ -114,7 +114,7 @@ def test_joining_tells_that_a_step_has_not_ended() -> None:
     service.stop()
     assert not service.join(0)
     go_on.set()
-    assert service.join(10)
+    assert service.join(60)
 
 
 def test_an_error_is_told_and_survived(start: Start, heard: list[Event], caplog: pytest.LogCaptureFixture) -> None:
@@ -165,5 +165,5 @@ def test_an_hour_of_errors_is_survived_like_the_first(start: Start) -> None:
         return pause
 
     service = start(step)
-    assert service.join(10)
+    assert service.join(60)
     assert steps.through.is_set()

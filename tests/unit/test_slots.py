@@ -31,10 +31,10 @@ def test_giving_back_nothing_changes_nothing() -> None:
 def test_who_waits_for_a_slot_gets_the_one_that_is_given_back() -> None:
     slots, taken = Slots(1), list[int]()
     slots.take(1, timeout=0)
-    waiting = threading.Thread(target=lambda: taken.append(slots.take(1, timeout=10)))
+    waiting = threading.Thread(target=lambda: taken.append(slots.take(1, timeout=60)))
     waiting.start()
     slots.give(1)
-    waiting.join(10)
+    waiting.join(60)
     assert taken == [1]
 
 
@@ -55,7 +55,7 @@ def test_many_threads_never_hold_more_than_there_are() -> None:
     def work() -> None:
         nonlocal held, most
         for _ in range(200):
-            taken = slots.take(2, timeout=10)
+            taken = slots.take(2, timeout=60)
             with lock:
                 held += taken
                 most = max(most, held)
@@ -76,13 +76,13 @@ def test_all_are_taken_together_when_the_last_one_is_back_and_nobody_gets_one_me
     slots, got = Slots(2), list[int]()
     slots.take(2, timeout=0)
     slots.give(1)
-    waiting = threading.Thread(target=lambda: got.append(slots.take_all(timeout=10)))
+    waiting = threading.Thread(target=lambda: got.append(slots.take_all(timeout=60)))
     waiting.start()
     while slots.free(timeout=0):
         pass  # until it waits: then the free one is kept for it
     assert slots.take(1, timeout=0) == 0
     slots.give(1)
-    waiting.join(10)
+    waiting.join(60)
     assert got == [2]
     assert slots.free(timeout=0) == 0
     slots.give(2)

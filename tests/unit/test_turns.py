@@ -92,8 +92,8 @@ def test_a_process_that_is_paused_at_the_gate_keeps_nobody_out_for_long(
     turn = Turn(file)
     with hold(file):
         started = time.monotonic()
-        turn.take(30, "db")
-        assert time.monotonic() - started < 10
+        turn.take(120, "db")
+        assert time.monotonic() - started < 60
         turn.give()
 
 
@@ -117,7 +117,7 @@ def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:
         turn.give()
     for thread in threading.enumerate():
         if thread.name == "aft-turn":
-            thread.join(10)
+            thread.join(60)
     assert is_free(file)
 
 
@@ -145,7 +145,7 @@ def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
     thread.start()
     got.append(1)
     turn.give()
-    thread.join(10)
+    thread.join(60)
     assert got == [1, 2]
 
 
