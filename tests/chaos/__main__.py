@@ -32,14 +32,14 @@ SHOWN = 10
 
 def main() -> int:
     """Run parts, keep their results, write the report; 1 if a promise was broken or a figure missed."""
-    code, given = digest(), _arguments()
+    codes, given = {part: digest(part) for part in parts()}, _arguments()
     console = Console()
     # As with Ctrl-C: whoever is asked to stop takes its servers with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     results = {part: _result(part, given, console) for part in given.parts or parts()}
     kept = {part: result for part in parts() if (result := _kept(part, given)) is not None}
     report = WORK / "quick.md" if given.quick else KEPT.with_suffix(".md")
-    report.write_text(write_report(kept, code))
+    report.write_text(write_report(kept, codes))
     console.print(f"written: {report.relative_to(ROOT)}")
     return int(any(result.failed for result in results.values()))
 
@@ -68,9 +68,9 @@ def _kept(part: str, given: argparse.Namespace) -> Result | None:
 
 def _result(part: str, given: argparse.Namespace, console: Console) -> Result:
     result = _kept(part, given)
-    if result is None or not result.is_of(given.seed) or given.again:
+    if result is None or not result.is_of(given.seed, part) or given.again:
         result = _run(part, given, console)
-        result.save(_place(part, quick=given.quick))
+        result.save(_place(part, quick=given.quick), part)
     faults = sum(result.faults.values())
     console.print(f"{part}: {result.runs:,} runs, {faults:,} faults, {len(result.violations)} broken promises")
     for violation in result.violations[:SHOWN]:

@@ -29,26 +29,29 @@ process was killed in it; not in the parts crashpoints, pauses, postgres and pro
 without a death. How often it was is a figure of most parts. Overtaken ten times in the same attempt parks a run, too:
 the first five are not counted as deaths.
 
-Of some figures it is said what they shall be at most; one that is more fails the profile like a broken promise. The
-checker itself is tested: `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.
+Of some figures it is said what they shall be at most; one that is more fails the profile like a broken promise. In the
+part takeover they are of the rounds in which the machine had its processors: one in which a host took more than a tenth
+of their time for others, between the kill and the takeover, is told apart as *disturbed*, and made again.
+
+The checker itself is tested: `tests/chaos/test_controls.py` seeds bugs into aft, and each must be found.
 
 One part: `make chaos PART=pauses SEED=1`. Results are kept in `docs/chaos/`, so that an interrupted profile goes on
-where it was; one of another seed or of older code is made again. What is said above is true of the code as it is now: a
-result of older code was looked at as that code did.
+where it was; one of another seed or of older code is made again. The code of a part is aft and what tries to break it
+there, without the other parts. What is said above is true of the code as it is now: a result of older code was looked
+at as that code did.
 """
 
 
-def write_report(results: Mapping[str, Result], code: str) -> str:
-    """Spell the report; ``code`` is the digest of the code as it is now."""
-    return "\n".join([HEAD, *_table(results, code), "", *_details(results)]).rstrip() + "\n"
+def write_report(results: Mapping[str, Result], codes: Mapping[str, str]) -> str:
+    """Spell the report; ``codes`` are the digests of the parts' code as it is now."""
+    return "\n".join([HEAD, *_table(results, codes), "", *_details(results)]).rstrip() + "\n"
 
 
-def _table(results: Mapping[str, Result], code: str) -> Iterator[str]:
-    yield f"The code as it is now: `{code}`.\n"
+def _table(results: Mapping[str, Result], codes: Mapping[str, str]) -> Iterator[str]:
     yield "| part | seed | date | code | runs | faults injected | broken promises | missed figures | seconds |"
     yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for part, result in results.items():
-        made = f"{result.date or 'unknown'} | {_age(result, code)}"
+        made = f"{result.date or 'unknown'} | {_age(result, codes[part])}"
         faults = sum(result.faults.values())
         broken = f"{len(result.violations)} | {len(result.missed) if result.wanted else '-'}"
         numbers = f"{result.runs:,} | {faults:,} | {broken} | {result.seconds:,.0f}"
@@ -57,7 +60,7 @@ def _table(results: Mapping[str, Result], code: str) -> Iterator[str]:
 
 def _age(result: Result, code: str) -> str:
     if result.code == code:
-        return "as it is now"
+        return f"as it is now, `{code}`"
     return f"older code, `{result.code}`" if result.code else "older code"
 
 

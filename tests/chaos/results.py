@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 ROOT = Path(__file__).parents[2]
 #: Where the code is that a result is of: what is tried to be broken, and what tries.
 CODE = ("aft/**/*.py", "tests/chaos/*.py")
+#: What keeps results and tells of them, which is no part of what is measured.
+KEEPERS = ("__main__.py", "report.py", "results.py")
 #: What figures may be at most: by the figure's name, then by the name of one of its numbers.
 Wanted = Mapping[str, Mapping[str, float]]
 #: Told while a part goes on: how much is done, of how much, and what is going on.
@@ -67,15 +70,15 @@ class Result:
         spelt = {name: dict(bounds) for name, bounds in wanted.items()}
         return replace(self, wanted=spelt, missed=list(_missed(self.figures, wanted)))
 
-    def is_of(self, seed: int) -> bool:
-        """Whether it need not be made again: it is of this seed, and of the code as it is now."""
-        return (self.seed, self.code) == (seed, digest())
+    def is_of(self, seed: int, part: str | None = None) -> bool:
+        """Whether it need not be made again: it is of this seed, and of the code (of its part) as it is now."""
+        return (self.seed, self.code) == (seed, digest(part))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, part: str | None = None) -> None:
         """Keep it, with the code and the day, so that an interrupted profile goes on where it was."""
         path.parent.mkdir(parents=True, exist_ok=True)
         today = datetime.now(UTC).date().isoformat()
-        stamped = replace(self, code=self.code or digest(), date=self.date or today)
+        stamped = replace(self, code=self.code or digest(part), date=self.date or today)
         path.write_text(json.dumps(asdict(stamped), indent=1, ensure_ascii=False) + "\n")
 
     @staticmethod
@@ -95,13 +98,33 @@ def _missed(figures: Mapping[str, Any], wanted: Wanted) -> Iterator[str]:
 
 
 @functools.cache
-def digest() -> str:
-    """A short digest of the code as it was when this was first asked: before it was made use of."""
+def digest(part: str | None = None) -> str:
+    """A short digest of the code as it was when this was first asked: before it was made use of.
+
+    Of what one part is made of, or of all: the other parts may change, and what it found is as true as before.
+    """
     found = hashlib.sha256()
     files = {path for pattern in CODE for path in ROOT.glob(pattern) if not path.name.startswith("test_")}
+    if part is not None:
+        needed = _needed(part)
+        files = {path for path in files if path.name not in KEEPERS and _part_of(path) in (None, *needed)}
     for path in sorted(files):
         found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]
+
+
+def _part_of(path: Path) -> str | None:
+    return path.stem.removeprefix("part_") if path.match("tests/chaos/part_*.py") else None
+
+
+def _needed(part: str) -> set[str]:
+    """A part, and those that it makes use of."""
+    needed, left = set[str](), [part]
+    while left:
+        needed.add(one := left.pop())
+        named = re.findall(r"\bpart_(\w+)", (ROOT / f"tests/chaos/part_{one}.py").read_text())
+        left += [each for each in named if each not in needed]
+    return needed
 
 
 class Part(Protocol):

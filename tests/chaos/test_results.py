@@ -30,7 +30,7 @@ def test_figures_that_are_too_high_or_not_there_are_missed() -> None:
 
 
 def test_the_report_tells_what_is_wanted_beside_what_was_seen() -> None:
-    report = write_report({"part": RESULT.compared({"takeover": {"p50": 0.1, "p99": 3.0}})}, "abc")
+    report = write_report({"part": RESULT.compared({"takeover": {"p50": 0.1, "p99": 3.0}})}, {"part": "abc"})
     assert "- takeover: count 3, p50 0.2 (wanted ≤ 0.1), p99 2.5 (wanted ≤ 3.0)" in report
     assert "| 10 | 3 | 0 | 1 | 1 |" in report
     assert "- **missed**: takeover: p50 0.2, wanted 0.1 at most" in report
@@ -52,9 +52,10 @@ def test_a_result_that_was_kept_before_there_was_a_digest_is_of_older_code(tmp_p
     kept = Result.load(tmp_path / "part.json")
     assert kept is not None
     assert not kept.is_of(1)
-    told = write_report({"old": kept, "new": replace(kept, code="abc", date="2026-01-02")}, "abc")
+    codes = {"old": "abc", "new": "abc"}
+    told = write_report({"old": kept, "new": replace(kept, code="abc", date="2026-01-02")}, codes)
     assert "| [old](#old) | 1 | unknown | older code |" in told
-    assert "| [new](#new) | 1 | 2026-01-02 | as it is now |" in told
+    assert "| [new](#new) | 1 | 2026-01-02 | as it is now, `abc` |" in told
 
 
 @pytest.mark.parametrize(("bound", "code"), [(0.1, 1), (0.2, 0)])
@@ -72,7 +73,7 @@ def test_a_profile_fails_for_a_missed_figure_and_repeats_what_is_of_older_code(
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     monkeypatch.setattr(sys, "argv", ["chaos", "soak"])
     assert (profile.main(), profile.main(), made) == (code, code, ["soak"])
-    monkeypatch.setattr(results, "digest", lambda: "another code")
+    monkeypatch.setattr(results, "digest", lambda part: "another code")
     assert (profile.main(), made) == (code, ["soak", "soak"])
 
 
@@ -86,3 +87,25 @@ def test_the_digest_is_of_what_is_broken_and_of_what_breaks_it(tmp_path: Path, m
         found.append(digest.__wrapped__())
     assert len(set(found)) == 3
     assert found[-1] == found[-2]
+
+
+def test_the_digest_of_a_part_is_of_what_that_part_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    texts = {
+        "aft/clock.py": "",
+        "tests/chaos/load.py": "",
+        "tests/chaos/part_kills.py": "",
+        "tests/chaos/part_more.py": "from tests.chaos import part_kills\n",
+        "tests/chaos/part_soak.py": "",
+        "tests/chaos/report.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    changed = {}
+    for name, text in texts.items():
+        before = digest.__wrapped__("more")
+        (tmp_path / name).write_text(f"{text}# more\n")
+        changed[Path(name).stem] = digest.__wrapped__("more") != before
+    made_of = {"clock", "load", "part_kills", "part_more"}
+    assert changed == {Path(name).stem: Path(name).stem in made_of for name in texts}
