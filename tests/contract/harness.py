@@ -45,9 +45,9 @@ class Harness(ABC):
         self._made.append(made)
         return made
 
-    def topology(self) -> Topology:
-        """Make up a namespace; nothing is declared."""
-        made = Topology(f"t{secrets.token_hex(6)}", frozenset({SHORT, LONG}))
+    def topology(self, *waits: timedelta) -> Topology:
+        """Make up a namespace, with these waits or the usual ones; nothing is declared."""
+        made = Topology(f"t{secrets.token_hex(6)}", frozenset(waits or (SHORT, LONG)))
         self._topologies.append(made)
         return made
 
