@@ -17,6 +17,9 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Test processes: two for each processor, because tests mostly wait for services.
 WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
 
+# Where Python may not keep what it compiled, each process compiles aft again: seconds of CPU, in hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check chaos bench clean
 
 demo: $(INSTALLED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -25,9 +25,7 @@ Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 class Settings(BaseSettings):
     """How one process of aft behaves. Every field can be set by ``AFT_<FIELD>`` in upper case."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="AFT_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(env_prefix="AFT_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     #: Where the truth lies: ``sqlite:///file`` or ``postgresql+psycopg://user:password@host/database``.
     database_url: str = Field(default="sqlite:///aft.db", repr=False)
@@ -45,12 +43,24 @@ class Settings(BaseSettings):
     grace: Duration = timedelta(seconds=5)
     #: How many runs one dispatcher process executes at a time.
     concurrency: int = Field(default=8, ge=1, le=1000)
+    #: How many attempts that were given up and have not returned one process may have; with so many it claims no run.
+    most_abandoned: int = Field(default=100, ge=1, le=10_000)
     #: RabbitMQ's kind of queue: ``quorum``, or ``classic`` where the broker is a single old node.
     queue_type: Literal["quorum", "classic"] = "quorum"
     #: For roles that may not declare queues: check that they exist, make nothing.
     declare_passively: bool = False
     #: What notices are signed with, so that their receivers know who sent them; without it they are not signed.
     webhook_secret: SecretStr | None = Field(default=None, repr=False)
+
+    #: Where a dispatcher sends a notice of each run that is parked, whoever parked it; without it nobody is told.
+    notify_parked_url: str | None = Field(default=None, repr=False)
+
+    @field_validator("notify_parked_url")
+    @classmethod
+    def _notify_parked(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("write 'https://host/path'")
+        return value
 
     @field_validator("namespace")
     @classmethod
@@ -80,10 +90,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Settings:
-        """Read the environment, let ``given`` win, and raise ConfigError for anything wrong or unknown."""
+        """Read the environment, let ``given`` win, and raise ConfigError for anything wrong, empty or unknown."""
         _refuse_unknown(os.environ)
+        settings = {field: value for field, value in given.items() if value is not None}
+        _refuse_empty(os.environ, settings)
         try:
-            return cls(**{field: value for field, value in given.items() if value is not None})
+            return cls(**settings)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from None
 
@@ -99,6 +111,21 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
             raise ConfigError(f"{name!r} is not a setting of aft; {hint}")
+
+
+def _refuse_empty(environ: Mapping[str, str], given: Collection[str]) -> None:
+    """Refuse variables that are set to nothing: a template that lost its value must not choose another database."""
+    for field, setting in Settings.model_fields.items():
+        name = _variable(field)
+        if field not in given and name in environ and not environ[name].strip():
+            default = "" if setting.default is None else f", which means {_spell(setting.default)!r}"
+            raise ConfigError(f"{name} is set, but empty; give it a value, or unset it{default}")
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, timedelta):
+        return durations.spell(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _explain(error: ValidationError) -> str:

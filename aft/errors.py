@@ -10,6 +10,7 @@
     │   ├── BrokerError              the broker refused, or cannot be reached
     │   │   └── Unroutable           a message had no queue to go to
     │   ├── StoreError               the database refused, or cannot be reached
+    │   │   ├── DatabaseMoved        the SQLite file was deleted, moved or replaced while it was open
     │   │   └── NotMigrated          the schema is not the one this aft needs
     │   ├── KeyConflict              the same key was used for other arguments
     │   ├── UnknownRun               no run has that id
@@ -24,6 +25,7 @@
     │   ├── UndoneByHand             a person has a savepoint undone
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
     │   ├── ActivityFailed           a final failure whose own class cannot be rebuilt
+    │   ├── NotKept                  a flow uses what was not kept of an activity's exception
     │   └── FlowEnded                the run ended without a result
     │       ├── FlowCompensated      everything it had done was undone
     │       ├── FlowFailed           it could not be undone entirely
@@ -38,11 +40,19 @@ A message says what, which (``!r``) and what to do next. What the engine uses to
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
+
+from aft.texts import check_storable
 
 if TYPE_CHECKING:
     from aft.fault import Fault
+
+Kind = TypeVar("Kind", bound=BaseException)
+
+#: Characters of the name of a signal that a fault waits for.
+MOST_SIGNAL = 200
 
 
 class AftError(Exception):
@@ -79,13 +89,22 @@ class Unroutable(BrokerError):
 class StoreError(AftError):
     """Raised when the database cannot be reached or refuses.
 
-    ``transient`` says whether the same call may succeed later; ``locked`` that somebody else has just locked a row.
+    ``transient`` says whether the same call may succeed later; ``locked`` that somebody else has just locked a row;
+    ``refused`` that the database works, and does not take what was to be written: other rows may still be written.
     """
 
-    def __init__(self, message: str, *, transient: bool = False, locked: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, locked: bool = False, refused: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
         self.locked = locked
+        self.refused = refused
+
+
+class DatabaseMoved(StoreError):
+    """Raised when the SQLite file that this process has open was deleted, moved or replaced: nothing is durable there.
+
+    The process cannot go on; it has to be started again when the file is back.
+    """
 
 
 class NotMigrated(StoreError):
@@ -141,13 +160,17 @@ class ReplayDiverged(AftError):
 
 
 class ActivityFailed(AftError):
-    """Raised at the call site when an activity failed for good and its own exception cannot be rebuilt."""
+    """Raised at the call site when an activity failed for good and no process can rebuild its own exception."""
 
     fault: Fault
 
     def __init__(self, message: str, fault: Fault) -> None:
         super().__init__(message)
         self.fault = fault
+
+
+class NotKept(AftError, AttributeError):
+    """Raised when a flow uses a value that an activity's exception carried and that could not be stored with it."""
 
 
 class FlowEnded(AftError):
@@ -177,10 +200,18 @@ class Recoverable(Exception):
     comes first.
     """
 
+    #: Also where a class of the user's own does not call the ``__init__`` below.
+    after: timedelta | float | str | None = None
+    on_signal: str | None = None
+
     def __init__(
         self, *args: object, after: timedelta | float | str | None = None, on_signal: str | None = None
     ) -> None:
         super().__init__(*args)
+        if on_signal is not None:
+            if not isinstance(on_signal, str) or not on_signal.strip() or len(on_signal) > MOST_SIGNAL:
+                raise DefinitionError(f"on_signal is a text of 1 to {MOST_SIGNAL} characters, not {on_signal!r}")
+            check_storable("on_signal", on_signal, DefinitionError)
         self.after = after
         self.on_signal = on_signal
 
@@ -191,3 +222,23 @@ class ResourceUnavailable(Recoverable):
 
 class Unrecoverable(Exception):
     """Raise it in an activity to say: trying again is pointless; undo what was done."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether an exception is Ctrl-C, which ends the process; whatever else user code raises is its failure."""
+    return is_a(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def is_a(error: BaseException, kind: type[Kind] | tuple[type[Kind], ...]) -> TypeGuard[Kind]:
+    """Tell whether somebody else's exception is of a class; unlike isinstance, this asks nothing of the exception."""
+    return issubclass(type(error), kind)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of somebody else's exception; one whose ``__str__`` fails is told so."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as broken:
+        if is_interrupt(broken):
+            raise
+        return f"({type(error).__name__} cannot be shown: its __str__ raised {type(broken).__name__})"

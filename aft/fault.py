@@ -78,12 +78,17 @@ class Fault:
     signal: str | None = None
     #: The type of exception that its rules are asked for, where its kind does not tell.
     exception: str | None = None
+    #: JSON: the exception's attributes, as ``flows.exceptions`` stores them.
+    attributes: str = "{}"
     #: JSON: what rules may want to know of the step: ``args``, ``result``, ``elapsed``.
     step: str | None = None
     #: JSON: which rules were asked, with which facts, and what they chose.
     decision: str | None = None
     #: JSON: what the run's owner shall make of the step, as ``runs.rulings`` spells it.
     ruling: str | None = None
+    #: The state of its run, and its tags as JSON, when it was decided about; None: it has not been.
+    run_status: str | None = None
+    run_tags: str | None = None
 
     @property
     def short_type(self) -> str:
@@ -97,3 +102,9 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.short_type}: {self.message}" if self.message else self.short_type
+
+    def spell_parked(self, why: str) -> str:
+        """Why a person has to look at its run, as was decided; of what is no failure of a step, just that."""
+        if self.kind in (FaultKind.ABORT, FaultKind.CONSTRAINT):
+            return why
+        return f"{self.kind.value} {self.name!r} (step {self.path}) failed: {self}; {why}"

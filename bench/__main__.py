@@ -42,6 +42,7 @@ WORKLOADS = (
     "takeover",
     "processes",
     "pending",
+    "fleets",
 )
 
 #: Seconds after which a quick run is in a hurry.

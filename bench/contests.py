@@ -41,11 +41,15 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What aft shall reach: so many times a rival's figure, or, without one, so much itself."""
+    """What aft shall reach: so many times a rival's figure, or, without one, so much itself.
+
+    Without a rival it is the best of ours that counts, or, with ``each``, every one of ours.
+    """
 
     metric: str
     limit: float
     rival: str | None = None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,14 @@ class Outcome:
 
     def best(self, metric: Metric) -> str | None:
         """The entrant of ours that did best."""
-        ours = {name: figure for name, figure in self.figures.get(metric.name, {}).items() if name.startswith(OURS)}
+        ours = self._ours(metric)
         if not ours:
             return None
         choose = max if metric.more else min
         return choose(ours, key=lambda name: ours[name].median)
+
+    def _ours(self, metric: Metric) -> dict[str, Figure]:
+        return {name: figure for name, figure in self.figures.get(metric.name, {}).items() if name.startswith(OURS)}
 
     def ratio(self, metric: Metric, rival: str) -> float | None:
         """How many times better than ``rival`` we are: above 1 is better, whatever the metric."""
@@ -122,11 +129,11 @@ class Outcome:
         if goal.rival is not None:
             ratio = self.ratio(metric, goal.rival)
             return None if ratio is None else ratio >= goal.limit
-        best = self.best(metric)
-        if best is None:
+        ours = [figure.median for figure in self._ours(metric).values()]
+        if not ours:
             return None
-        ours = self.figures[metric.name][best].median
-        return ours >= goal.limit if metric.more else ours <= goal.limit
+        counts = (min if goal.each else max)(ours) if metric.more else (max if goal.each else min)(ours)
+        return counts >= goal.limit if metric.more else counts <= goal.limit
 
 
 def play(contest: Contest, rounds: int, turn: Callable[[str], None]) -> Outcome:

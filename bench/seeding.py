@@ -74,7 +74,7 @@ def pending(database: str, broker: Broker, namespace: str, count: int) -> None:
             given = {"namespace": namespace, "flow": FLOW, "first": first, "last": last, "queue": queue}
             connection.execute(_RECOVERING, given)
             connection.execute(_FAULTS, given)
-            broker.publish([Outgoing(queue, _wake(number)) for number in range(first, last + 1)])
+            broker.publish([Outgoing(queue, _wake(number), names.key(FLOW, 1)) for number in range(first, last + 1)])
         connection.execute("ANALYZE")
 
 

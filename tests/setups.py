@@ -14,6 +14,7 @@ import pika
 import aft
 from aft import names
 from aft.brokers.base import Topology
+from aft.brokers.rabbitmq.topology import exchanges
 from aft.config import Settings
 from aft.store import Store, schema
 
@@ -92,6 +93,8 @@ def forget_queues(url: str, topology: Topology) -> None:
     channel = connection.channel()
     for queue in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
         channel.queue_delete(queue)
+    for exchange in exchanges(topology):
+        channel.exchange_delete(exchange.name)
     connection.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from aft.app.parts import Parts
@@ -17,10 +17,10 @@ from aft.config import Settings
 from aft.errors import DefinitionError
 from aft.fault import Fault, FaultState
 from aft.flows import context, registry
+from aft.flows import options as checks
 from aft.flows.calls import Call
 from aft.flows.flow import Flow
 from aft.flows.options import Duration
-from aft.flows.orphanage import Orphanage
 from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
@@ -31,11 +31,12 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.submit import NewRun
 from aft.telemetry import RunStarted
+from aft.texts import choose
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds that closing waits for each attempt that was given up and has not returned.
+#: Seconds that closing waits for attempts that were given up: they may still have an effect, which is kept then.
 GIVEN_UP = 5.0
 
 
@@ -57,8 +58,6 @@ class Aft(Parts):
         self._lock = threading.Lock()
         self._tools: Tools | None = None
         self._pid = os.getpid()
-        #: Threads of attempts that were given up; they may still have an effect, which must not be lost.
-        self._abandoned: list[threading.Thread] = []
         #: Rules and exlets: look at them, teach them.
         self.rules = RuleDesk(self)
 
@@ -69,7 +68,11 @@ class Aft(Parts):
 
     # Starting runs ----------------------------------------------------------------------------------------------
 
-    def start(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run:
+    @overload
+    def start(self, flow: Flow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    def start(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    def start(self, flow: Flow[..., Any], *args: Any, **kwargs: Any) -> Run[Any]:
         """Make a run and execute it here, in this thread, until it ends, waits or is handed over.
 
         With a key that already names a run, that run is returned, and nothing is executed.
@@ -93,12 +96,17 @@ class Aft(Parts):
         for row in tools.holdings.claim(begin):
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
             try:
-                self._abandoned += Runner(tools).run(row, fresh=True)
+                Runner(tools).run(row, fresh=True)
             finally:
                 tools.holdings.let_go(row.id)
+            self.store.check_file()  # a run in a file that is gone is not durable
         return Run(self, found[0].id)
 
-    def submit(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run:
+    @overload
+    def submit(self, flow: Flow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    def submit(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    def submit(self, flow: Flow[..., Any], *args: Any, **kwargs: Any) -> Run[Any]:
         """Make a run that some dispatcher executes. It is durable when this returns; needs no broker."""
         new = self._new_run(flow, args, kwargs)
         self.check()
@@ -109,7 +117,10 @@ class Aft(Parts):
 
     def _new_run(self, flow: Flow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
         if not isinstance(flow, Flow):
-            raise DefinitionError(f"{flow!r} is not a flow; declare it with @aft.flow")
+            raise DefinitionError(
+                f"{flow!r} is not a flow: give the function that is declared with @aft.flow, and then its arguments, "
+                "as in app.submit(order, 7), not order(7)"
+            )
         if context.flow_context() is not None:
             raise DefinitionError(
                 f"flow {flow.name!r} was started from a flow's own code, which a replay would do again; "
@@ -212,7 +223,7 @@ class Aft(Parts):
         self,
         *,
         status: str | Status | None = None,
-        flow: str | None = None,
+        flow: str | Flow[..., Any] | None = None,
         owner: str | None = None,
         resource: str | None = None,
         priority: int | None = None,
@@ -223,14 +234,22 @@ class Aft(Parts):
 
         ``priority``: only those of this one and above.
         """
+        if flow is not None and not isinstance(flow, str | Flow):
+            raise DefinitionError(f"flow={flow!r} must be a flow or its name")
+        for option, looked_for in (("owner", owner), ("resource", resource)):
+            checks.check_wanted(option, looked_for)
+        if priority is not None:
+            checks.check_priority("app.runs", priority)
+        checks.check_bool("overdue", overdue)
+        checks.check_count("limit", limit, least=0)
         self.check()
-        wanted = None if status is None else Status(status)
+        wanted = None if status is None else choose("status", status, Status, DefinitionError)
         with self.store.read() as connection:
             found = rows.listing(
                 connection,
                 self.namespace,
                 status=wanted,
-                flow=flow,
+                flow=flow.name if isinstance(flow, Flow) else flow,
                 owner=owner,
                 resource=resource,
                 priority=priority,
@@ -241,8 +260,9 @@ class Aft(Parts):
 
     def faults(self, *, state: str | FaultState | None = None, limit: int = 50) -> list[Fault]:
         """Return the newest faults, newest first."""
+        checks.check_count("limit", limit, least=0)
         self.check()
-        wanted = None if state is None else FaultState(state)
+        wanted = None if state is None else choose("state", state, FaultState, DefinitionError)
         with self.store.read() as connection:
             return faults.listing(connection, self.namespace, state=wanted, limit=limit)
 
@@ -252,15 +272,16 @@ class Aft(Parts):
         self, *, concurrency: int | None = None, only: Iterable[str | Role] | None = None
     ) -> DispatcherProcess:
         """Make what ``aft dispatcher`` runs; a context manager that starts it and drains it at the end."""
-        roles = frozenset(Role) if only is None else frozenset(Role(role) for role in only)
-        return DispatcherProcess(self, roles, concurrency or self.settings.concurrency)
+        named = list(Role) if only is None else [choose("only", role, Role, DefinitionError) for role in only]
+        at_a_time = self.settings.concurrency if concurrency is None else concurrency
+        return DispatcherProcess(self, frozenset(named), checks.check_count("concurrency", at_a_time, 1, 1000))
 
     def close(self) -> None:
         """Let go of everything: the lease, threads, connections. Harmless twice."""
         with self._lock:
             tools, self._tools = self._tools, None
-        for thread in self._abandoned:
-            thread.join(GIVEN_UP)
+        if tools is not None:
+            tools.abandoned.wait(GIVEN_UP)
         try:
             if tools is not None and self._pid == os.getpid():
                 tools.lease.end()
@@ -283,6 +304,6 @@ class Aft(Parts):
             if self._tools is None:
                 self.check()
                 tools = self.make_tools(self.make_lease())
-                tools.lease.begin(flows=flow_names(self.registry), on_beat=Orphanage(tools).collect)
+                self.join_workers(tools, flows=flow_names(self.registry))
                 self._tools = tools
             return self._tools

@@ -13,11 +13,12 @@ from aft.rules.asking import Decision
 from aft.rules.plans import Plan, PlanState
 from aft.runs.rulings import Do, Ruling
 
-_DOES = {
+_DOES: dict[Do, str] = {
     Do.GO: "it goes on",
     Do.COMPLETE: "it is taken for done",
     Do.FAIL: "it has failed for good",
     Do.PROCEED: "it has failed for good, and the flow goes on with aft.FAILED",
+    Do.AGAIN: "it is tried again, what it did is undone before",
     Do.RESTART: "it begins anew",
     Do.REMOVE: "it is removed",
     Do.PARK: "a person has to look",

@@ -18,9 +18,12 @@ from aft.runs.rows import RunRow
 from aft.runs.states import ENDS, Status
 from aft.store import tables
 from aft.store.moments import later, now
+from aft.store.signs import find_dead
 
 #: Parked runs that are read; the others are counted.
 MOST_PARKED = 10
+#: Runs that are named by their ids; the others are counted.
+MOST_NAMED = 5
 
 #: Parked, and nobody has said yet what to do; one that was given an order waits for a worker.
 _FOR_A_PERSON = (tables.runs.c.status == Status.PARKED.value) & tables.runs.c.wake_id.is_(None)
@@ -30,9 +33,53 @@ _FOR_A_PERSON = (tables.runs.c.status == Status.PARKED.value) & tables.runs.c.wa
 _STOPPED = (tables.runs.c.status == Status.SUSPENDED.value) & tables.runs.c.wake_id.is_(None)
 
 
+#: Waits for something, and there is nothing for a worker to do about it yet.
+_WAITS = (
+    (tables.runs.c.status == Status.WAITING.value)
+    & tables.runs.c.worker_id.is_(None)
+    & (tables.runs.c.due_at.is_(None) | (tables.runs.c.due_at > now()))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HangingCall:
+    """An attempt that a worker gave up and whose function has not returned."""
+
+    run: str
+    path: str
+    activity: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """The attempts of one worker that hang: how many, how many it may have, and the oldest of them."""
+
+    count: int = 0
+    most: int = 0
+    oldest: tuple[HangingCall, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the worker claims no run because of them."""
+        return 0 < self.most <= self.count
+
+    @classmethod
+    def read(cls, text: str | None) -> Hanging:
+        """Read what a worker's row says (``flows.abandonment``)."""
+        if text is None:
+            return cls()
+        found = json.loads(text)
+        oldest = [
+            HangingCall(one["run"], one["path"], one["activity"], datetime.fromisoformat(one["since"]))
+            for one in found["oldest"]
+        ]
+        return cls(found["count"], found["most"], tuple(oldest))
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A worker whose lease has not run out."""
+    """A worker whose lease has not run out; ``dead``: its process has ended all the same, its lock is free."""
 
     id: str
     host: str
@@ -43,6 +90,8 @@ class WorkerSeen:
     expires_at: datetime
     watched: bool  #: whether others see by its lock that it lives
     runs: int  #: that it has
+    dead: bool = False
+    hanging: Hanging = Hanging()
 
     def heartbeat(self, lease: timedelta) -> datetime:
         """Tell when it last gave a sign of life, if its leases are that long."""
@@ -62,13 +111,18 @@ class Health:
     """How a namespace stands, all seen at one moment of the database's clock."""
 
     at: datetime
-    workers: tuple[WorkerSeen, ...]
-    unfinished: dict[str, int]  #: runs that a worker has to go on with, by ``flow@version``
+    workers: tuple[WorkerSeen, ...]  #: that are alive
+    dead: tuple[WorkerSeen, ...]  #: whose process has ended, and whose lease has not
+    unfinished: dict[str, int]  #: runs that a worker has to go on with, now or later, by ``flow@version``
+    waiting: int  #: those of them that wait for a signal, a child, or a time that has not come
     parked: tuple[RunRow, ...]  #: runs that wait for a person; the newest of them
     parked_count: int
     undecided: Backlog  #: faults that are open for longer than the grace
     unpublished: Backlog  #: outbox rows that nobody holds
-    overdue: Backlog  #: runs that should have gone on longer than the grace ago, and have no owner
+    stalled: Backlog  #: runs that should have gone on longer than the grace ago, and have no owner
+    stalled_runs: tuple[str, ...]  #: the ids of those that wait longest
+    overdue: Backlog  #: runs that have not ended in the time they were expected to take (``aft runs list --overdue``)
+    overdue_runs: tuple[str, ...]  #: the ids of the oldest
     orphans: int  #: runs whose worker is lost, and that nobody has rescued yet
     quarantined: int
     late_effects: int
@@ -90,16 +144,25 @@ class Health:
 
 def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
     """Look at everything, in one transaction."""
+    seen = seen_workers(connection, namespace)
+    dead = tuple(worker for worker in seen if worker.dead)
+    stalled, stalled_runs = _stalled(connection, namespace, grace)
+    overdue, overdue_runs = _overdue(connection, namespace)
     return Health(
         at=connection.execute(select(now())).scalar_one(),
-        workers=tuple(live_workers(connection, namespace)),
+        workers=tuple(worker for worker in seen if not worker.dead),
+        dead=dead,
         unfinished=_unfinished(connection, namespace),
+        waiting=_count(connection, tables.runs, namespace, _WAITS),
         parked=tuple(_parked(connection, namespace)),
         parked_count=_count(connection, tables.runs, namespace, _FOR_A_PERSON),
         undecided=_undecided(connection, namespace, grace),
         unpublished=_unpublished(connection, namespace),
-        overdue=_overdue(connection, namespace, grace),
-        orphans=_orphans(connection, namespace),
+        stalled=stalled,
+        stalled_runs=stalled_runs,
+        overdue=overdue,
+        overdue_runs=overdue_runs,
+        orphans=_orphans(connection, namespace) + sum(worker.runs for worker in dead),
         quarantined=_count(connection, tables.quarantine, namespace, tables.quarantine.c.state == State.HELD.value),
         late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
         stuck_exlets=_stuck_exlets(connection, namespace, grace),
@@ -109,7 +172,12 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
 
 
 def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
-    """Return the workers whose lease has not run out, oldest first."""
+    """Return the workers that are alive, as far as anybody can tell, oldest first."""
+    return [worker for worker in seen_workers(connection, namespace) if not worker.dead]
+
+
+def seen_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
+    """Return the workers whose lease has not run out, oldest first; those whose lock is free are dead."""
     workers = tables.workers
     owned = select(func.count()).where(tables.runs.c.worker_id == workers.c.id).scalar_subquery()
     statement = (
@@ -117,6 +185,8 @@ def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
         .where(workers.c.namespace == namespace, workers.c.expires_at > now(), workers.c.stopped_at.is_(None))
         .order_by(workers.c.id)
     )
+    found = connection.execute(statement).all()
+    dead = find_dead(connection, {row.id: row.sign for row in found if row.sign is not None})
     return [
         WorkerSeen(
             row.id,
@@ -128,8 +198,10 @@ def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
             row.expires_at,
             row.sign is not None,
             row.owned,
+            row.id in dead,
+            Hanging.read(row.abandoned),
         )
-        for row in connection.execute(statement)
+        for row in found
     ]
 
 
@@ -175,9 +247,9 @@ def _unpublished(connection: Connection, namespace: str) -> Backlog:
     return _backlog(connection, outbox.c.taken_until, outbox.c.namespace == namespace, outbox.c.taken_until <= now())
 
 
-def _overdue(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
+def _stalled(connection: Connection, namespace: str, grace: timedelta) -> tuple[Backlog, tuple[str, ...]]:
     runs = tables.runs
-    return _backlog(
+    return _backlog_of_runs(
         connection,
         runs.c.sweep_at,
         runs.c.namespace == namespace,
@@ -185,6 +257,20 @@ def _overdue(connection: Connection, namespace: str, grace: timedelta) -> Backlo
         runs.c.wake_id.is_not(None),
         runs.c.sweep_at <= later(-grace.total_seconds()),
     )
+
+
+def _overdue(connection: Connection, namespace: str) -> tuple[Backlog, tuple[str, ...]]:
+    runs = tables.runs
+    return _backlog_of_runs(connection, runs.c.created_at, runs.c.namespace == namespace, rows.is_overdue())
+
+
+def _backlog_of_runs(
+    connection: Connection, since: ColumnElement[Any], *where: ColumnElement[bool]
+) -> tuple[Backlog, tuple[str, ...]]:
+    """Count runs, and name the first of them."""
+    backlog = _backlog(connection, since, *where)
+    named = select(tables.runs.c.id).where(*where).order_by(since, tables.runs.c.id).limit(MOST_NAMED)
+    return backlog, tuple(connection.execute(named).scalars()) if backlog.count else ()
 
 
 def _stuck_exlets(connection: Connection, namespace: str, grace: timedelta) -> Backlog:

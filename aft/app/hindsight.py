@@ -15,7 +15,7 @@ from aft.dispatcher.judging import Judge, activity_of, types_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind
-from aft.rules import asking
+from aft.rules import asking, kept
 from aft.rules.asking import ANY, Decision
 from aft.rules.book import Rules
 from aft.rules.case import Case, Facts
@@ -72,6 +72,7 @@ class Hindsight:
         if fault.kind is FaultKind.CONSTRAINT:
             # Asked before there was a fault: rules about it could not look at one.
             found.facts = {name: value for name, value in found.facts.items() if not name.startswith(_NOT_YET)}
+        found.facts |= kept.run_facts(fault)  # not as its run is now: nobody has asked rules about that
         found.facts |= stored_facts(fault)  # what is known is not gathered again
         return found
 

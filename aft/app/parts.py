@@ -12,7 +12,10 @@ from aft.dispatcher.intake import Intake
 from aft.dispatcher.judging import Judge
 from aft.dispatcher.plans import Plans
 from aft.errors import ConfigError
+from aft.flows.abandonment import AbandonedAttempts
+from aft.flows.inbox_watch import InboxWatch
 from aft.flows.loop import LoopThread
+from aft.flows.orphanage import Orphanage
 from aft.flows.overdue import Attempts
 from aft.flows.registry import Registry
 from aft.flows.tools import Tools
@@ -77,6 +80,8 @@ class Parts:
             holdings=Holdings(),
             book=self.book,
             attempts=Attempts(self.clock, self.telemetry),
+            inbox_watch=InboxWatch(self.store),
+            abandoned=AbandonedAttempts(self.clock, self.telemetry, self.settings.most_abandoned),
             **more,
         )
 
@@ -102,6 +107,11 @@ class Parts:
     def make_lease(self) -> Lease:
         """Make a membership among the workers, not begun yet."""
         return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
+
+    def join_workers(self, tools: Tools, **told: Any) -> None:
+        """Begin the lease that runs are executed under; its row tells others of attempts that do not return."""
+        tools.abandoned.on_change = tools.lease.hurry
+        tools.lease.begin(on_beat=Orphanage(tools).collect, abandoned=tools.abandoned.encode, **told)
 
     def close(self) -> None:
         """Let go of threads and connections. Harmless twice."""

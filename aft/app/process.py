@@ -12,40 +12,51 @@ sweep       finds what lost messages, dead workers and late effects left lying; 
 
 All roles may run in any number of processes. Stopping is graceful: nothing new is taken, each run is let go at its next
 step as it is, and no attempt is counted.
+
+A process whose SQLite file is deleted, moved or replaced stops by itself: nothing that it did from then on could be
+recorded. ``failure`` says why; whoever started the process ends it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from aft.app import leftover
+from aft.app.leftover import Leftover
 from aft.app.parts import Parts
 from aft.compensation import stack
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.plans import Plans
 from aft.dispatcher.schedules import Schedules
 from aft.dispatcher.sweeper import Sweeper
-from aft.flows.orphanage import Orphanage
+from aft.errors import AftError, ConfigError, DatabaseMoved
 from aft.flows.registry import flow_names
 from aft.flows.tools import Tools
 from aft.flows.worker import Worker
+from aft.ids import RunId
 from aft.recovery.keeper import Keeper, while_leased
 from aft.recovery.relay import Relay
 from aft.recovery.sender import Sender
 from aft.recovery.service import Service, countdown
 from aft.recovery.takeover import Takeover
 from aft.rules import sources
-from aft.telemetry import Event, FrameUnresolved, encode_event
+from aft.runs.notices import check_url
+from aft.telemetry import DatabaseLost, Event, FrameUnresolved, encode_event
 
 if TYPE_CHECKING:
     from aft.dispatcher.notices import Notices
 
 #: Seconds between two looks of the relay at an empty outbox.
 RELAY_PAUSE = 0.05
+#: Seconds between two looks whether the SQLite file is still there.
+FILE_PAUSE = 0.25
 #: Seconds that the end of a lease may take in any case, when whoever stops has none left.
 LEAVING = 1.0
+#: Seconds that a stop waits for attempts that were given up: one that returns in them has its late effect kept.
+LATE = 1.0
 
 
 class Role(StrEnum):
@@ -69,9 +80,14 @@ class DispatcherProcess:
         self._notices: Notices | None = None
         self._worker: Worker | None = None
         self._sender: Sender | None = None
+        self._tools: Tools | None = None
         self._lease = app.make_lease()
         self._forget_events: Callable[[], None] = _nothing
         self._stopped = threading.Event()
+        #: Why this process can do nothing any more; None: it can.
+        self.failure: AftError | None = None
+        #: Called once ``failure`` is set, on a thread of this process.
+        self.on_failure: Callable[[], None] = _nothing
 
     def start(self) -> None:
         """Check database, declarations and queues, then begin; raises before anything has begun."""
@@ -96,7 +112,7 @@ class DispatcherProcess:
             self._services += self._make_sweep_services(self._intake, takeover)
         takeover.rehearse()
         self._forget_events = telemetry.subscribe(self._broadcast, lambda: app.broker.is_heard(app.namespace))
-        tools = app.make_tools(self._lease, send=sender.try_send)
+        tools = self._tools = app.make_tools(self._lease, send=sender.try_send)
         self._join_workers(tools)
         self._check_frames()
         if Role.WORK in self._roles:
@@ -104,8 +120,15 @@ class DispatcherProcess:
             self._worker.start()
         receivers = [part.step_back for part in (self._worker, self._intake) if part is not None]
         self._services.append(Service("keeper", Keeper(self._lease, receivers).step, telemetry))
+        if app.store.file is not None:
+            self._services.append(Service("file", self._check_file, telemetry))
         for service in self._services:
             service.start()
+
+    @property
+    def executing(self) -> list[tuple[RunId, str]]:
+        """The runs that this process executes now, each with its flow."""
+        return [] if self._worker is None else self._worker.executing
 
     def drain(self) -> None:
         """Take nothing new, and let runs go at their next step; returns at once."""
@@ -120,6 +143,8 @@ class DispatcherProcess:
         self.drain()
         left = countdown(self._app.clock, timeout)
         drained = self._worker is None or self._worker.join(left())
+        if self._tools is not None:
+            self._tools.abandoned.wait(LATE if timeout is None else min(LATE, left() or 0.0))
         for service in self._services:
             service.stop()
         for service in self._services:
@@ -134,6 +159,11 @@ class DispatcherProcess:
         if drained:
             self._lease.end(None if timeout is None else max(LEAVING, left() or 0.0))
         return drained
+
+    def leftover(self, released: Collection[str]) -> Leftover:
+        """After ``stop``: what is left unfinished; ``released`` are the runs that were let go of while it drained."""
+        with self._app.store.read() as connection:
+            return leftover.find(connection, self._app.namespace, self._lease.worker, released)
 
     def __enter__(self) -> DispatcherProcess:
         self.start()
@@ -154,7 +184,16 @@ class DispatcherProcess:
     def _make_sweep_services(self, intake: Intake, takeover: Takeover) -> list[Service]:
         app, grace, lease = self._app, self._app.settings.grace, self._app.settings.lease
         sweeper = Sweeper(
-            app.namespace, app.store, intake, takeover, app.clock, app.telemetry, grace=grace, lease=lease
+            app.namespace,
+            app.store,
+            intake,
+            takeover,
+            app.clock,
+            app.telemetry,
+            grace=grace,
+            lease=lease,
+            notify_parked=_check_notify(app.settings.notify_parked_url),
+            broker=app.broker,
         )
         schedules = Schedules(app.namespace, app.store, app.telemetry, grace)
         steps = {Role.SWEEP.value: sweeper.step, "lookout": takeover.look, "schedules": schedules.step}
@@ -171,7 +210,22 @@ class DispatcherProcess:
     def _join_workers(self, tools: Tools) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []
         known = {name: one.type for name, one in sources.declared.items()}
-        self._lease.begin(roles=sorted(self._roles), flows=flows, sources=known, on_beat=Orphanage(tools).collect)
+        self._app.join_workers(tools, roles=sorted(self._roles), flows=flows, sources=known)
+
+    def _check_file(self) -> float:
+        """Stop executing when the SQLite file is lost: what was begun may end, and cannot be recorded."""
+        if self.failure is None:
+            try:
+                self._app.store.check_file()
+            except DatabaseMoved as error:
+                self._lease.expire()
+                self.drain()
+                for service in self._services:
+                    service.stop()
+                self.failure = error
+                self._app.telemetry.emit(DatabaseLost(why=str(error)))
+                self.on_failure()
+        return FILE_PAUSE
 
     def _check_frames(self) -> None:
         """Tell of undos that are owed and that this code does not have, before one of them is needed at night."""
@@ -189,4 +243,12 @@ class DispatcherProcess:
 
 
 def _nothing() -> None:
-    """What there is to forget before anything was begun."""
+    """What there is to call before anything was begun, or if nobody asked to be told."""
+
+
+def _check_notify(url: str | None) -> str | None:
+    """Return the URL that notices of parked runs go to; raises ConfigError, without it: its path may hold a token."""
+    try:
+        return None if url is None else check_url(url)
+    except ValueError as error:
+        raise ConfigError(f"AFT_NOTIFY_PARKED_URL: {error}") from None

@@ -9,20 +9,32 @@ import getpass
 import json
 import time
 import warnings
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 from sqlalchemy import Connection, select
+from typing_extensions import TypeVar
 
 from aft.app import undoing
 from aft.app.parts import Parts
 from aft.app.undoing import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
-from aft.errors import CodecError, FlowCancelled, FlowCompensated, FlowFailed, UnknownFlow
+from aft.errors import (
+    CodecError,
+    DefinitionError,
+    FlowCancelled,
+    FlowCompensated,
+    FlowFailed,
+    OrderRefused,
+    UnknownFlow,
+)
 from aft.fault import Fault
+from aft.flows import failures
+from aft.flows import options as checks
 from aft.flows.branching import check_signal_name
 from aft.flows.flow import declared_signal
+from aft.flows.options import Duration
 from aft.ids import RunId
-from aft.runs import faults, orders, rows, signals, steering, waking
+from aft.runs import faults, journal, orders, rows, signals, steering, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
@@ -31,9 +43,12 @@ from aft.runs.steering import Order
 from aft.runs.waking import Post
 from aft.store.moments import later
 from aft.store.tables import workers
+from aft.texts import MOST_BY, check_storable
 
 #: Seconds between two looks at a run that somebody waits for: at first, and at the most.
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
+#: Activities that a message names at the most.
+MOST_NAMED = 3
 #: Seconds between two looks at who could execute a run that somebody waits for.
 WARN_AFTER = 2.0
 
@@ -46,8 +61,12 @@ class ParkedWarning(UserWarning):
     """Given when somebody waits for a run that waits for a person."""
 
 
-class Run:
-    """One durable execution of a flow. Thread-safe."""
+#: What the run's flow returns; a run that was found by its id may return anything.
+R_co = TypeVar("R_co", covariant=True, default=Any)
+
+
+class Run(Generic[R_co]):
+    """One durable execution of a flow, which returns an R_co. Thread-safe."""
 
     def __init__(self, app: Parts, run_id: RunId) -> None:
         self._app = app
@@ -71,13 +90,14 @@ class Run:
             fault_id = rows.get(connection, self._app.namespace, self.id).fault_id
             return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end and return the flow's result; one that is parked is waited for, too, with a warning.
 
         A warning also tells, once, that for two seconds no live worker knew its flow. Raises FlowCompensated,
-        FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout`` seconds, which changes nothing
-        about the run.
+        FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout`` (``30``, ``"30s"``), which
+        changes nothing about the run.
         """
+        patience = checks.check_patience("timeout", timeout)
         began = looked = time.monotonic()
         pause, told = FIRST_LOOK, False
         while not (row := self.row).status.ended:
@@ -85,12 +105,13 @@ class Run:
             waited = moment - began
             if not told and moment - looked >= WARN_AFTER:
                 told, looked = self._warn_if_stuck(row, moment - looked), moment
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(_still(row, timeout))
-            left = LONGEST_LOOK if timeout is None else timeout - waited
+            if patience is not None and waited >= patience:
+                raise TimeoutError(f"{_still(row, patience)}{self._nobody(row, waited, '; ')}")
+            left = LONGEST_LOOK if patience is None else patience - waited
             time.sleep(min(pause, max(left, 0.001)))
             pause = min(LONGEST_LOOK, pause * 1.5)
-        return self._value(row)
+        value: R_co = self._value(row)
+        return value
 
     # By hand ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +141,7 @@ class Run:
 
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
-        self._order(steering.cancel if compensate else steering.abandon, note, by)
+        self._order(steering.cancel if checks.check_bool("compensate", compensate) else steering.abandon, note, by)
 
     def compensate(
         self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None
@@ -129,19 +150,31 @@ class Run:
 
         With ``to``, the name of a savepoint that it is in, only what it did since then: ``UndoneByHand`` is raised at
         the step that it is at, and the flow may catch it and take another way. Returns what is undone, in order, then
-        what stands all the same. With ``dry_run`` nothing is done.
+        what stands all the same. With ``dry_run`` nothing is done; where the order would be refused, or the run is
+        parked for a compensator, each obstacle says so.
+
+        Which savepoints a run is in only its worker knows while it executes the run. With ``to`` it judges the order
+        at the next step then, so an empty list is returned, and a dry run is refused.
+
+        A worker that has the compensators of its activities will do, also if nobody has its flow any more. With ``to``
+        the flow is needed, as it goes on from there.
         """
+        checks.check_bool("dry_run", dry_run)
         registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
             row = rows.get(connection, self._app.namespace, self.id)
             scope = "" if to is None else steering.find_savepoint(row, to)
-            found = undoing.plan(connection, self.id, registry, scope)
+            found = [] if scope is None else undoing.plan(connection, row, registry, scope)
+        if scope is None and dry_run:
+            raise OrderRefused(f"run {self.id} is being executed: only its worker knows which savepoints it is in")
         if not dry_run:
             order = steering.compensate if to is None else functools.partial(steering.undo_to, savepoint=to)
             self._order(order, note, by)
         return found
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
+        check_storable("by", by, OrderRefused, most=MOST_BY)
+        check_storable("note", note, OrderRefused, lines=True)
         person = Person(by or me(), note)
         with self._app.store.write() as connection:
             row = self._locked(connection)
@@ -160,6 +193,8 @@ class Run:
         DefinitionError or CodecError if its flow is known here and declares no such signal, or another type.
         """
         check_signal_name(name)
+        check_storable("key", key, DefinitionError, most=signals.MOST_KEY - len(name))
+        check_storable("by", by, DefinitionError, most=MOST_BY)
         row = self.row
         encoded = _encode(self._codec_of(row, name, value), value)
         sender = by or me()
@@ -169,7 +204,7 @@ class Run:
             sender,
             self._app.clock.now(),
             self._app.settings.grace,
-            None if key is None else f"signal/{name}/{key}",
+            None if key is None else signals.spell_key(name, key),
         )
         with self._app.store.write() as connection:
             return signals.send(connection, self._locked(connection), name, post)
@@ -196,31 +231,40 @@ class Run:
             return decode_untyped(row.result or "null")
 
     def _raise_end(self, row: RunRow) -> NoReturn:
+        """Raise what tells of an end without a result; its cause is the failure, rebuilt, if there was one."""
         fault = self.fault
+        error, how = _end_of(row)
+        left = self._left_standing(row) if error is FlowCompensated else ""
         why = f": {fault}" if fault else ""
-        ends: dict[Status, tuple[type[FlowCompensated | FlowFailed | FlowCancelled], str]] = {
-            Status.COMPENSATED: (FlowCompensated, "failed, and everything it had done was undone"),
-            Status.FAILED: (FlowFailed, "failed, and part of its undoing was let go by hand"),
-            Status.CANCELLED: (FlowCancelled, "was cancelled"),
-        }
-        error, text = ends[row.status]
-        raise error(f"run {row.id} of flow {row.flow!r} {text}{why}", fault)
+        raise error(f"run {row.id} of flow {row.flow!r} {how}{left}{why}", fault) from (
+            failures.rebuild(fault) if fault else None
+        )
+
+    def _left_standing(self, row: RunRow) -> str:
+        """Name what nothing undoes, as far as this process knows the activities."""
+        with self._app.store.read() as connection:
+            done = journal.names_of_completed(connection, row.id)
+        known = [found for name in done if (found := self._app.registry.activity(name)) is not None]
+        left = [repr(activity.name) for activity in known if activity.compensator is None]
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        return f", but for {', '.join(left[:MOST_NAMED])}{more} without a compensator" if left else ""
 
     def _warn_if_stuck(self, row: RunRow, seconds: float) -> bool:
         """Tell the caller if nothing has gone on for so long, and why; returns whether there was something to tell."""
-        if row.status is Status.PARKED and row.wake_id is None:
+        if _waits_for_a_person(row):
             why = f"run {row.id} is parked and waits for a person: {row.reason}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
             return True
-        if row.worker_id is None and not self._somebody_knew(row, seconds):
-            warnings.warn(
-                f"run {row.id} waits for a worker, and no live one knows flow {row.flow}@{row.version}; "
-                "start one with `aft dispatcher MODULE`",
-                NoWorkerWarning,
-                stacklevel=3,
-            )
+        if why := self._nobody(row, seconds, f"run {row.id} waits for a worker, and "):
+            warnings.warn(why, NoWorkerWarning, stacklevel=3)
             return True
         return False
+
+    def _nobody(self, row: RunRow, seconds: float, before: str) -> str:
+        """Say that nobody could execute it in the last seconds, with the words ``before``; empty: it is not so."""
+        if row.worker_id is not None or _waits_for_a_person(row) or self._somebody_knew(row, seconds):
+            return ""
+        return f"{before}no live worker knows flow {row.flow}@{row.version}; start one with `aft dispatcher MODULE`"
 
     def _somebody_knew(self, row: RunRow, seconds: float) -> bool:
         """Tell whether a worker that lived at any time in the last seconds knows the flow.
@@ -239,6 +283,22 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+def _waits_for_a_person(row: RunRow) -> bool:
+    return row.status is Status.PARKED and row.wake_id is None
+
+
+def _end_of(row: RunRow) -> tuple[type[FlowCompensated | FlowFailed | FlowCancelled], str]:
+    """What is raised for a run that ended without a result, and how it came to that end, in words."""
+    if row.status is Status.CANCELLED:
+        return FlowCancelled, "was cancelled"
+    began = {"cancel": "was cancelled", "order": "had completed, and was undone by order"}.get(
+        row.cause or "", "failed"
+    )
+    if row.status is Status.FAILED:
+        return FlowFailed, f"{began}, and part of its undoing was let go by hand"
+    return FlowCompensated, began if row.cause == "order" else f"{began}, and everything it had done was undone"
 
 
 def _encode(codec: ValueCodec, value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aft.app.parts import Parts
 from aft.app.run import Run, me
-from aft.errors import DefinitionError
+from aft.errors import DefinitionError, OrderRefused
 from aft.flows import context
 from aft.flows import options as checks
 from aft.flows.calls import Call
@@ -18,6 +18,7 @@ from aft.runs import calendar, firing, schedules
 from aft.runs.calendar import CatchUp, Timing
 from aft.runs.schedules import NewSchedule, RunOptions, ScheduleRow
 from aft.telemetry import RunStarted
+from aft.texts import MOST_BY, check_storable, choose
 
 
 class Schedule:
@@ -42,12 +43,12 @@ class Schedule:
     def pause(self, *, by: str | None = None) -> None:
         """Fire it no more until ``resume``; raises OrderRefused if it is paused."""
         with self._app.store.write() as connection:
-            schedules.pause(connection, self._app.namespace, self.name, by or me())
+            schedules.pause(connection, self._app.namespace, self.name, name_of(by))
 
     def resume(self, *, by: str | None = None) -> None:
         """Fire it again, from its next moment on; raises OrderRefused if it is not paused."""
         with self._app.store.write() as connection:
-            schedules.resume(connection, self._app.namespace, self.name, by or me())
+            schedules.resume(connection, self._app.namespace, self.name, name_of(by))
 
     def remove(self) -> None:
         """Forget it; its runs stay, and go on."""
@@ -59,12 +60,18 @@ class Schedule:
         app = self._app
         with app.store.write() as connection:
             row = schedules.lock(connection, app.namespace, self.name)
-            made = firing.run_now(connection, row, by or me(), app.clock.now(), app.settings.grace)
+            made = firing.run_now(connection, row, name_of(by), app.clock.now(), app.settings.grace)
         app.telemetry.emit(RunStarted(run=made.id, flow=made.flow))
         return Run(app, made.id)
 
     def __repr__(self) -> str:
         return f"<schedule {self.name!r}>"
+
+
+def name_of(by: str | None) -> str:
+    """Return who asks, for the record; raises OrderRefused if that cannot be stored."""
+    check_storable("by", by, OrderRefused, most=MOST_BY)
+    return by or me()
 
 
 def new_schedule(
@@ -91,12 +98,12 @@ def new_schedule(
         namespace=namespace,
         name=name,
         flow=flow.name,
-        version=flow.version if pinned else None,
+        version=flow.version if checks.check_bool(f"{of}: pinned", pinned) else None,
         declared_version=flow.version,
         args=flow.arguments.encode(flow.arguments.bind(call.args, call.kwargs)),
         timing=timing,
-        catch_up=_check_catch_up(of, catch_up),
-        overlap=bool(overlap),
+        catch_up=choose(f"{of}: catch_up", catch_up, CatchUp, DefinitionError),
+        overlap=checks.check_bool(f"{of}: overlap", overlap),
         options=_run_options(of, flow.run_options),
     )
 
@@ -119,11 +126,3 @@ def _run_options(of: str, said: Options) -> RunOptions:
     if said.key is not None or said.after is not None or said.at is not None:
         raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out key=, after= and at=")
     return RunOptions(said.priority, said.owner, said.expected, said.resources)
-
-
-def _check_catch_up(of: str, given: str) -> CatchUp:
-    try:
-        return CatchUp(given)
-    except ValueError:
-        known = ", ".join(repr(policy.value) for policy in CatchUp)
-        raise DefinitionError(f"{of}: catch_up={given!r} is none of {known}") from None

@@ -22,6 +22,7 @@ from aft.rules.kinds import RUN_LEVEL, On
 from aft.rules.rows import Key, Revision
 from aft.rules.tree import CompiledTree, Tree
 from aft.store import Store
+from aft.texts import MOST_BY, check_storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,16 @@ class Shelf:
         by: str,
         note: str | None,
     ) -> list[int]:
-        """Put trees and exlets in force, each with the revision that it was made from; returns the trees' numbers."""
+        """Put trees and exlets in force, each with the revision that it was made from; returns the trees' numbers.
+
+        Raises RuleRefused.
+        """
+        check_storable("by", by, RuleRefused, most=MOST_BY)
+        check_storable("note", note, RuleRefused, lines=True)
+        for tree, _ in trees:
+            for node in tree.nodes.values():
+                check_storable(f"the note of rule {node.id}", node.note, RuleRefused, lines=True)
+                check_storable(f"made_by of rule {node.id}", node.made_by, RuleRefused)
         with self.store.write() as connection:
             rows.begin_edit(connection, self.namespace)
             for exlet, base in made:

@@ -22,7 +22,10 @@ MOST_CHILDREN = 30
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened to a run, oldest first; ``children`` are the stories of those that are told, by their step."""
+    """What happened to a run, oldest first; ``children`` are the stories of those that are told, by their step.
+
+    Of children that several generations of the run started at one step, the newest is told.
+    """
 
     row: RunRow
     happenings: list[Happening]
@@ -41,7 +44,8 @@ def tell(connection: Connection, namespace: str, run_id: RunId, depth: int = DEP
     row, happenings = timeline.read(connection, namespace, run_id)
     children: dict[str, Story] = {}
     if depth > 0 and any(one.what is What.CHILD for one in happenings):
-        for child in _most_telling(families.of(connection, run_id)):
+        newest = {child.parent_path: child for child in families.of(connection, run_id)}
+        for child in _most_telling(list(newest.values())):
             children[child.parent_path or ""] = tell(connection, namespace, child.id, depth - 1)
     return Story(row, happenings, children)
 

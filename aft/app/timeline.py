@@ -12,6 +12,7 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from aft.app.handling import plans_of, read_ruling, spell_progress, spell_rule, spell_ruling, taught
+from aft.codec import stored_to_text
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.fault import Fault, FaultKind, FaultState
@@ -63,7 +64,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that happened; ``detail`` is for people.
+    """One thing that happened; ``detail`` is for people: a text, or a value as JSON text (``codec.display``).
 
     ``signal`` is what a fault waits for instead of a time, ``by`` is who sent a signal, ``awaited`` what was or is
     waited for, ``run`` the child's id; ``beside`` is how many calls the parallel step has that it belongs to.
@@ -88,12 +89,14 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     """Tell a run's story so far, oldest first."""
     row = rows.get(connection, namespace, run_id)
     children = families.of(connection, run_id)
+    # The journal has the current generation's steps only.
+    current = [child for child in children if child.parent_generation == row.key_generation]
     letters = inbox.of_run(connection, run_id)
     entries = journal.load(connection, run_id)
     story = [_of_child(child) for child in children]
     senders = _match(entries, letters)
     for entry in entries:
-        story += _of_entry(entry, senders.get(entry.path), children)
+        story += _of_entry(entry, senders.get(entry.path), current)
     plans = plans_of(connection, run_id)
     for fault in faults.of_run(connection, run_id):
         story += _of_fault(fault, plans.get(fault.id))
@@ -106,7 +109,7 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     story += _of_end(row, story)
     # The sort is stable: what happened in one transaction stays in the order in which it is told here. Two clocks, the
     # worker's and the database's: nothing is told before the start, and no step after the end.
-    started = Happening(row.created_at, What.STARTED, None, row.flow, row.args)
+    started = Happening(row.created_at, What.STARTED, None, row.flow, stored_to_text(row.args))
     return row, [started, *sorted(story, key=lambda happening: happening.at)]
 
 
@@ -138,7 +141,9 @@ def _of_entry(entry: Entry, letter: Letter | None, children: list[RunRow]) -> li
         EntryKind.PIVOT: What.PIVOT,
     }
     name = entry.name or ("savepoint" if entry.kind is EntryKind.SAVEPOINT else "")
-    told = Happening(entry.recorded_at, kinds[entry.kind], entry.path, name, entry.value or "", beside=entry.beside)
+    told = Happening(
+        entry.recorded_at, kinds[entry.kind], entry.path, name, stored_to_text(entry.value), beside=entry.beside
+    )
     if entry.kind is EntryKind.CHILD:
         return [_of_return(told, entry, next((child for child in children if child.parent_path == entry.path), None))]
     if entry.kind in (EntryKind.SIGNAL, EntryKind.SLEEP):
@@ -177,10 +182,14 @@ def _of_child(child: RunRow) -> Happening:
 
 def _of_letter(letter: Letter) -> list[Happening]:
     name = str(letter.payload.get("name", letter.verb.value))
-    value = str(letter.payload.get("value", ""))
+    value = stored_to_text(str(letter.payload.get("value", "")))
     if letter.verb is Verb.SIGNAL and letter.note is not None:
         why = letter.note.removeprefix("refused: ")
         return [Happening(letter.at, What.REFUSED, None, name, f"{value}: {why}", by=letter.actor)]
+    if letter.read and (letter.note or "").startswith("refused: "):
+        why = (letter.note or "").removeprefix("refused: ")
+        detail = f"of {letter.actor} was not carried out: {why}"
+        return [Happening(letter.at, What.DEED, None, letter.verb.value, detail, by=letter.actor)]
     if letter.verb not in (Verb.CHILD, Verb.RULING) and not letter.read:
         return [Happening(letter.at, What.UNREAD, None, name, value, by=letter.actor)]
     if letter.verb in (Verb.CANCEL, Verb.COMPENSATE) and letter.actor == PARENT:
@@ -218,7 +227,7 @@ def _of_frame(frame: Frame) -> list[Happening]:
 
 def _called_with(frame: Frame) -> str:
     """The arguments of what was undone, which tell frames of one compensator apart; a child is told by its name."""
-    return frame.args or "" if frame.child_id is None else ""
+    return stored_to_text(frame.args) if frame.child_id is None else ""
 
 
 # Trouble --------------------------------------------------------------------------------------------------------
@@ -255,10 +264,16 @@ def _of_fault(fault: Fault, plan: Plan | None) -> list[Happening]:
         wait = Happening(at, What.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
         story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
-        story.append(Happening(at, What.PARKED, fault.path, fault.name, fault.verdict or ""))
+        story.append(Happening(at, What.PARKED, fault.path, fault.name, _spell_parked(fault)))
     elif fault.state is FaultState.FINAL and read_ruling(fault).do not in _NOT_FINAL:
         story.append(Happening(at, What.FINAL, fault.path, fault.name, _spell_verdict(fault), queue=fault.queue))
     return story
+
+
+def _spell_parked(fault: Fault) -> str:
+    """Why a run is parked for a compensator; what went wrong in it is told by the fault before."""
+    step = (fault.path or "").removesuffix("/undo")
+    return f"compensator {fault.name!r} of step {step} failed{f': {fault.verdict}' if fault.verdict else ''}"
 
 
 def _of_rule(fault: Fault, plan: Plan | None) -> list[Happening]:
@@ -296,4 +311,4 @@ def _of_end(row: RunRow, story: list[Happening]) -> list[Happening]:
     at = max([at, *(happening.at for happening in story if happening.path is not None)])
     if parked:
         return [Happening(at, What.PARKED, None, row.flow, row.reason or "")]
-    return [Happening(at, What.ENDED, None, row.status.value, row.result or "")]
+    return [Happening(at, What.ENDED, None, row.status.value, stored_to_text(row.result))]

@@ -6,17 +6,20 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, exists, func, select
 
 from aft.app import health
-from aft.store.tables import runs
+from aft.compensation.stack import PENDING
+from aft.runs.states import Status
+from aft.store.tables import frames, runs
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSeen:
     """A version of a flow: its runs that have not ended, and since when there is one; live workers that have its code.
 
-    One that has runs and no workers is needed; one that has neither can be forgotten.
+    One that has runs and no workers is needed. ``undoable`` tells whether a completed run of it can still be undone:
+    that needs the compensators of its activities, not the flow.
     """
 
     flow: str
@@ -24,6 +27,7 @@ class VersionSeen:
     runs: int
     oldest: datetime | None
     workers: int
+    undoable: bool = False
 
 
 def read(connection: Connection, namespace: str) -> list[VersionSeen]:
@@ -41,9 +45,27 @@ def read(connection: Connection, namespace: str) -> list[VersionSeen]:
         for flow in worker.flows
     )
     return [
-        VersionSeen(flow, version, *needed.get((flow, version), (0, None)), known[flow, version])
+        VersionSeen(
+            flow,
+            version,
+            *needed.get((flow, version), (0, None)),
+            known[flow, version],
+            _is_undoable(connection, namespace, flow, version),
+        )
         for flow, version in sorted({*needed, *known})
     ]
+
+
+def _is_undoable(connection: Connection, namespace: str, flow: str, version: int) -> bool:
+    owes = exists().where(frames.c.run_id == runs.c.id, frames.c.state.in_([state.value for state in PENDING]))
+    statement = select(runs.c.id).where(
+        runs.c.namespace == namespace,
+        runs.c.flow == flow,
+        runs.c.version == version,
+        runs.c.ended_as == Status.COMPLETED.value,
+        owes,
+    )
+    return connection.execute(statement.limit(1)).first() is not None
 
 
 def _split(spelled: str) -> tuple[str, int]:

@@ -7,6 +7,10 @@ Guarantees that every implementation gives, and ``tests/contract`` checks on eac
 - **At least once.** A delivery that was not acknowledged comes back when its consumer is closed or dies.
   Duplicates happen; consumers look at the row, never at the message alone.
 - **Delayed.** A message published to a delay queue appears in the resume queue when its wait is over, not before.
+- **Routed.** A message with a key reaches a consumer that has this key, if there is one or was one a moment ago. If
+  several groups of consumers with different sets of keys have it, each group may get a copy. If none has it, it is kept
+  for any consumer of its queue, or for an hour at the least until one with its key comes; it is no error of its
+  publisher.
 - **Back-pressure.** A consumer holds at most ``prefetch`` unacknowledged deliveries.
 - **Bounded.** Every call ends: with its result, or with a :class:`~aft.errors.BrokerError`, within its time limit.
 - **Reconnecting.** After a connection was lost, the next call connects anew. Deliveries received before may be void:
@@ -20,7 +24,7 @@ acknowledgement: nothing in aft is retried by putting a message back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -30,10 +34,16 @@ from aft import names
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A body and the queue it goes to."""
+    """A body, the queue it goes to, and the key that its consumer must have; without a key, any consumer's."""
 
     queue: str
     body: bytes
+    key: str = ""
+
+    @property
+    def address(self) -> str:
+        """Queue and key in one text."""
+        return names.address(self.queue, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +58,15 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The queues of one namespace: faults, resume, compensate, undeliverable, and one for each declared wait."""
+    """The queues of one namespace: faults, resume, compensate, undeliverable, and one for each declared wait.
+
+    ``pools`` are sets of keys, one for each group of workers with the same flows; a broker that keeps a queue for each
+    of them shows it. Consumers declare theirs themselves.
+    """
 
     namespace: str
     waits: frozenset[timedelta] = frozenset()
+    pools: frozenset[frozenset[str]] = frozenset()
 
     @property
     def work_queues(self) -> tuple[str, ...]:
@@ -61,6 +76,17 @@ class Topology:
             names.resume(self.namespace),
             names.compensate(self.namespace),
         )
+
+    @property
+    def routed_queues(self) -> tuple[str, ...]:
+        """The work queues whose messages have keys."""
+        return (names.resume(self.namespace), names.compensate(self.namespace))
+
+    @property
+    def pool_queues(self) -> dict[str, frozenset[str]]:
+        """The queues of the pools, with their keys."""
+        pools = sorted(self.pools, key=sorted)
+        return {names.pool(queue, keys): keys for queue in self.routed_queues for keys in pools if keys}
 
     @property
     def delay_queues(self) -> dict[str, timedelta]:
@@ -130,12 +156,20 @@ class Broker(Protocol):
         """Store the messages, all confirmed on return. Raises Unroutable if a queue does not exist."""
         ...
 
-    def consumer(self, queues: Sequence[str], prefetch: int) -> Consumer:
-        """Start to receive from these queues. Raises Unroutable, here or at ``receive``, if one does not exist."""
+    def consumer(self, queues: Sequence[str], prefetch: int, keys: Collection[str] = ()) -> Consumer:
+        """Start to receive from these queues. Raises Unroutable, here or at ``receive``, if one does not exist.
+
+        With ``keys`` it receives messages that have one of them, besides those that no consumer has the key of; all
+        of ``queues`` must be routed ones then.
+        """
         ...
 
     def status(self, topology: Topology) -> list[QueueStatus]:
         """Look at each queue of the topology, changing nothing."""
+        ...
+
+    def prune(self, namespace: str) -> None:
+        """Delete wake-ups whose key nobody has had for an hour: their runs have long been taken by their timers."""
         ...
 
     def express(self, namespace: str, body: bytes) -> None:

@@ -21,7 +21,8 @@ def advise(row: RunRow, family: Iterable[RunRow] = ()) -> None:
         short = short_id(stuck.id)
         who = "It" if stuck.id == row.id else f"Its descendant {short}"
         say(f"{who} waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
-        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed.")
+        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed;")
+        say(f"`aft runs cancel {short}` undoes what it has done instead.")
 
 
 def begins_later(row: RunRow) -> bool:

@@ -11,12 +11,14 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 from aft.cli.errors import Failure
 from aft.cli.modules import Loaded, load, load_module
 from aft.codec import ValueCodec
-from aft.errors import CodecError
+from aft.errors import CodecError, UnknownFlow
+from aft.flows.activity import Activity
 from aft.flows.flow import Flow
 from aft.flows.registry import Registry, declared
 
@@ -33,7 +35,24 @@ def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Load
     module = load_module(module_name)
     found = getattr(module, name, None)
     loaded = Loaded((*loaded.modules, module), loaded.app, loaded.app_name)
-    return (found if isinstance(found, Flow) else _registered(registry, name)), loaded
+    if isinstance(found, Flow):
+        return found, loaded
+    try:
+        return _registered(registry, name), loaded
+    except UnknownFlow as error:
+        raise Failure(_no_flow(module, name, found) or str(error)) from None
+
+
+def _no_flow(module: ModuleType, name: str, found: object) -> str:
+    """Say what a module has under the name of a flow that it does not have; empty if it has nothing."""
+    if isinstance(found, Activity):
+        return f"{module.__name__}.{name} is an activity, not a flow; start the flow that calls it"
+    if inspect.isfunction(found):
+        return f"{module.__name__}.{name} is a plain function, not a flow; put @aft.flow on it"
+    flows = [repr(key) for key, value in vars(module).items() if isinstance(value, Flow)]
+    if found is None and not flows:
+        return f"module {module.__name__!r} has no flow; put @aft.flow on a function there"
+    return ""
 
 
 def _registered(registry: Registry, name: str) -> Flow[Any, Any]:

@@ -8,7 +8,8 @@ from datetime import timedelta
 import click
 from rich.text import Text
 
-from aft.app import Aft
+from aft import names
+from aft.app import Aft, health
 from aft.brokers.base import QueueStatus, Topology
 from aft.cli.errors import one_line
 from aft.cli.given import Given
@@ -25,7 +26,8 @@ def broker() -> None:
     """Declare the queues, look at them.
 
     A namespace has a queue for faults, two for work, one for what cannot be delivered, and one for each wait of the
-    settings' ladder and of the activities in MODULE.
+    settings' ladder and of the activities in MODULE. On RabbitMQ, workers with the same flows have two more, which they
+    declare themselves: wake-ups are routed to workers that have the run's flow.
     """
 
 
@@ -63,7 +65,15 @@ def status(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
 def wanted_topology(app: Aft) -> Topology:
     """The queues that there should be: those that were declared once, and those that are needed now."""
     known = app.delays().topology().waits
-    return Topology(app.namespace, known | needed_waits(app, known))
+    return Topology(app.namespace, known | needed_waits(app, known), _pools(app))
+
+
+def _pools(app: Aft) -> frozenset[frozenset[str]]:
+    """The sets of flows that live workers have."""
+    with app.store.read() as connection:
+        workers = health.live_workers(connection, app.namespace)
+    flows = [[flow.rpartition("@") for flow in worker.flows] for worker in workers if "work" in worker.roles]
+    return frozenset(frozenset(names.key(name, int(version)) for name, _, version in one) for one in flows)
 
 
 def needed_waits(app: Aft, known: Set[timedelta] = frozenset()) -> frozenset[timedelta]:

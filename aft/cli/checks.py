@@ -7,9 +7,9 @@ SQLite file that does not exist is not made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from aft import durations
@@ -23,6 +23,7 @@ from aft.cli.opening import is_missing
 from aft.cli.output import short_id, shorten
 from aft.errors import AftError
 from aft.runs import schedules
+from aft.runs.notices import receiver
 from aft.runs.schedules import ScheduleRow
 from aft.store import schema
 
@@ -76,6 +77,8 @@ def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
     shown = {"database_url": app.store.url}
     if app.settings.broker_url != "embedded":
         shown["broker_url"] = app.broker.url
+    if app.settings.notify_parked_url is not None:
+        shown["notify_parked_url"] = receiver(app.settings.notify_parked_url)  # the path may hold a token
     return [
         Setting(field, shown.get(field) or _spell(getattr(app.settings, field)), _source(field, given, app_name))
         for field in type(app.settings).model_fields
@@ -137,7 +140,8 @@ class Examination:
                 version = health.server_version(connection)
             found = schema.current(app.store)
         except AftError as error:
-            yield problem("database", str(error), "start it, or correct AFT_DATABASE_URL or --database")
+            first = "start it" if app.store.file is None else "look after its file and directory"
+            yield problem("database", str(error), f"{first}, or correct AFT_DATABASE_URL or --database")
             return
         yield ok("database", f"{app.store.url} ({version})")
         yield self._schema(found)
@@ -191,28 +195,53 @@ class Examination:
             yield problem("runs", str(error), "see the database's own log")
             return
         self.health = found
-        yield _workers(found)
+        yield _workers(found, app.settings.lease)
         yield from _flows(found)
         yield from _parked(found)
         yield from _stuck(found)
+        yield from _hanging(found)
         yield from _schedules(found, scheduled)
         yield _quarantine(found)
 
 
-def _workers(found: Health) -> Check:
-    work = sum(found.unfinished.values())
+def _workers(found: Health, lease: timedelta) -> Check:
+    work = sum(found.unfinished.values()) - found.waiting
     missing = [role.value for role in Role if role.value not in found.roles]
     if not missing:
-        return ok("workers", f"{len(found.workers)} alive; every role is taken")
+        return ok("workers", f"{len(found.workers)} alive; every role is taken{_by_heartbeat(found, lease)}")
     start = "start one: `aft dispatcher MODULE`"
     if len(missing) == len(Role):
-        says = "no dispatcher is alive"
+        says = f"no dispatcher is alive{_died(found, lease)}"
         if work:
             return problem("workers", f"{says}, and {count(work, 'unfinished run')} should go on", start)
         return warning("workers", says, start)
-    says = f"nobody has the role {' or '.join(missing)}"
+    says = f"nobody has the role {' or '.join(missing)}{_died(found, lease)}"
     advice = f"start one: `aft dispatcher {'MODULE ' if 'work' in missing else ''}--only {','.join(missing)}`"
     return problem("workers", says, advice)
+
+
+def _by_heartbeat(found: Health, lease: timedelta) -> str:
+    """Say of whom nothing but a heartbeat tells; such a worker may be dead until its lease runs out."""
+    unseen = [worker for worker in found.workers if worker.roles and not worker.watched]
+    if not unseen:
+        return ""
+    oldest = min(worker.heartbeat(lease) for worker in unseen)
+    who = "it has" if len(unseen) == len(found.workers) == 1 else f"{len(unseen)} of them have"
+    return f"; {who} no lock that would tell of a death, last heartbeat {spell_age(found.at, oldest)} ago"
+
+
+def _died(found: Health, lease: timedelta) -> str:
+    """Say which process has just ended without a word."""
+    died = [worker for worker in found.dead if worker.roles]
+    if not died:
+        return ""
+    last = max(died, key=lambda worker: worker.expires_at)
+    return f": {last.host} pid {last.pid} has died, last heartbeat {spell_age(found.at, last.heartbeat(lease))} ago"
+
+
+def spell_age(at: datetime, since: datetime) -> str:
+    """Spell how long ago something was, in whole seconds."""
+    return durations.spell(timedelta(seconds=max(0, round((at - since).total_seconds()))))
 
 
 def _flows(found: Health) -> Iterator[Check]:
@@ -249,7 +278,8 @@ def _stuck(found: Health) -> Iterator[Check]:
         yield ok("outbox", "no message has waited for long")
     else:
         yield _waiting(found, found.unpublished, "outbox", "message", "unpublished", Role.RELAY)
-    yield _waiting(found, found.overdue, "overdue", "run", "overdue", Role.WORK)
+    yield _waiting(found, found.stalled, "stalled", "run", "stalled", Role.WORK, found.stalled_runs)
+    yield _overdue(found)
     if found.orphans:
         says = f"{count(found.orphans, 'run')} owned by a dead worker"
         yield problem("orphans", says, _who(Role.SWEEP, found, "it rescues them"))
@@ -263,12 +293,55 @@ def _stuck(found: Health) -> Iterator[Check]:
         yield warning("notices", says, "is the receiver up? a dispatcher's log tells which, and why")
 
 
-def _waiting(found: Health, backlog: Backlog, name: str, thing: str, how: str, role: Role) -> Check:
+def _overdue(found: Health) -> Check:
+    if found.overdue.since is None:
+        return ok("overdue", "no run takes longer than it was expected to")
+    takes = "takes" if found.overdue.count == 1 else "take"
+    says = (
+        f"{count(found.overdue.count, 'run')} {takes} longer than expected{_named(found.overdue, found.overdue_runs)}"
+    )
+    return warning("overdue", says, "see `aft runs list --overdue`")
+
+
+def _hanging(found: Health) -> Iterator[Check]:
+    """Look for attempts that were given up and whose function has not returned."""
+    for worker in found.workers:
+        where, hanging = f"worker {worker.host} pid {worker.pid}", worker.hanging
+        if hanging.is_full:
+            yield problem(
+                "hanging",
+                f"{where} claims no run: {count(hanging.count, 'abandoned attempt')} of its own have not returned, "
+                f"{hanging.most} may (AFT_MOST_ABANDONED)",
+                "restart it; give the calls inside those activities a time limit of their own",
+            )
+        for call in hanging.oldest:
+            age = spell_age(found.at, call.since)
+            yield warning(
+                "hanging",
+                f"run {short_id(call.run)}, step {call.path}: an attempt of {call.activity!r} was given up {age} ago "
+                f"and has not returned; {where}",
+                "give the call inside the activity a time limit of its own; restarting the worker ends it",
+            )
+        if (more := hanging.count - len(hanging.oldest)) > 0:
+            yield warning("hanging", f"{more} more of {where}")
+
+
+def _waiting(
+    found: Health, backlog: Backlog, name: str, thing: str, how: str, role: Role, ids: Sequence[str] = ()
+) -> Check:
     if backlog.since is None:
         return ok(name, f"no {thing} is {how}")
-    since = durations.spell(timedelta(seconds=round((found.at - backlog.since).total_seconds())))
-    says = f"{count(backlog.count, thing)} {how}, the oldest for {since}"
+    oldest = f", the oldest for {spell_age(found.at, backlog.since)}"
+    says = f"{count(backlog.count, thing)} {how}{oldest}{_named(backlog, ids)}"
     return problem(name, says, _who(role, found, "see its log for errors"))
+
+
+def _named(backlog: Backlog, ids: Sequence[str]) -> str:
+    """Name the first of those that were counted."""
+    if not ids:
+        return ""
+    more = f" and {backlog.count - len(ids)} more" if backlog.count > len(ids) else ""
+    return f": {', '.join(short_id(one) for one in ids)}{more}"
 
 
 def _who(role: Role, found: Health, otherwise: str) -> str:

@@ -54,8 +54,11 @@ def dispatcher(
     write_log(log_level)
     loaded = load(modules)
     with opened(given, loaded) as app:
-        if Role.WORK in roles and not app.registry.known:
-            raise Failure(f"{', '.join(modules)} declares no flow; put @aft.flow on a function there")
+        if Role.WORK in roles and not (app.registry.known or app.registry.compensators):
+            raise Failure(
+                f"{', '.join(modules)} declares no flow, and no compensator that runs could be undone with; "
+                "put @aft.flow on a function there"
+            )
         app.telemetry.subscribe(log_event)
         workers = concurrency or app.settings.concurrency
         introduce(app, roles, workers)
@@ -83,7 +86,7 @@ def introduce(app: Aft, roles: Sequence[Role], concurrency: int) -> None:
             "database": app.store.url,
             "broker": "embedded, in the database" if embedded else app.broker.url,
             "namespace": app.namespace,
-            "flows": ", ".join(flow_names(app.registry)) if works else "",
+            "flows": (", ".join(flow_names(app.registry)) or "none: runs are only undone here") if works else "",
             "roles": ", ".join(roles),
             "concurrency": str(concurrency) if works else "",
         },

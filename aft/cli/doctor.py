@@ -11,7 +11,7 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.health import Health, WorkerSeen
-from aft.cli.checks import Check, Examination, Setting, State, problem, settings_of
+from aft.cli.checks import Check, Examination, Setting, State, problem, settings_of, spell_age
 from aft.cli.errors import one_line
 from aft.cli.given import Given
 from aft.cli.modules import load
@@ -71,7 +71,7 @@ def _examine(app: Aft, settings: list[Setting]) -> list[Check]:
     for check in examination.checks():
         _print(out, check)
         found.append(check)
-    if examination.health is not None and examination.health.workers:
+    if examination.health is not None and (examination.health.workers or examination.health.dead):
         out.print()
         _print_workers(examination.health, app.settings.lease)
     out.print()
@@ -106,7 +106,7 @@ def _print_workers(health: Health, lease: timedelta) -> None:
             Column("PID", right=True),
             Column("ROLES", flexible=True),
             Column("SINCE UTC"),
-            Column("LAST BEAT"),
+            Column("LAST SIGN OF LIFE"),
             Column("FLOWS", flexible=True),
         ],
         [
@@ -115,12 +115,18 @@ def _print_workers(health: Health, lease: timedelta) -> None:
                 str(worker.pid),
                 ",".join(worker.roles) or "(starts runs only)",
                 moment(worker.started_at),
-                moment(worker.heartbeat(lease)),
+                _sign_of_life(worker, health, lease),
                 ", ".join(worker.flows),
             ]
-            for worker in health.workers
+            for worker in (*health.workers, *health.dead)
         ],
     )
+
+
+def _sign_of_life(worker: WorkerSeen, health: Health, lease: timedelta) -> str:
+    if worker.dead:
+        return f"dead; heartbeat {spell_age(health.at, worker.heartbeat(lease))} ago"
+    return "now" if worker.watched else f"heartbeat {spell_age(health.at, worker.heartbeat(lease))} ago"
 
 
 def _summary(found: list[Check]) -> str:
@@ -138,7 +144,7 @@ def _shape(settings: list[Setting], found: list[Check], health: Health | None, l
             {"name": check.name, "state": check.state.value, "says": check.says, "advice": check.advice}
             for check in found
         ],
-        "workers": [_worker(worker, lease) for worker in (health.workers if health else ())],
+        "workers": [_worker(worker, lease) for worker in ((*health.workers, *health.dead) if health else ())],
         "counts": None if health is None else _counts(health),
     }
 
@@ -153,6 +159,8 @@ def _worker(worker: WorkerSeen, lease: timedelta) -> dict[str, Any]:
         "started_at": iso(worker.started_at),
         "heartbeat_at": iso(worker.heartbeat(lease)),
         "expires_at": iso(worker.expires_at),
+        "alive": not worker.dead,
+        "abandoned_attempts": worker.hanging.count,
     }
 
 
@@ -163,6 +171,7 @@ def _counts(health: Health) -> dict[str, Any]:
         "parked": health.parked_count,
         "undecided_faults": health.undecided.count,
         "unpublished_messages": health.unpublished.count,
+        "stalled_runs": health.stalled.count,
         "overdue_runs": health.overdue.count,
         "orphaned_runs": health.orphans,
         "late_effects": health.late_effects,

@@ -4,7 +4,7 @@
 
     +0.000s ┌ ad_slot_approval  slot_id="slot-7"
     +0.012s │ ✗ approve_slot  CmsBusy: the CMS is publishing an edition
-    +0.019s │   ◷ level 1, try 1: waits 200ms in cms.delay.200ms.v1
+    +0.019s │   ◷ level 1, try 1: waits 200ms in cms.delay.200ms.v2
     +0.231s │ ✓ approve_slot  state="approved"
     +0.231s │   ▲ push undo_approve_slot
     +0.238s └ completed  "approved"

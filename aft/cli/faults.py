@@ -143,7 +143,7 @@ def _print_none(text: str, as_json: bool) -> None:
 def show(given: Given, fault: str, as_json: bool) -> None:
     """Show all about one fault, or one refused message.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault.
+    FAULT is its id, or an unmistakable part of it; or a run's, for what it is parked for, or its latest fault.
     """
     with looking(given) as app:
         app.check()
@@ -156,14 +156,18 @@ def show(given: Given, fault: str, as_json: bool) -> None:
             return
         with app.store.read() as connection:
             plan = plans_of(connection, found.run_id).get(found.id)
+            others = len(fault_rows.of_run(connection, found.run_id)) - 1
         if as_json:
             print_json({**shapes.fault(found), "plan": None if plan is None else shapes.plan(plan)})
         else:
             _show(found, plan)
+            if others:
+                told = "has another fault" if others == 1 else f"has {others} other faults"
+                say(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` tells its story.")
 
 
 def find(app: Aft, part: str) -> Fault | Refusal:
-    """Return the fault or refused message that an id, or a part of one, names; or the latest fault of such a run."""
+    """Return the fault or refused message that a part of an id names; of a run, what it is parked for or the latest."""
     with app.store.read() as connection:
         found = fault_rows.find(connection, app.namespace, part) or quarantine.search(connection, app.namespace, part)
         if found is not None:
@@ -178,7 +182,7 @@ def find(app: Aft, part: str) -> Fault | Refusal:
         of_run = fault_rows.of_run(connection, run.id)
     if not of_run:
         raise Failure(f"run {run.id} of flow {run.flow!r} has no fault; it is {run.status.value}")
-    return of_run[-1]
+    return next((one for one in reversed(of_run) if one.state is FaultState.PARKED), of_run[-1])
 
 
 def _show(one: Fault, plan: Plan | None) -> None:
@@ -251,7 +255,7 @@ def _handling(one: Fault, plan: Plan | None) -> dict[str, str]:
 
 
 def _spell(ladder: Ladder) -> str:
-    return ", ".join(f"{durations.spell(level.wait)}*{level.tries}" for level in ladder.levels)
+    return str(ladder)
 
 
 def _position(one: Fault) -> str:

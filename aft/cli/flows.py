@@ -25,7 +25,8 @@ def flows() -> None:
 def list_flows(given: Given, as_json: bool) -> None:
     """List flows by version: runs that have not ended, and workers that have the code.
 
-    A version with no runs is not needed any more: its code may go.
+    A version with no runs is not needed any more: its flow may go. To undo a run needs no flow, only the compensators
+    of its activities: keep those as long as completed runs may be compensated. To undo to a savepoint needs the flow.
     """
     found: list[VersionSeen] = []
     which = ""
@@ -76,8 +77,16 @@ def _print(found: list[VersionSeen]) -> None:
 
 def _about(one: VersionSeen, found: list[VersionSeen]) -> str:
     if one.runs and not one.workers:
-        return "its runs wait untouched: start a dispatcher that has this version"
+        return (
+            "its runs wait untouched: start a dispatcher that has this version; to cancel or compensate them, one that "
+            "has the compensators of their activities will do"
+        )
     newest = max(other.version for other in found if other.flow == one.flow)
+    if not one.runs and one.version < newest and one.undoable:
+        return (
+            "not needed any more: its flow may go; completed runs of it can be undone as long as a worker has the "
+            "compensators of their activities"
+        )
     if not one.runs and one.version < newest:
         return "not needed any more: its code may go"
     return ""

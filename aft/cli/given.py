@@ -18,4 +18,6 @@ class Given:
         """The options that were given, by the setting that each overrides."""
         pairs = {"database_url": "--database", "broker_url": "--broker", "namespace": "--namespace"}
         values = (self.database, self.broker, self.namespace)
-        return {field: option for (field, option), value in zip(pairs.items(), values, strict=True) if value}
+        return {
+            field: option for (field, option), value in zip(pairs.items(), values, strict=True) if value is not None
+        }

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from aft.cli.errors import exit_status
+from aft.texts import find_unstorable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,12 @@ class Root(Noun):
     def __init__(self, *args: Any, places: Mapping[str, Place], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._places = places
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for arg in args:
+            if (found := find_unstorable(arg, lines=True)) is not None:
+                raise click.UsageError(f"the argument {arg!r} holds {found}; write it in UTF-8, without that", ctx)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._places)

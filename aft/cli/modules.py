@@ -16,6 +16,7 @@ from aft.app import Aft
 from aft.cli.errors import Failure
 from aft.config import Settings
 from aft.errors import AftError
+from aft.texts import with_article
 
 #: Frames of a failed import that are shown, the innermost last.
 MOST_FRAMES = 3
@@ -82,7 +83,7 @@ def _find_app(module: ModuleType, attribute: str) -> Aft:
     if isinstance(found, Aft):
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, Aft)]
-    what = "does not exist" if found is None else f"is a {type(found).__name__}, not an aft.Aft"
+    what = "does not exist" if found is None else f"is {with_article(type(found).__name__)}, not an aft.Aft"
     hint = f"{module.__name__} has {', '.join(map(repr, apps))}" if apps else f"name {module.__name__!r} alone"
     raise Failure(f"{module.__name__}:{attribute} {what}; {hint}")
 

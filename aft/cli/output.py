@@ -26,6 +26,8 @@ SHORT_ID = 12
 #: Columns that nothing is cut to: a pipe has no width.
 _ENDLESS = 100_000
 _GAP = 2
+#: Characters of a text inside a value that is too long for its line.
+MOST_INNER = 40
 #: What stands for signs that a poorer terminal lacks.
 _PLAIN = str.maketrans({"…": "~", "→": "->", "×": "x", "·": "-"})
 
@@ -157,12 +159,32 @@ def iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def stored(text: str | None) -> Any:
-    """Read a stored value without the user's code; what JSON has no word for stays tagged."""
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        return text  # damaged by hand; better seen than hidden behind an error
+def format_data(value: Any, most: int) -> str:
+    """Format JSON data on one line of at most that many characters; long texts inside it are cut first."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) > most:
+        text = json.dumps(_cut_texts(value), ensure_ascii=False)
+    return shorten(text, most)
+
+
+def format_named(value: Any, most: int) -> str:
+    """Format JSON data on one line, an object as ``name="value", …``, like :func:`format_data`."""
+    if not isinstance(value, dict):
+        return format_data(value, most)
+    text = _join_named(value)
+    return shorten(text if len(text) <= most else _join_named(_cut_texts(value)), most)
+
+
+def _join_named(value: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
+
+
+def _cut_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= MOST_INNER else value[: MOST_INNER - 1] + "…"
+    if isinstance(value, list):
+        return [_cut_texts(item) for item in value]
+    return {key: _cut_texts(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _speaks_unicode() -> bool:

@@ -1,6 +1,6 @@
 """The JSON that listings print: one function for each kind of object. Keys are stable; times are ISO 8601 in UTC.
 
-Arguments and results are the stored values; what JSON has no word for is ``{"$aft": kind, "v": text}``.
+Arguments, results and values of signals are ordinary JSON data; what JSON has no word for is text (``codec.display``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 from aft.app.health import WorkerSeen
 from aft.app.story import Story
 from aft.app.timeline import Happening
-from aft.cli.output import iso, stored
+from aft.app.undoing import Undo
+from aft.cli.output import iso
+from aft.codec import stored_to_json, tagged_to_json, value_to_json
 from aft.compensation.stack import Frame
 from aft.errors import DefinitionError
 from aft.fault import Fault
@@ -34,14 +36,14 @@ def run(row: RunRow) -> dict[str, Any]:
         "version": row.version,
         "status": row.status.value,
         "key": row.key,
-        "args": stored(row.args),
-        "result": stored(row.result),
+        "args": stored_to_json(row.args),
+        "result": stored_to_json(row.result),
         "reason": row.reason,
         "cause": row.cause,
         "fault": row.fault_id,
         "priority": row.priority,
         "owner": row.owner,
-        "tags": row.tags,
+        "tags": tagged_to_json(row.tags),
         "root": row.root_id,
         "parent": row.parent_id,
         "parent_path": row.parent_path,
@@ -66,13 +68,13 @@ def schedule(row: ScheduleRow, status: Status | None) -> dict[str, Any]:
         "name": row.name,
         "flow": row.flow,
         "version": row.version,
-        "args": stored(row.args),
+        "args": stored_to_json(row.args),
         "cron": row.cron,
         "every_seconds": row.every_seconds,
         "zone": row.zone,
         "catch_up": row.catch_up,
         "overlap": row.overlap,
-        "options": stored(row.options),
+        "options": stored_to_json(row.options),
         "paused": row.paused,
         "broken": row.broken,
         "next_at": iso(row.next_at),
@@ -124,7 +126,7 @@ def letter(one: Letter) -> dict[str, Any]:
         "id": one.id,
         "kind": one.verb.value,
         "name": one.payload.get("name"),
-        "value": stored(one.payload.get("value")),
+        "value": stored_to_json(one.payload.get("value")),
         "from": one.actor,
         "at": iso(one.at),
         "read": one.read,
@@ -170,8 +172,8 @@ def fault(one: Fault) -> dict[str, Any]:
         "signal": one.signal,
         "verdict": one.verdict,
         "exception": one.exception,
-        "decision": stored(one.decision),
-        "ruling": stored(one.ruling),
+        "decision": stored_to_json(one.decision),
+        "ruling": stored_to_json(one.ruling),
         "said": None if one.said is None else one.said.value,
         "declared": None if one.declared is None else one.declared.value,
         "http_status": one.status,
@@ -208,11 +210,24 @@ def frame(one: Frame) -> dict[str, Any]:
         "compensator": one.compensator,
         "child": one.child_id,
         "state": one.state.value,
-        "args": stored(one.args),
-        "result": stored(one.value),
+        "args": stored_to_json(one.args),
+        "result": stored_to_json(one.value),
         "note": one.note,
         "pushed_at": iso(one.pushed_at),
         "settled_at": iso(one.settled_at),
+    }
+
+
+def undo(one: Undo) -> dict[str, Any]:
+    """One thing that would be undone, or that stands: ``obstacle`` says why."""
+    return {
+        "run_id": one.run_id,
+        "path": one.path,
+        "activity": one.activity,
+        "compensator": one.compensator,
+        "arguments": value_to_json(one.arguments),
+        "result": value_to_json(one.result),
+        "obstacle": one.obstacle,
     }
 
 
@@ -233,7 +248,7 @@ def refusal(one: Refusal) -> dict[str, Any]:
 
 
 def worker(one: WorkerSeen) -> dict[str, Any]:
-    """A worker that lives."""
+    """A worker whose lease stands; ``alive`` is false if its process has ended."""
     return {
         "id": one.id,
         "host": one.host,
@@ -242,6 +257,7 @@ def worker(one: WorkerSeen) -> dict[str, Any]:
         "flows": list(one.flows),
         "runs": one.runs,
         "watched": one.watched,
+        "alive": not one.dead,
         "started_at": iso(one.started_at),
         "expires_at": iso(one.expires_at),
     }

@@ -52,7 +52,8 @@ def signal(given: Given, run: str, name: str, value: str | None, key: str | None
         if not sent:
             say(f"Run {found.id} was sent signal {name!r} with key {key!r} before; nothing was sent now.")
         elif before.status in _FORWARD and awaits_signal(before.waits, name):
-            say(f"Run {found.id} was sent signal {name!r}, and goes on as soon as a worker takes it.")
+            unchecked = "" if modules else ", if its flow takes that value (-m MODULE looks before it is sent)"
+            say(f"Run {found.id} was sent signal {name!r}, and goes on as soon as a worker takes it{unchecked}.")
             tell_if_nobody_works(app, before)
         else:
             say(f"Run {found.id} was sent signal {name!r}; it is kept until the run asks for it.")

@@ -7,7 +7,8 @@ import click
 from aft.cli import shapes
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import Column, json_option, print_json, print_table, say, short_id, shorten
+from aft.cli.output import Column, format_data, json_option, print_json, print_table, say, short_id, shorten
+from aft.codec import stored_to_json
 from aft.compensation import stack as frames
 from aft.compensation.stack import PENDING, Frame
 
@@ -66,7 +67,11 @@ def _cells(one: Frame) -> list[str]:
         one.state.value,
         one.activity,
         one.compensator if one.child_id is None else f"child {short_id(one.child_id)}",
-        shorten(one.args or "", MOST_VALUE),
-        shorten(one.value if one.value is not None else "unknown", MOST_VALUE),
+        _format(one.args, ""),
+        _format(one.value, "unknown"),
         shorten(one.note or "", MOST_VALUE),
     ]
+
+
+def _format(stored: str | None, missing: str) -> str:
+    return missing if stored is None else format_data(stored_to_json(stored), MOST_VALUE)

@@ -14,6 +14,8 @@ from aft.cli.given import Given
 from aft.cli.groups import Words
 from aft.cli.opening import opened
 from aft.cli.output import exactly, say
+from aft.codec import stored_to_text
+from aft.runs.rows import RunRow
 from aft.runs.states import Status
 
 #: Seconds that ``--wait`` without a number stands for.
@@ -76,7 +78,10 @@ def start(
       aft runs start order -m shop -- -5
     """
     if ":" not in target and not modules:
-        raise click.UsageError(f"which module holds flow {target!r}? Write MODULE:{target}, or add -m MODULE")
+        raise click.UsageError(
+            f"which module holds flow {target!r}? Write MODULE:{target}, or add -m MODULE; "
+            f"if {target!r} is the module, name its flow: {target}:FLOW"
+        )
     if here and (after or at):
         raise click.UsageError("--here executes it now; a run that begins later is a dispatcher's: leave out --here")
     flow, loaded = find_flow(target, modules)
@@ -96,7 +101,7 @@ def start(
 def _tell_stand(app: Aft, run: Run) -> None:
     row = run.row
     if row.status is Status.COMPLETED:
-        say(f"completed: {row.result}")
+        say(f"completed: {stored_to_text(row.result)}")
     elif row.status.ended or row.status is Status.PARKED:
         fault = run.fault
         say(f"{row.status.value}: {row.reason or fault or ''}")
@@ -107,7 +112,7 @@ def _tell_stand(app: Aft, run: Run) -> None:
 
 
 def _await(app: Aft, run: Run, seconds: float) -> str:
-    """Wait for a run's end and return its stored result; raises what it ended with, or that it is parked."""
+    """Wait for a run's end and return its result as JSON text; raises what it ended with, or that it is parked."""
     if not run.status.ended:
         tell_if_nobody_works(app, run.row)
     until = app.clock.ticks() + seconds
@@ -117,10 +122,16 @@ def _await(app: Aft, run: Run, seconds: float) -> str:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # what they say is said here
                 run.result(min(left, LOOK))
-            return run.row.result or "null"
+            return stored_to_text(run.row.result) or "null"
         except TimeoutError:
             row = run.row
         if row.status is Status.PARKED:
             raise Failure(f"run {row.id} is parked and waits for a person: {row.reason}; see `aft runs show {row.id}`")
         if left <= LOOK:
-            raise Failure(f"run {row.id} has not ended within {seconds:g} s; it is {row.status.value} and goes on")
+            raise Failure(f"run {row.id} has not ended within {seconds:g} s; it {_how(row)}")
+
+
+def _how(row: RunRow) -> str:
+    if begins_later(row):
+        return f"begins at {exactly(row.due_at)}"
+    return "still waits for a worker" if row.started_at is None else f"is {row.status.value} and goes on"

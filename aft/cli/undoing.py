@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import click
 
 from aft.app.undoing import Undo
+from aft.cli import shapes
 from aft.cli.advice import tell_if_nobody_works
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import Column, json_option, print_json, print_table, say, short_id, shorten
+from aft.cli.output import Column, format_data, json_option, print_json, print_table, say, short_id
+from aft.codec import value_to_json
+from aft.runs import steering
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
 
 #: Characters of arguments in a table.
 MOST_VALUE = 80
@@ -25,23 +27,38 @@ MOST_VALUE = 80
 @json_option
 @click.pass_obj
 def compensate(given: Given, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool) -> None:
-    """Undo everything a run did, though it has completed.
+    """Undo everything a run did, also if it has completed.
 
-    One that has not ended is cancelled. Its children are undone where they lie in its stack.
+    One that has not ended is cancelled: it stops where it is, also if it waits or is parked, and ends `compensated`.
+    Its children are undone where they lie in its stack.
     """
     with looking(given) as app:
         found = app.run(run)
         undos = found.compensate(dry_run=dry_run, to=to, note=note)
         if as_json:
-            print_json([asdict(undo) for undo in undos])
+            print_json([shapes.undo(undo) for undo in undos])
         elif undos:
             _print(undos)
         if dry_run:
-            count = sum(undo.obstacle is None for undo in undos)
-            say(f"{count} would be undone, in this order; nothing was. Without --dry-run it is.")
+            _tell_preview(found.row, undos, whole=to is None)
         else:
-            say(f"Run {found.id} is undone as soon as a worker takes it.")
-            tell_if_nobody_works(app, found.row)
+            row = found.row
+            suspended = to is not None and row.status is Status.SUSPENDED and row.wake_id is None
+            say(f"Run {found.id} is undone as soon as {'it is resumed' if suspended else 'a worker takes it'}.")
+            tell_if_nobody_works(app, row)
+
+
+def _tell_preview(row: RunRow, undos: list[Undo], *, whole: bool) -> None:
+    """Say how much would be undone, and by which command."""
+    count = sum(undo.obstacle is None for undo in undos)
+    if steering.is_being_undone(row):
+        parked = row.status is Status.PARKED and row.wake_id is None
+        how = f"; it is parked, `aft runs retry {short_id(row.id)}` goes on" if parked else ""
+        say(f"Run {row.id} is being undone already{how}. {count} more would be undone, in this order.")
+    elif whole and (objection := steering.find_objection(row)) is not None:
+        say(f"Nothing would be undone: {objection}.")
+    else:
+        say(f"{count} would be undone, in this order; nothing was. Without --dry-run it is.")
 
 
 def _print(undos: list[Undo]) -> None:
@@ -60,7 +77,7 @@ def _print(undos: list[Undo]) -> None:
                 undo.path,
                 undo.activity,
                 undo.obstacle or undo.compensator or "",
-                shorten(json.dumps(undo.arguments, default=str, ensure_ascii=False), MOST_VALUE),
+                format_data(value_to_json(undo.arguments), MOST_VALUE),
             ]
             for undo in undos
         ],

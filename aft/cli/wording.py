@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, assert_never
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -10,8 +11,9 @@ from rich.text import Text
 from aft import durations
 from aft.app.timeline import Happening, What
 from aft.cli.marks import MARKS, status_style
-from aft.cli.output import moment, short_id, shorten
+from aft.cli.output import format_named, moment, short_id, shorten
 from aft.cli.waits import spell_between, spell_wait
+from aft.codec import tagged_to_json
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
@@ -63,13 +65,15 @@ def word(row: RunRow, happening: Happening, room: int, number: str = "") -> Text
             return Text.assemble((happening.what.value, style), f"  {detail}")
         case What.FAULT | What.DEED | What.PATCH | What.PIVOT:
             return Text.assemble((name, style), f"  {detail}")
+        case _:
+            assert_never(happening.what)
 
 
 def _started(row: RunRow, happening: Happening, room: int) -> Text:
     """Begin a story; a child's says which run it is."""
     of = "" if row.parent_id is None else f"  run {short_id(row.id)}"
     if row.tags and not happening.by:
-        of += f"  tags {shorten(_spell_value(json.dumps(row.tags)), max(LEAST_ROOM, room // 3))}"
+        of += f"  tags {format_named(tagged_to_json(row.tags), max(LEAST_ROOM, room // 3))}"
     stored = "" if happening.by else happening.detail  # of one that goes on, undone by its parent, they were told
     told = _with_value(happening.name, MARKS[What.STARTED].style, stored, room - len(of))
     return told.append(of, "dim")
@@ -78,20 +82,14 @@ def _started(row: RunRow, happening: Happening, room: int) -> Text:
 def _with_value(name: str, style: str, stored: str, room: int) -> Text:
     """Put a stored value behind a name, as much of it as the line has room for."""
     left = max(LEAST_ROOM, room - cell_len(name) - 2)
-    return Text.assemble((name, style), (f"  {shorten(_spell_value(stored), left)}" if stored else "", "dim"))
+    return Text.assemble((name, style), (f"  {format_named(_read(stored), left)}" if stored else "", "dim"))
 
 
-def _spell_value(stored: str) -> str:
-    """Spell a stored object as ``name="value"``; anything else stays as it is."""
+def _read(detail: str) -> Any:
     try:
-        value = json.loads(stored)
+        return json.loads(detail)
     except ValueError:
-        return stored
-    if isinstance(value, dict) and value.keys() == {"$aft", "v"}:
-        value = value["v"]  # which type it is, the flow's code tells
-    if not isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return ", ".join(f"{name}={json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
+        return detail
 
 
 def _rung(happening: Happening) -> str:
@@ -132,7 +130,8 @@ def _letter(row: RunRow, happening: Happening, style: str) -> Text:
         return Text.assemble((f"signal {happening.name!r} refused", style), f"  {detail}, from {happening.by}")
     if not happening.detail:
         return Text.assemble((happening.name, style), f"  from {happening.by}: not read yet")
-    when = "never asked for" if row.status.ended else "not asked for yet"
+    asked = any(wait.kind is WaitKind.SIGNAL and wait.name == happening.name for wait in row.waits)
+    when = "never asked for" if row.status.ended else "not taken yet" if asked else "not asked for yet"
     return Text.assemble(
         (f"signal {happening.name!r}", style), (f"  {detail}", "dim"), f"  from {happening.by}: {when}"
     )

@@ -27,10 +27,10 @@ def workers() -> None:
 @json_option
 @click.pass_obj
 def list_workers(given: Given, as_json: bool) -> None:
-    """List the workers that live, oldest first."""
+    """List the workers whose lease stands, oldest first, and which of them are dead all the same."""
     try:
         with looking(given) as app:
-            found = _live(app)
+            found = _seen(app)
             none = f"No worker lives in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
     except NoDatabase as error:
         found, none = [], f"No workers: {error}."
@@ -48,6 +48,7 @@ def _print(found: list[WorkerSeen]) -> None:
         Column("HOST", flexible=True),
         Column("PID", right=True),
         Column("RUNS", right=True),
+        Column("STATE"),
         Column("STARTED UTC"),
         Column("LEASE UNTIL UTC"),
         Column("ROLES", flexible=True),
@@ -60,6 +61,7 @@ def _print(found: list[WorkerSeen]) -> None:
                 one.host,
                 str(one.pid),
                 str(one.runs),
+                _state(one),
                 moment(one.started_at),
                 moment(one.expires_at),
                 ", ".join(one.roles) or "only the runs it starts",
@@ -67,6 +69,12 @@ def _print(found: list[WorkerSeen]) -> None:
             for one in found
         ],
     )
+
+
+def _state(one: WorkerSeen) -> str:
+    if one.dead:
+        return "dead"
+    return "alive" if one.watched else "leased"  # nothing but its heartbeat tells
 
 
 @workers.command()
@@ -87,15 +95,19 @@ def release(given: Given, worker: str, note: str) -> None:
         say(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 
-def _live(app: Aft) -> list[WorkerSeen]:
+def _seen(app: Aft) -> list[WorkerSeen]:
     app.check()
     with app.store.read() as connection:
-        return health.live_workers(connection, app.namespace)
+        return health.seen_workers(connection, app.namespace)
 
 
 def _find(app: Aft, part: str) -> WorkerSeen:
-    found = [one for one in _live(app) if part and (one.id.startswith(part) or one.id.endswith(part))]
+    found = [
+        one
+        for one in _seen(app)
+        if part and (one.id.endswith(part) or part in (one.id[: len(part)], short_id(one.id)[: len(part)]))
+    ]
     if len(found) == 1:
         return found[0]
-    what = "several workers match" if found else "no worker that lives has the id"
+    what = "several workers match" if found else "no worker with a lease has the id"
     raise Failure(f"{what} {part!r} in namespace {app.namespace!r}; `aft workers list` shows them")

@@ -11,24 +11,34 @@ is not assumed but tried: the value is rebuilt from what would be stored, and co
 where nothing is lost, so that JSON written by hand is welcome: ``"2024-02-29"`` is read as a date where a
 date is declared.
 
+What people and programs see of stored values is ordinary JSON, without tags (:mod:`aft.codec.display`).
+
+Sets come back as sets that are gone through in the same order in every process (:mod:`aft.codec.ordered`).
+
 Codecs hold no state that changes; they may be used from several threads.
 """
 
 from aft.codec.arguments import ArgumentsCodec, arguments_codec, result_codec
-from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_LOOSE_BYTES
-from aft.codec.loose import encode_loosely
+from aft.codec.comparing import is_same
+from aft.codec.display import stored_to_json, stored_to_text, tagged_to_json, value_to_json
+from aft.codec.limits import MOST_BYTES, MOST_DEPTH
+from aft.codec.tagging import MARK
 from aft.codec.text import decode_untyped
 from aft.codec.values import ValueCodec, value_codec
 
 __all__ = [
+    "MARK",
     "MOST_BYTES",
     "MOST_DEPTH",
-    "MOST_LOOSE_BYTES",
     "ArgumentsCodec",
     "ValueCodec",
     "arguments_codec",
     "decode_untyped",
-    "encode_loosely",
+    "is_same",
     "result_codec",
+    "stored_to_json",
+    "stored_to_text",
+    "tagged_to_json",
     "value_codec",
+    "value_to_json",
 ]

@@ -44,6 +44,12 @@ def is_open(annotation: Any) -> bool:
     return annotation in _OPEN or any(map(is_open, typing.get_args(annotation)))
 
 
+def holds_sets(adapter: TypeAdapter[Any]) -> bool:
+    """Whether a value that pydantic builds may hold a set somewhere."""
+    schema = str(adapter.core_schema)
+    return "'type': 'set'" in schema or "'type': 'frozenset'" in schema
+
+
 def adapter_for(annotation: Any) -> TypeAdapter[Any]:
     """Have pydantic read the annotation; raises DefinitionError for a type that cannot be stored."""
     try:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aft.codec.refusal import first_line, kind_name
+from aft.codec.refusal import first_line, show
 from aft.codec.text import decode_untyped, write
 from aft.codec.values import ValueCodec, value_codec
 from aft.errors import CodecError, DefinitionError
@@ -39,25 +39,56 @@ class ArgumentsCodec:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         """Bind a call as Python would, defaults applied; a wrong call raises Python's own TypeError."""
+        bound = self._bind(args, kwargs)
+        if len(bound.arguments) < len(self.names):
+            bound.apply_defaults()
+        return bound
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         if self._plain and not kwargs and len(args) == len(self.names):
             return inspect.BoundArguments(self.signature, OrderedDict(zip(self.names, args, strict=True)))
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            return self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._function}() {error}") from None
-        bound.apply_defaults()
-        return bound
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """Spell the arguments of a call, with the defaults of those that it leaves out, and those that it gives."""
+        bound = self._bind(args, kwargs)
+        given = tuple(bound.arguments)
+        if len(given) < len(self.names):
+            bound.apply_defaults()
+        tagged = self._tag(bound)
+        text = self._write(tagged)
+        self._remember(text, bound)
+        return text, text if len(given) == len(self.names) else self._write({name: tagged[name] for name in given})
 
     def encode(self, bound: inspect.BoundArguments) -> str:
         """Spell the arguments as one JSON object; raises CodecError, its path begins with the parameter."""
-        tagged = {
-            name: self._codecs[name].tag(list(value) if name == self._star else value, name, 1)
-            for name, value in bound.arguments.items()
-        }
-        text = write(tagged, f"the arguments of {self._function}()")
+        text = self._write(self._tag(bound))
+        self._remember(text, bound)
+        return text
+
+    def _remember(self, text: str, bound: inspect.BoundArguments) -> None:
         if all(self._codecs[name].keeps(value) for name, value in bound.arguments.items()):
             self._last = (text, dict(bound.arguments))
-        return text
+
+    def _tag(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        try:
+            return {
+                name: self._codecs[name].tag(list(value) if name == self._star else value, name, 1)
+                for name, value in bound.arguments.items()
+            }
+        except CodecError as error:
+            raise CodecError(f"{self._function}(): {error}", path=error.path) from error.__cause__
+
+    def _write(self, tagged: dict[str, Any]) -> str:
+        return write(tagged, f"the arguments of {self._function}()")
+
+    def build(self, name: str, found: Any) -> Any:
+        """Make an argument of what was read of it; raises only CodecError."""
+        self._refuse_surplus({name: found})
+        return self._codecs[name].build(found, name)
 
     def decode(self, text: str) -> dict[str, Any]:
         """Read arguments by name, each as its annotation says; raises only CodecError."""
@@ -66,7 +97,7 @@ class ArgumentsCodec:
             return dict(last)
         found = decode_untyped(text)
         if type(found) is not dict:
-            raise CodecError(f"the arguments of {self._function}() must be an object, not a {kind_name(type(found))}")
+            raise CodecError(f"the arguments of {self._function}() must be an object, not {show(found)}")
         self._refuse_surplus(found)
         built = {name: self._codecs[name].build(value, name) for name, value in found.items()}
         if self._star in built:
@@ -87,6 +118,12 @@ class ArgumentsCodec:
             bound.apply_defaults()
             self._refuse_missing(bound)
         return bound.args, bound.kwargs
+
+    def with_defaults(self, decoded: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the defaults of parameters that the function got since these arguments were stored."""
+        bound = inspect.BoundArguments(self.signature, OrderedDict(decoded))
+        bound.apply_defaults()
+        return dict(bound.arguments)
 
     def _refuse_missing(self, bound: inspect.BoundArguments) -> None:
         for name in self.names:

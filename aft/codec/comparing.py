@@ -1,15 +1,17 @@
-"""Did anything get lost on the way to text and back?"""
+"""Did anything get lost on the way to text and back? Is what was recorded the same as what is given now?"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel
 
-from aft.codec.refusal import Refused, kind_name, spell_key
+from aft.codec.ordered import OrderedFrozenSet, OrderedSet, fields_of, has_fields, sort_key
+from aft.codec.refusal import Refused, a_kind, kind_name, show, spell_key
 
 
 def compare(value: Any, rebuilt: Any) -> None:
@@ -17,8 +19,8 @@ def compare(value: Any, rebuilt: Any) -> None:
     if value is rebuilt:
         return
     _compare_kinds(value, rebuilt)
-    if _has_fields(value):
-        _compare_dicts(_fields(value), _fields(rebuilt))
+    if has_fields(value):
+        _compare_dicts(fields_of(value), fields_of(rebuilt))
     elif isinstance(value, dict):
         _compare_dicts(value, rebuilt)
     elif isinstance(value, list | tuple):
@@ -43,15 +45,19 @@ def _compare_under(step: object, value: Any, rebuilt: Any) -> None:
 _EXACTLY = (bool, Enum, list, tuple, set, frozenset)
 
 
+#: A set that was read is one with an order; what is rebuilt here is a plain one.
+_ORDERED: dict[type, type] = {OrderedSet: set, OrderedFrozenSet: frozenset}
+
+
 def _compare_kinds(value: Any, rebuilt: Any) -> None:
-    kind, other = type(value), type(rebuilt)
+    kind, other = _ORDERED.get(type(value), type(value)), type(rebuilt)
     if kind is other or (kind is int and other is float):
         return
     # A text or number or dict of a subclass may come back as its base if it equals that.
-    if not isinstance(value, other) or isinstance(value, _EXACTLY) or _has_fields(value):
+    if not isinstance(value, other) or isinstance(value, _EXACTLY) or has_fields(value):
         raise Refused(
-            f"a {kind_name(kind)} does not fit the declared type: "
-            f"it would come back as a {kind_name(other)}; declare the type that it has"
+            f"{show(value)} does not fit the declared type: "
+            f"it would come back as {a_kind(other)}; declare the type that it has"
         )
 
 
@@ -76,18 +82,6 @@ def _find(key: Any, came_back: dict[Any, tuple[Any, Any]]) -> tuple[Any, Any]:
         raise Refused(f"its item {spell_key(key)} would be lost; declare all that it may hold") from None
 
 
-def _has_fields(value: Any) -> bool:
-    return isinstance(value, BaseModel) or dataclasses.is_dataclass(value)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    if isinstance(value, BaseModel):
-        # Private attributes are left out: their model keeps them out of its data.
-        own = {name: getattr(value, name) for name in type(value).model_fields}
-        return own | (value.model_extra or {})
-    return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-
-
 def equal(value: Any, rebuilt: Any) -> bool:
     """Tell whether two values say that they are equal; one that cannot be compared is not."""
     try:
@@ -96,3 +90,50 @@ def equal(value: Any, rebuilt: Any) -> bool:
         return bool(value == rebuilt)
     except Exception:  # whatever a foreign class does in ==, it has not said "equal"
         return False
+
+
+def is_same(was: Any, now: Any, recorded: Any) -> bool:
+    """Tell whether a value that was read, ``recorded`` so, is what there is now.
+
+    Of dataclasses and models only the fields that were recorded count: others have come since, with a default.
+    """
+    if type(was) is not type(now):
+        return False
+    if has_fields(was):
+        ours, theirs = fields_of(was), fields_of(now)
+        return all(_is_same_field(name, was, ours[name], theirs.get(name), recorded) for name in ours)
+    if isinstance(was, dict):
+        return len(was) == len(now) and all(
+            key in now and is_same(item, now[key], recorded.get(key) if isinstance(recorded, dict) else None)
+            for key, item in was.items()
+        )
+    if isinstance(was, set | frozenset):
+        return equal(was, now) or _are_same(sorted(was, key=sort_key), sorted(now, key=sort_key), None)
+    if isinstance(was, list | tuple | deque):
+        return _are_same(was, now, recorded)
+    return equal(was, now)
+
+
+def _are_same(was: Any, now: Any, recorded: Any) -> bool:
+    fits = isinstance(recorded, list | tuple) and len(recorded) == len(was)
+    parts = recorded if fits else [None] * len(was)
+    return len(was) == len(now) and all(map(is_same, was, now, parts))
+
+
+def _is_same_field(name: str, was: Any, ours: Any, theirs: Any, recorded: Any) -> bool:
+    """Compare a field, unless it is one that was not recorded."""
+    if not isinstance(recorded, dict):
+        return is_same(ours, theirs, None)
+    if isinstance(was, BaseModel):
+        field = type(was).model_fields.get(name)
+        alias = None if field is None else field.serialization_alias or field.alias
+        absent = name not in was.model_fields_set
+    else:
+        alias, absent = None, name not in recorded and name in _defaulted(type(was))
+    return absent or is_same(ours, theirs, recorded.get(alias or name))
+
+
+def _defaulted(kind: Any) -> set[str]:
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(kind)
+    return {field.name for field in fields if field.default is not missing or field.default_factory is not missing}

@@ -5,8 +5,6 @@ MOST_BYTES = 1_048_576
 #: Brackets open at once in the text: a list or dict takes one, a tuple or set two, a dict with keys that are
 #: not all str three.
 MOST_DEPTH = 64
-#: Bytes that the arguments of an exception may take.
-MOST_LOOSE_BYTES = 16_384
 #: Digits of an integer, or of a decimal that is written out: Python itself refuses to spell much more, and what is
 #: short as "1e9999999" is long as an integer.
 MOST_DIGITS = 4_000

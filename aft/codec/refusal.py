@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import reprlib
 import typing
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
-from aft.errors import CodecError
+from aft.errors import CodecError, text_of
+from aft.texts import with_article
+
+#: Characters of a value in a message.
+MOST_SHOWN = 120
+#: Types whose values are shown; what a foreign class says of itself may be anything.
+_SHOWN = (str, int, float, bytes, list, dict, tuple, set, frozenset, date, datetime, time, timedelta, Decimal, UUID)
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
 
 
 class Refused(Exception):
@@ -40,6 +52,21 @@ def spell_key(key: object) -> str:
     return f"<{type(key).__name__}>"
 
 
+def show(value: object) -> str:
+    """Show a value in short, with its type: ``the str 'abc'``; of a foreign class only which one it is."""
+    if value is None or type(value) is bool:
+        return repr(value)
+    if type(value) not in _SHOWN:
+        return a_kind(type(value))
+    text = _short.repr(value)
+    return f"the {type(value).__name__} {text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
+
+
+def a_kind(kind: type) -> str:
+    """Name a class with its article: ``an int``, ``a shop.Order``."""
+    return with_article(kind_name(kind))
+
+
 def kind_name(kind: type) -> str:
     """Name a class so that it can be found; builtins without their module."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -53,4 +80,4 @@ def spell(annotation: Any) -> str:
 
 def first_line(error: BaseException) -> str:
     """Say in short what went wrong in code that is not ours."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return f"{type(error).__name__}: {text_of(error)}".splitlines()[0][:200]

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from aft.codec.refusal import Refused, kind_name
-from aft.codec.tagging import CONTAINERS, SCALARS, deeper
+from aft.codec.refusal import Refused
+from aft.codec.tagging import CONTAINERS, SCALARS, deeper, refuse_kind
 
 
 def simplify(value: Any, depth: int = 0) -> Any:
@@ -64,7 +64,7 @@ def _simplify_under(step: object, value: Any, depth: int) -> Any:
 
 def _simplify_other(value: Any) -> Any:
     """Spell what pydantic knows beyond our own types (paths, addresses, deques …) the way it does in JSON."""
-    refused = Refused(f"a {kind_name(type(value))} cannot be stored; pass what it stands for instead")
+    refused = Refused(refuse_kind(type(value)))
     if isinstance(value, Iterator) or callable(value):  # reading an iterator would use it up
         raise refused
     try:

@@ -7,17 +7,20 @@ trying it.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
+from os import PathLike
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_DIGITS
-from aft.codec.refusal import Refused, kind_name
+from aft.codec.refusal import Refused, a_kind
 
 #: The key that marks an object as a tagged value; a dict that holds this key is tagged itself.
 MARK = "$aft"
@@ -41,13 +44,27 @@ def tag(value: Any, depth: int = 0) -> Any:
         if not math.isfinite(value):
             raise Refused(f"{value!r} is not a number that JSON knows; use None or a text for it")
         return value
-    writer = _WRITERS.get(kind)
+    writer = WRITERS.get(kind)
     if writer is None:
-        raise Refused(
-            f"a {kind_name(kind)} cannot be stored where no type is declared for it; "
-            "annotate it with its type, or pass JSON types"
-        )
+        raise Refused(refuse_kind(kind))
     return writer(value, depth)
+
+
+#: What can be built where its type is declared, beside dataclasses and models.
+_BUILT = (Enum, Collection, PathLike, str, int, float, complex, date, time, timedelta, Decimal, UUID)
+
+
+def refuse_kind(kind: type) -> str:
+    """Say why values of a class cannot be stored, and what can be given instead."""
+    if issubclass(kind, _BUILT) or dataclasses.is_dataclass(kind) or hasattr(kind, "model_fields"):
+        return (
+            f"{a_kind(kind)} cannot be stored where no type is declared for it; "
+            f"annotate the parameter, field or result with {kind.__name__}"
+        )
+    return (
+        f"{a_kind(kind)} cannot be stored; pass the data that it is made from (texts, numbers, lists, dicts, "
+        "a dataclass or a pydantic model), or an id by which the activity finds it again"
+    )
 
 
 def deeper(depth: int, by: int) -> int:
@@ -84,9 +101,12 @@ def _write_tuple(value: tuple[Any, ...], depth: int) -> Any:
     return {MARK: "tuple", "v": _tag_items(value, deeper(depth, 2))}
 
 
-def _write_set(value: Any, depth: int) -> Any:
-    # Sorted: the order of a set differs between processes, and the same value must always give the same text.
-    return {MARK: type(value).__name__, "v": sorted(_tag_items(value, deeper(depth, 2)), key=dumps)}
+def write_set(value: Any, depth: int) -> Any:
+    """Tag a set. Sorted: its order differs between processes, and the same value must always give the same text."""
+    return {
+        MARK: "set" if isinstance(value, set) else "frozenset",
+        "v": sorted(_tag_items(value, deeper(depth, 2)), key=dumps),
+    }
 
 
 def _write_dict(value: dict[Any, Any], depth: int) -> Any:
@@ -144,7 +164,7 @@ def _write_clock(value: datetime | time, depth: int) -> Any:
     if zone is not None:
         tagged["v"], tagged["zone"] = value.replace(tzinfo=None).isoformat(), zone
     elif value.tzinfo is not None and value.utcoffset() is None:
-        raise Refused(f"its time zone, a {kind_name(type(value.tzinfo))}, has no offset; use zoneinfo or timezone.utc")
+        raise Refused(f"its time zone, {a_kind(type(value.tzinfo))}, has no offset; use zoneinfo or timezone.utc")
     else:
         tagged["v"] = value.isoformat()
     if value.fold:
@@ -152,12 +172,13 @@ def _write_clock(value: datetime | time, depth: int) -> Any:
     return tagged
 
 
-_WRITERS: dict[type, Callable[[Any, int], Any]] = {
+#: How values of each known type are tagged; ``codec.ordered`` adds its sets.
+WRITERS: dict[type, Callable[[Any, int], Any]] = {
     list: _write_list,
     dict: _write_dict,
     tuple: _write_tuple,
-    set: _write_set,
-    frozenset: _write_set,
+    set: write_set,
+    frozenset: write_set,
     datetime: _write_clock,
     time: _write_clock,
     date: lambda value, depth: {MARK: "date", "v": value.isoformat()},
@@ -169,4 +190,4 @@ _WRITERS: dict[type, Callable[[Any, int], Any]] = {
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
 #: The known types that hold nothing else.
-SCALARS: frozenset[type] = frozenset({*_WRITERS, str, int, bool, float, type(None)}.difference(CONTAINERS))
+SCALARS: frozenset[type] = frozenset({*WRITERS, str, int, bool, float, type(None)}.difference(CONTAINERS))

@@ -11,8 +11,10 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from aft.codec.ordered import OrderedFrozenSet, OrderedSet
 from aft.codec.tagging import MARK, is_long
 from aft.errors import CodecError
+from aft.texts import with_article
 
 
 def untag(pairs: list[tuple[str, Any]]) -> Any:
@@ -34,7 +36,7 @@ def untag(pairs: list[tuple[str, Any]]) -> Any:
 
 def _a(kind: type, v: Any) -> Any:
     if type(v) is not kind:
-        raise TypeError(f"a {kind.__name__} is expected")
+        raise TypeError(f"{with_article(kind.__name__)} is expected")
     return v
 
 
@@ -60,8 +62,8 @@ def _read_clock(kind: type[datetime] | type[time], v: Any, zone: Any = None, fol
 _READERS: dict[str, Callable[..., Any]] = {
     "dict": _read_dict,
     "tuple": lambda v: tuple(_a(list, v)),
-    "set": lambda v: set(_a(list, v)),
-    "frozenset": lambda v: frozenset(_a(list, v)),
+    "set": lambda v: OrderedSet(_a(list, v)),
+    "frozenset": lambda v: OrderedFrozenSet(_a(list, v)),
     "datetime": partial(_read_clock, datetime),
     "time": partial(_read_clock, time),
     "date": lambda v: date.fromisoformat(_a(str, v)),

@@ -12,12 +12,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from aft.codec.annotations import adapter_for, is_open, is_plain, is_untyped
+from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is_untyped
 from aft.codec.comparing import compare, equal
-from aft.codec.refusal import Refused, first_line, kind_name, spell
+from aft.codec.ordered import order_sets
+from aft.codec.refusal import Refused, a_kind, first_line, show, spell
 from aft.codec.simplifying import simplify
-from aft.codec.tagging import tag
+from aft.codec.tagging import dumps, tag
 from aft.codec.text import decode_untyped, write
+from aft.errors import is_interrupt
 
 #: What the short way answers where it does not lead to the end; None is a value.
 _NOT_SO = object()
@@ -26,13 +28,14 @@ _NOT_SO = object()
 class ValueCodec:
     """Encodes and decodes the values of one annotation; made by :func:`value_codec`."""
 
-    __slots__ = ("_adapter", "_last", "_open", "_plain", "annotation")
+    __slots__ = ("_adapter", "_holds_sets", "_last", "_open", "_plain", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._adapter: TypeAdapter[Any] | None = None if is_untyped(annotation) else adapter_for(annotation)
         self._plain = is_plain(annotation)
         self._open = is_open(annotation)
+        self._holds_sets = self._adapter is not None and holds_sets(self._adapter)
         #: What was encoded last, and of what: a first execution decodes just that.
         self._last: tuple[str | None, Any] = (None, None)
 
@@ -65,15 +68,20 @@ class ValueCodec:
             return self._tag_built(self._adapter, value, depth)
         except Refused as refused:
             raise refused.at(where) from None
+        except BaseException as error:  # whatever a foreign class does when it is looked at
+            if is_interrupt(error):
+                raise
+            raise Refused(f"{a_kind(type(value))} cannot be stored: {first_line(error)}").at(where) from None
 
     def build(self, found: Any, where: str) -> Any:
         """Make the declared type of what was read from text: the other half of :meth:`decode`."""
         if self._adapter is None:
             return found
         try:
-            return _build(self._adapter, found, self.annotation)
+            built = _build(self._adapter, found, self.annotation)
         except Refused as refused:
             raise refused.at(where) from None
+        return order_sets(built) if self._holds_sets else built
 
     def _tag_plain(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
         try:
@@ -89,7 +97,7 @@ class ValueCodec:
         return tagged if equal(checked, value) else _NOT_SO
 
     def _tag_built(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
-        simple = simplify(_dump(adapter, value))
+        simple = simplify(_dump(adapter, value, self.annotation))
         tagged = tag(simple, depth)
         compare(value, _build(adapter, simple, self.annotation))
         return tagged
@@ -113,15 +121,20 @@ def _known(annotation: Any, spelling: str) -> ValueCodec:
     return ValueCodec(annotation)
 
 
-def _dump(adapter: TypeAdapter[Any], value: Any) -> Any:
+def _dump(adapter: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
     dump = functools.partial(adapter.dump_python, value, warnings=False, round_trip=True, by_alias=True)
     try:
         try:
             return dump()
         except TypeError:  # a set of dataclasses would be one of dicts, which cannot be; as JSON it is a list
-            return dump(mode="json")
-    except Exception as error:  # serializers of the user's models run here
-        raise Refused(f"pydantic cannot dump it: {first_line(error)}") from None
+            dumped = dump(mode="json")
+            return sorted(dumped, key=dumps) if isinstance(value, set | frozenset) and type(dumped) is list else dumped
+    except BaseException as error:  # serializers of the user's models run here
+        if is_interrupt(error):
+            raise
+        raise Refused(
+            f"{show(value)} cannot be stored as {spell(annotation)}: pydantic cannot dump it: {first_line(error)}"
+        ) from None
 
 
 def _build(adapter: TypeAdapter[Any], simple: Any, annotation: Any) -> Any:
@@ -129,8 +142,14 @@ def _build(adapter: TypeAdapter[Any], simple: Any, annotation: Any) -> Any:
         return adapter.validator.validate_python(simple)
     except ValidationError as error:
         raise _misfit(error, simple, annotation) from None
-    except Exception as error:  # validators and __post_init__ of the user's types run here
+    except BaseException as error:  # validators and __post_init__ of the user's types run here
+        if is_interrupt(error):
+            raise
         raise Refused(f"{spell(annotation)} cannot be built: {first_line(error)}") from None
+
+
+#: Errors of pydantic about a field that is not there; their place ends with its name.
+_MISSING = ("missing", "missing_argument", "missing_keyword_only_argument", "missing_positional_only_argument")
 
 
 def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
@@ -141,7 +160,13 @@ def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
         with contextlib.suppress(LookupError, TypeError):  # the name of a union's member leads nowhere
             offender = offender[step]
             steps.append(step)
-    refused = Refused(f"a {kind_name(type(offender))} does not fit {spell(annotation)}: {first['msg']}")
+    declared = spell(annotation)
+    if first["type"] in _MISSING:
+        refused = Refused(f"this field is missing in {show(offender)}; {declared} needs it")
+        steps.append(first["loc"][-1])
+    else:
+        fits = f"there, in {declared}" if steps else declared
+        refused = Refused(f"{show(offender)} does not fit {fits}: {first['msg']}")
     for step in reversed(steps):
         refused.under(step)
     return refused

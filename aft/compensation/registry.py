@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from aft.errors import DefinitionError
+from aft.errors import DefinitionError, is_interrupt
 from aft.telemetry import logger
 
 When = Literal["completed", "started"]
@@ -49,13 +49,23 @@ class Compensator:
     only_if: Callable[..., bool] | None = None
     only_if_wants: tuple[str, ...] = ()
 
+    @property
+    def does_without_result(self) -> bool:
+        """Whether it says that it can undo an activity whose result is not known."""
+        if "result" not in self.wants:
+            return True
+        parameter = inspect.signature(self.fn).parameters.get("result")
+        return parameter is not None and "Unknown" in str(parameter.annotation)
+
     def is_owed(self, offered: dict[str, Any]) -> bool:
         """Tell whether a completed activity has to be undone; a condition that raises says so, to be safe."""
         if self.only_if is None:
             return True
         try:
             return bool(self.only_if(**{name: offered[name] for name in self.only_if_wants if name in offered}))
-        except Exception:
+        except BaseException as raised:
+            if is_interrupt(raised):
+                raise
             logger.exception("condition of compensator %s raised; its undo is owed", self.name)
             return True
 

@@ -3,6 +3,9 @@
 Frames are written only in transactions of the run's owner, with the sequence number of its guarded write. A frame
 takes arguments and result from the journal's row of its step; one that exists before the journal has a row (armed)
 or beside it (late) carries its own.
+
+A frame belongs to the generation of its run in which it was pushed: later generations use the same paths again. So a
+path or a scope names a frame only together with a generation; without one only the whole stack is unwound.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, distinct, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, distinct, func, insert, select, tuple_, union_all, update
 
 from aft.ids import RunId, StepPath
-from aft.runs.journal import RESTARTED
+from aft.runs.journal import RESTARTED, Entry, EntryKind, Outcome
 from aft.runs.states import FrameState as FrameState
+from aft.runs.states import Status
 from aft.store import moments
 from aft.store.moments import now
 from aft.store.questions import Question
@@ -24,6 +28,8 @@ from aft.store.tables import frames, journal, runs
 
 #: What undoes a frame that is a child.
 CHILD = "(child)"
+#: What undoes a step that has no undo.
+NOTHING = "(nothing)"
 #: States of a frame that still has to be unwound.
 PENDING = (FrameState.ARMED, FrameState.OWED, FrameState.LATE)
 
@@ -64,34 +70,51 @@ _COLUMNS = [
     frames.c.child_id,
 ]
 _FRAMES = select(*_COLUMNS).select_from(
-    frames.outerjoin(journal, (journal.c.run_id == frames.c.run_id) & (journal.c.path == frames.c.path))
+    frames.outerjoin(
+        journal,
+        (journal.c.run_id == frames.c.run_id)
+        & (journal.c.path == frames.c.path)
+        & (journal.c.key_generation == frames.c.key_generation),
+    )
 )
-_BEGUN = (FrameState.ARMED, FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
-#: Armed frames of several runs, steps that were started whatever came of it; and those that were taken off. What was
-#: undone while its run goes forward has its keys behind it: it would be begun anew under others.
+#: The top of the stack first. A child's frame stands where the child ended, which may be before it was pushed.
+_FROM_THE_TOP = (
+    func.coalesce(frames.c.after_seq, frames.c.seq).desc(),
+    func.coalesce(frames.c.after_inbox_seq, 0).desc(),
+    frames.c.seq.desc(),
+)
+_BEGUN = (FrameState.ARMED, FrameState.LATE, FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
+#: Armed and late frames of several runs, steps that were started whatever came of it; and those taken off. What was
+#: undone while its run goes forward has its keys behind it: it would be begun anew under others. A child's keys are its
+#: own, so its frame is among them only if it is late.
 BEGUN = Question.about(
     f"SELECT run_id, path, state, key_generation FROM {frames.name} WHERE run_id {{among}} "
-    f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) AND child_id IS NULL"
+    f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) "
+    f"AND (child_id IS NULL OR state = '{FrameState.LATE.value}')"
 )
 _STATES = ", ".join(repr(state.value) for state in PENDING)
 #: Frames that are read at once.
 MOST_READ = 200
 #: The undos that a run owes, the topmost first, as many as are read at once; to be read by ``read``.
+_OF_STEP = "j.run_id = f.run_id AND j.path = f.path AND j.key_generation = f.key_generation"
 OWED = Question.about(
     # Not a join: planned while the journal was small, it might go through all of it once it is large.
     f"""
 SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
-    coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE j.run_id = f.run_id AND j.path = f.path)),
-    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE j.run_id = f.run_id AND j.path = f.path)),
+    coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE {_OF_STEP})),
+    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE {_OF_STEP})),
     f.key_generation, f.note, f.pushed_at, f.settled_at, f.child_id
 FROM {frames.name} AS f
-WHERE f.run_id {{among}} AND f.state IN ({_STATES}) ORDER BY f.seq DESC LIMIT {MOST_READ}
+WHERE f.run_id {{among}} AND f.state IN ({_STATES})
+ORDER BY coalesce(f.after_seq, f.seq) DESC, coalesce(f.after_inbox_seq, 0) DESC, f.seq DESC LIMIT {MOST_READ}
 """
 )
 #: Whether a person let a frame of a run go: then it was not fully undone.
 SKIPPED = Question.about(
     f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' LIMIT 1"
 )
+#: Runs without a parent, with all that are below them, whose owed frames are looked at together.
+MOST_FAMILIES = 10_000
 _PENDING = frames.c.state.in_([state.value for state in PENDING])
 _INSERT = insert(frames)
 
@@ -151,32 +174,43 @@ def push_child(
     child: RunId,
     *,
     at: datetime,
+    key_generation: int,
+    after: tuple[int | None, int | None] = (None, None),
     state: FrameState = FrameState.OWED,
     note: str | None = None,
 ) -> None:
-    """Put a completed child on top: undoing this frame means undoing that run."""
-    values = {"run_id": run_id, "seq": seq, "path": path, "scope": scope, "activity": flow, "compensator": CHILD}
-    connection.execute(
-        insert(frames).values(**values, child_id=child, state=state.value, note=note, key_generation=0, pushed_at=at)
-    )
+    """Push the frame of a child: undoing it means undoing that run. Does nothing if the child has a frame already.
+
+    ``after`` are the run's ``seq`` and ``inbox_seq`` when the child ended: the frame stands where that was.
+    """
+    known = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.child_id == child).limit(1)
+    if connection.execute(known).first() is not None:
+        return
+    values: dict[str, Any] = {"run_id": run_id, "seq": seq, "path": path, "scope": scope, "activity": flow}
+    values |= {"compensator": CHILD, "child_id": child, "state": state.value, "note": note, "pushed_at": at}
+    values |= {"key_generation": key_generation, "after_seq": after[0], "after_inbox_seq": after[1]}
+    connection.execute(insert(frames).values(**values))
 
 
-def complete(connection: Connection, run_id: RunId, path: StepPath, seq: int) -> None:
+def complete(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, seq: int) -> None:
     """Turn an armed frame into an owed one, on top of what completed before it."""
-    connection.execute(
-        update(frames)
-        .where(frames.c.run_id == run_id, frames.c.path == path, frames.c.state == FrameState.ARMED.value)
-        .values(state=FrameState.OWED.value, seq=seq)
-    )
+    armed = update(frames).where(*_armed(run_id, path, key_generation))
+    connection.execute(armed.values(state=FrameState.OWED.value, seq=seq))
 
 
-def learn(connection: Connection, run_id: RunId, path: StepPath, value: str) -> None:
+def learn(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, value: str) -> None:
     """Let an armed frame know the result of its activity, which has none in the journal yet."""
-    connection.execute(
-        update(frames)
-        .where(frames.c.run_id == run_id, frames.c.path == path, frames.c.state == FrameState.ARMED.value)
-        .values(value=value)
-    )
+    connection.execute(update(frames).where(*_armed(run_id, path, key_generation)).values(value=value))
+
+
+def disarm(connection: Connection, run_id: RunId, path: StepPath, key_generation: int) -> None:
+    """Remove an armed frame: what came of its activity is known, and its ``only_if`` says that nothing is owed."""
+    connection.execute(delete(frames).where(*_armed(run_id, path, key_generation)))
+
+
+def _armed(run_id: RunId, path: StepPath, key_generation: int) -> tuple[ColumnElement[bool], ...]:
+    of_step = (frames.c.run_id == run_id, frames.c.path == path, frames.c.key_generation == key_generation)
+    return (*of_step, frames.c.state == FrameState.ARMED.value)
 
 
 def owed(
@@ -191,9 +225,10 @@ def owed(
 ) -> list[Frame]:
     """Return frames that are owed, the topmost first: of all, under a savepoint, of one step, or of the late ones.
 
-    A step of a run that has begun anew is one of a ``generation``: an earlier one's may have had the same path.
+    A savepoint or a step is one of a ``generation``: an earlier one's may have had the same path.
     """
-    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(frames.c.seq.desc()).limit(limit)
+    assert generation is not None or not (scope or path), "a path names a step only within a generation"
+    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(*_FROM_THE_TOP).limit(limit)
     if scope:
         statement = statement.where((frames.c.scope == scope) | frames.c.scope.startswith(scope + ".", autoescape=True))
     if path:
@@ -223,16 +258,62 @@ def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, n
     )
 
 
+def let_stand(connection: Connection, run_id: RunId, child: RunId, note: str) -> None:
+    """Say that a child which had been undone was not entirely, after all."""
+    undone = update(frames).where(frames.c.run_id == run_id, frames.c.child_id == child)
+    undone = undone.where(frames.c.state == FrameState.UNDONE.value)
+    connection.execute(undone.values(state=FrameState.SKIPPED.value, note=note))
+
+
 def keep_all(connection: Connection, run_id: RunId) -> None:
-    """Let everything stand that a run has done so far: nothing of it is undone any more."""
-    connection.execute(
-        update(frames).where(frames.c.run_id == run_id, _PENDING).values(state=FrameState.KEPT.value, settled_at=now())
+    """Let everything stand that a run has done so far: nothing of it is undone any more.
+
+    What is still at work (armed) is not done yet, and what came late is no part of what the run did.
+    """
+    done = update(frames).where(frames.c.run_id == run_id, frames.c.state == FrameState.OWED.value)
+    connection.execute(done.values(state=FrameState.KEPT.value, settled_at=now()))
+
+
+def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
+    """Let what a step owes be undone before its run goes on, because the journal forgets the step.
+
+    Its path may mean another step then. Frames that were taken off tell how often a path was used, so a step without
+    any gets one that says that it stands, or has failed; unless it is executed again under the ``same_key``.
+    """
+    of_step = (
+        frames.c.run_id == run_id,
+        frames.c.path == entry.path,
+        frames.c.key_generation == entry.key_generation,
     )
+    owed = update(frames).where(*of_step, frames.c.state == FrameState.OWED.value)
+    values = {"args": func.coalesce(frames.c.args, entry.args), "value": func.coalesce(frames.c.value, entry.value)}
+    connection.execute(owed.values(state=FrameState.LATE.value, **values))
+    if same_key or entry.kind not in (EntryKind.ACTIVITY, EntryKind.CHILD):
+        return
+    found = {row.child_id for row in connection.execute(select(frames.c.child_id).where(*of_step))}
+    if None in found:
+        return  # it counts how often this path was used, as soon as it is off
+    gone = fields(
+        *(entry.path, entry.scope, entry.name, NOTHING),
+        at=entry.recorded_at,
+        state=FrameState.UNDONE if entry.outcome is Outcome.FAILED else FrameState.SKIPPED,
+        key_generation=entry.key_generation,
+        args=entry.args,
+        value=entry.value,
+    )
+    stands = not found and entry.outcome is not Outcome.FAILED
+    note = "a retry went back before it" + ("; nothing undoes it, so it stands" if stands else "")
+    # Its own number, which a child's frame may have: below everything, as it is never undone.
+    connection.execute(insert(frames).values(**gone, run_id=run_id, seq=-entry.seq, note=note, settled_at=now()))
 
 
 def carry_over(connection: Connection, run_id: RunId) -> None:
     """Give frames arguments and results of their own, because the journal that has them begins anew."""
-    of_step = (journal.c.run_id == frames.c.run_id) & (journal.c.path == frames.c.path)
+    of_step = (
+        (journal.c.run_id == frames.c.run_id)
+        & (journal.c.path == frames.c.path)
+        & (journal.c.key_generation == frames.c.key_generation)
+    )
     for column, source in ((frames.c.args, journal.c.args), (frames.c.value, journal.c.value)):
         found = select(source).where(of_step).scalar_subquery()
         connection.execute(
@@ -240,36 +321,62 @@ def carry_over(connection: Connection, run_id: RunId) -> None:
         )
 
 
-def settle_step(connection: Connection, run_id: RunId, path: str, state: FrameState, note: str | None) -> None:
-    """Take the topmost frame of a step off, as a person asked."""
-    topmost = select(func.max(frames.c.seq)).where(frames.c.run_id == run_id, frames.c.path == path, _PENDING)
+def settle_step(
+    connection: Connection, run_id: RunId, path: str, generation: int | None, state: FrameState, note: str | None
+) -> None:
+    """Take the topmost frame of a step off, as a person asked.
+
+    ``generation`` is that of the savepoint or step being undone; None: the whole stack is, whose frames of this path
+    are undone from the newest generation to the oldest.
+    """
+    topmost = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.path == path, _PENDING)
+    if generation is not None:
+        # A late effect of whichever generation is undone before its run goes on.
+        topmost = topmost.where(_is_of(generation) | (frames.c.state == FrameState.LATE.value))
+    found = topmost.order_by(*_FROM_THE_TOP).limit(1).scalar_subquery()
     connection.execute(
         update(frames)
-        .where(frames.c.run_id == run_id, frames.c.seq == topmost.scalar_subquery())
+        .where(frames.c.run_id == run_id, frames.c.seq == found)
         .values(state=state.value, note=note, settled_at=now())
     )
 
 
 def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
-    """Return which compensators of which activities runs of these flows may still need, and how many runs."""
-    root = runs.alias()  # a completed child is undone with its parent
+    """Return which compensators of which activities runs of these flows may still need, and how many runs.
+
+    Looks only at runs that have not ended, by the index of states, and at ``MOST_FAMILIES`` of them: what has ended,
+    which may be millions of runs, is not gone through.
+    """
+    # One look for each state: taken together, SQLite holds them for most of the rows, and goes through the table.
+    root_ids = [
+        select(runs.c.id).where(
+            runs.c.namespace == namespace,
+            runs.c.status == status.value,
+            runs.c.ended_as.is_(None),
+            runs.c.root_id == runs.c.id,
+        )
+        for status in Status
+        if not status.ended
+    ]
+    live = select(union_all(*root_ids).subquery().c.id).limit(MOST_FAMILIES)
+    # By the root: a completed child is undone with its parent.
+    members = select(runs.c.id).where(runs.c.root_id.in_(live), tuple_(runs.c.flow, runs.c.version).in_(known))
     statement = (
         select(frames.c.activity, frames.c.compensator, func.count(distinct(frames.c.run_id)))
-        .join(runs, runs.c.id == frames.c.run_id)
-        .join(root, root.c.id == runs.c.root_id)
-        .where(
-            runs.c.namespace == namespace,
-            root.c.ended_as.is_(None),
-            tuple_(runs.c.flow, runs.c.version).in_(known),
-            frames.c.child_id.is_(None),
-            _PENDING,
-        )
+        .where(frames.c.run_id.in_(members), frames.c.child_id.is_(None), _PENDING)
         .group_by(frames.c.activity, frames.c.compensator)
     )
     return [(row[0], row[1], row[2]) for row in connection.execute(statement)]
 
 
+def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, float]]:
+    """Return where each frame of a run stands in its stack, by its ``seq``; the higher, the nearer to the top."""
+    place = (func.coalesce(frames.c.after_seq, frames.c.seq), func.coalesce(frames.c.after_inbox_seq, 0))
+    found = connection.execute(select(frames.c.seq, *place).where(frames.c.run_id == run_id))
+    return {seq: (after, inbox) for seq, after, inbox in found}
+
+
 def of_run(connection: Connection, run_id: RunId) -> list[Frame]:
     """Return every frame of a run, the top first."""
-    statement = _FRAMES.where(frames.c.run_id == run_id).order_by(frames.c.seq.desc())
+    statement = _FRAMES.where(frames.c.run_id == run_id).order_by(*_FROM_THE_TOP)
     return [_frame(row) for row in connection.execute(statement)]

@@ -7,25 +7,30 @@ was made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select, update
 
+from aft import names
 from aft.dispatcher.choosing import Decision
 from aft.dispatcher.deciding import again, fault_of
 from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule
 from aft.envelope import Kind, Message
 from aft.fault import Fault, FaultKind, FaultState
-from aft.ids import StepPath
+from aft.ids import RunId, StepPath
 from aft.rules import plans
-from aft.runs import inbox, waits, waking
-from aft.runs.states import Status, sources
+from aft.runs import inbox, parking, waits, waking
+from aft.runs.states import Status
 from aft.runs.waits import Wait, WaitKind
 from aft.store import outbox
 from aft.store.moments import later, now
 from aft.store.outbox import HOLD, OutboxRow
 from aft.store.tables import faults, runs
+
+#: How runs are, by their ids: what is kept with a fault that is decided about.
+Seen = Mapping[RunId, dict[str, str | None]]
 
 
 class Carrier:
@@ -35,9 +40,15 @@ class Carrier:
         self._namespace = namespace
         self._grace = grace
 
-    def carry_out(self, connection: Connection, decision: Decision, at: datetime, begun: list[str]) -> list[OutboxRow]:
-        """Write one; returns its message, held, and adds the plan that it has begun."""
+    def carry_out(
+        self, connection: Connection, decision: Decision, at: datetime, begun: list[str], seen: Seen
+    ) -> list[OutboxRow]:
+        """Write one; returns its message, held, and adds the plan that it has begun.
+
+        ``seen`` is how the runs were before any of the batch was written, as ``look`` tells.
+        """
         fault, chosen = decision.fault, decision.route
+        self._remember(connection, fault, seen)
         if isinstance(chosen, Retry):
             self._await(connection, decision, chosen)
         elif isinstance(chosen, GiveUp):
@@ -53,17 +64,24 @@ class Carrier:
             begun.append(plans.begin(connection, self._namespace, fault.run_id, fault.id, chosen.exlet, chosen.facts))
         else:
             self._mark(connection, decision, FaultState.PARKED)
-            self._set_run(
-                connection,
-                fault,
-                status=Status.PARKED,
-                reason=reason(fault, chosen),
-                wake_id=None,
-                due_at=None,
-                sweep_at=None,
-            )
+            parking.park(connection, fault.run_id, reason(fault, chosen), runs.c.epoch == fault.epoch)
         message = message_of(decision, at)
         return [] if message is None else outbox.put(connection, self._namespace, [message], hold=HOLD)
+
+    def look(self, connection: Connection, decisions: Sequence[Decision]) -> Seen:
+        """How the runs of a batch are, whose rows are locked: what rules saw of them, or would have seen."""
+        ids = {decision.fault.run_id for decision in decisions}
+        found = connection.execute(select(runs.c.id, runs.c.status, runs.c.tags).where(runs.c.id.in_(ids)))
+        return {row.id: {"run_status": row.status, "run_tags": row.tags} for row in found}
+
+    def _remember(self, connection: Connection, fault: Fault, seen: Seen) -> None:
+        connection.execute(update(faults).where(faults.c.id == fault.id).values(**seen.get(fault.run_id, {})))
+
+    def park_refused(self, connection: Connection, fault: Fault, chosen: Park) -> None:
+        """Park the run of a fault whose decision the database refused, with none of the texts of that decision."""
+        marked = {"state": FaultState.PARKED.value, "queue": None, "verdict": chosen.why, "decided_at": now()}
+        connection.execute(update(faults).where(faults.c.id == fault.id).values(**marked))
+        parking.park(connection, fault.run_id, chosen.why, runs.c.epoch == fault.epoch)
 
     def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
         seconds = None if chosen.wait is None else chosen.wait.total_seconds()
@@ -117,11 +135,8 @@ class Carrier:
         )
 
     def _set_run(self, connection: Connection, fault: Fault, *of: ColumnElement[bool], **changes: Any) -> None:
-        statement = update(runs).where(runs.c.id == fault.run_id, runs.c.epoch == fault.epoch, *of)
-        if "status" in changes:
-            allowed = [source.value for source in sources(changes["status"])]
-            statement = statement.where(runs.c.status.in_(allowed))
-        connection.execute(statement.values(updated_at=now(), **changes))
+        here = (runs.c.id == fault.run_id, runs.c.epoch == fault.epoch, *of)
+        connection.execute(update(runs).where(*here).values(updated_at=now(), **changes))
 
 
 def still_open(ids: list[str]) -> Select[Any]:
@@ -142,12 +157,12 @@ def still_open(ids: list[str]) -> Select[Any]:
 
 
 def message_of(decision: Decision, at: datetime) -> tuple[str, str] | None:
-    """What wakes the run, and the queue that it goes to; None: nobody is told."""
+    """What wakes the run, and the address that it goes to; None: nobody is told."""
     if decision.queue is None:
         return None
     kind = Kind.COMPENSATE if isinstance(decision.route, GiveUp) else Kind.RESUME
     fault = decision.fault
-    return decision.queue, Message.about_fault(kind, fault.run_id, fault.id, at).encode()
+    return names.address(decision.queue, decision.key), Message.about_fault(kind, fault.run_id, fault.id, at).encode()
 
 
 def ruling_of(fault: Fault) -> str | None:
@@ -165,9 +180,7 @@ def state_of(chosen: Route) -> FaultState:
 
 def reason(fault: Fault, chosen: Park) -> str:
     """Why a person has to look, for the run's row."""
-    if fault.kind in (FaultKind.ABORT, FaultKind.CONSTRAINT):
-        return chosen.why
-    return f"{fault.kind.value} {fault.name!r} (step {fault.path}) failed: {fault}; {chosen.why}"
+    return fault.spell_parked(chosen.why)
 
 
 def _earliest(first: ColumnElement[Any], *others: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -15,8 +15,8 @@ from sqlalchemy import Select, func, select
 
 from aft import names
 from aft.dispatcher.judging import Judge, Judgement
-from aft.dispatcher.route import GiveUp, Retry, Route, Rule
-from aft.errors import AftError, BrokerError
+from aft.dispatcher.route import GiveUp, Park, Retry, Route, Rule
+from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import SHORTEST, Delays
@@ -28,15 +28,20 @@ from aft.store import Store
 from aft.store.questions import Question
 from aft.store.tables import faults, runs
 from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
+from aft.texts import escape_unstorable
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A fault, what becomes of it, and the queue its run goes to; None: the timer's, or a person's."""
+    """A fault, what becomes of it, and the queue its run goes to; None: the timer's, or a person's.
+
+    ``key`` is the routing key of the run's wake-ups.
+    """
 
     fault: Fault
     judgement: Judgement
     queue: str | None
+    key: str
 
     @property
     def route(self) -> Route:
@@ -56,15 +61,18 @@ class Chooser:
     def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
         """Choose for those of these faults that are open; and for others of their runs that rules are about, too."""
         found = self._find_open(ids)
-        known = self._know([fault.run_id for fault, flow in found if self._judge.is_taught(fault, flow)])
-        chosen = [self._choose_safely(fault, known.get(fault.run_id)) for fault, _ in found]
-        return chosen, self._choose_beside([fault for fault, _ in found], known)
+        known = self._know([fault.run_id for fault, flow, _ in found if self._judge.is_taught(fault, flow)])
+        chosen = [
+            self._choose_safely(fault, known.get(fault.run_id), names.key(flow, version))
+            for fault, flow, version in found
+        ]
+        return chosen, self._choose_beside([fault for fault, *_ in found], known)
 
-    def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str]]:
-        """Faults with their flows, by their runs."""
+    def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str, int]]:
+        """Faults with their flows and versions, by their runs."""
         (found,) = self._store.ask([(_OPEN, json.dumps(list(ids)))])
-        read = [(self._read(dict(zip(fault_rows.NAMES, row[1:], strict=True))), row[0]) for row in found]
-        return [(fault, flow) for fault, flow in read if fault is not None]
+        read = [(self._read(dict(zip(fault_rows.NAMES, row[2:], strict=True))), row[0], row[1]) for row in found]
+        return [(fault, flow, version) for fault, flow, version in read if fault is not None]
 
     def _know(self, taught: Sequence[RunId]) -> dict[RunId, RunRow]:
         if not taught:
@@ -83,30 +91,35 @@ class Chooser:
             self._telemetry.emit(ServiceFailed(service="intake", why=why))
             return None
 
-    def _choose_safely(self, fault: Fault, run: RunRow | None) -> Decision:
+    def _choose_safely(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
         """Decide without rules where they cannot be asked: one fault must not keep the others from being decided."""
         try:
-            return self._choose(fault, run)
-        except AftError:
+            return self._choose(fault, run, key)
+        except (StoreError, BrokerError):
             raise
         except Exception as error:
-            self._telemetry.emit(
-                RuleWarned(run=fault.run_id, fault=fault.id, why=f"its rules cannot be asked: {error!r}")
-            )
-            return self._choose(fault, None)
+            self._warn(fault, f"its rules cannot be asked: {error!r}")
+        try:
+            return self._choose(fault, None, key)
+        except Exception as error:
+            told = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
+            return Decision(fault, Judgement(Park(told)), None, key)
 
-    def _choose(self, fault: Fault, run: RunRow | None) -> Decision:
-        return self._directed(fault, self._judge.judge(fault, run))
+    def _warn(self, fault: Fault, why: str) -> None:
+        self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=why))
 
-    def _directed(self, fault: Fault, judgement: Judgement) -> Decision:
+    def _choose(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
+        return self._directed(fault, self._judge.judge(fault, run), key)
+
+    def _directed(self, fault: Fault, judgement: Judgement, key: str) -> Decision:
         match judgement.route:
             case GiveUp():
-                return Decision(fault, judgement, names.compensate(self._namespace))
+                return Decision(fault, judgement, names.compensate(self._namespace), key)
             case Rule():
-                return Decision(fault, judgement, names.resume(self._namespace))
+                return Decision(fault, judgement, names.resume(self._namespace), key)
             case Retry():
-                return Decision(fault, judgement, self._queue_for(judgement.route))
-        return Decision(fault, judgement, None)
+                return Decision(fault, judgement, self._queue_for(judgement.route), key)
+        return Decision(fault, judgement, None, key)
 
     def _queue_for(self, chosen: Retry) -> str | None:
         if chosen.alone or chosen.signal is not None or chosen.wait is None:
@@ -131,10 +144,21 @@ class Chooser:
         for fault in found:
             if fault is not None:
                 run = known[fault.run_id]
-                judgement = self._judge.judge_beside(fault, run, timed_out[fault.run_id].name)
+                judgement = self._judge_beside(fault, run, timed_out[fault.run_id].name)
                 if judgement is not None:
-                    made.append(self._directed(replace(fault, epoch=run.epoch), judgement))
+                    made.append(
+                        self._directed(replace(fault, epoch=run.epoch), judgement, names.key(run.flow, run.version))
+                    )
         return made
+
+    def _judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
+        try:
+            return self._judge.judge_beside(fault, run, late)
+        except (StoreError, BrokerError):
+            raise
+        except Exception as error:
+            self._warn(fault, f"its rules cannot be asked: {error!r}")
+            return None
 
 
 def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = None) -> Select[Any]:
@@ -158,7 +182,7 @@ def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = No
 
 #: Not the state alone: there is an index of all open faults, which may be many, and it must not be gone through.
 _OPEN = Question.about(f"""
-    SELECT r.flow, {", ".join("f." + name for name in fault_rows.NAMES)}
+    SELECT r.flow, r.version, {", ".join("f." + name for name in fault_rows.NAMES)}
     FROM {faults.name} AS f JOIN {runs.name} AS r ON r.id = f.run_id AND r.epoch = f.epoch
     WHERE f.id {{among}} AND f.state || '' = '{FaultState.OPEN.value}' AND r.worker_id IS NULL
     ORDER BY f.run_id, f.id

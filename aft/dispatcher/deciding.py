@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
 from aft.dispatcher.judging import plain_route, retry_route
-from aft.dispatcher.route import GiveUp, Park, Retry, Route, Rule, route
+from aft.dispatcher.route import GiveUp, Park, Retry, Rule, Settled, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId
@@ -25,12 +25,12 @@ from aft.rules.kinds import On
 from aft.rules.plans import Plan
 from aft.rules.primitives import NOTHING, Target
 from aft.runs import faults as fault_rows
-from aft.runs import inbox, steering, waking
+from aft.runs import inbox, parking, steering, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
 from aft.runs.rulings import Do, Ruling
-from aft.runs.states import Status, sources
+from aft.runs.states import Status
 from aft.runs.waking import Post
 from aft.store.moments import later, now
 from aft.store.tables import faults, runs
@@ -90,7 +90,7 @@ def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime,
         return
     ruling, why = Ruling.decode(fault.ruling), f"exlet {plan.exlet.name} is done"
     if ruling.result and fault.exception != On.ACTIVITY_POST:
-        chosen: Route = Rule(Ruling(Do.COMPLETE), FaultState.FINAL, f"{why}; it has a result")
+        chosen: Settled = Rule(Ruling(Do.COMPLETE), FaultState.FINAL, f"{why}; it has a result")
     elif ruling.args or fault.kind is FaultKind.CONSTRAINT:
         chosen = Rule(Ruling(Do.GO), FaultState.WAITING, f"{why}; it goes on")
     elif fault.path is None:
@@ -138,7 +138,7 @@ def _is_over(connection: Connection, run: RunRow) -> bool:
     return told or run.cause is not None or run.ended_as is not None
 
 
-def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, chosen: Route, post: Post) -> None:
+def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, chosen: Settled, post: Post) -> None:
     """Write a route into the fault, as a ruling where that is needed."""
     if fault.path is None:
         _follow_death(connection, run, fault, chosen, post)
@@ -156,17 +156,16 @@ def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, c
             result = given.result or ruling.result
             merged = replace(given, args=ruling.args, result=result)
             _rule(connection, run, fault, merged, state, why, post)
+        case _:
+            assert_never(chosen)
 
 
-def _follow_death(connection: Connection, run: RunRow, fault: Fault, chosen: Route, post: Post) -> None:
+def _follow_death(connection: Connection, run: RunRow, fault: Fault, chosen: Settled, post: Post) -> None:
     """Decide about a worker's death: it is of no step, so its run goes on, or waits for a person."""
     if isinstance(chosen, Park) and run.worker_id is None:
         marked = {"state": FaultState.PARKED.value, "verdict": chosen.why, "settled_at": now()}
         connection.execute(update(faults).where(faults.c.id == fault.id).values(**marked))
-        stopped = {"status": Status.PARKED.value, "reason": chosen.why, "wake_id": None, "due_at": None}
-        allowed = [source.value for source in sources(Status.PARKED)]
-        here = (runs.c.id == run.id, runs.c.status.in_(allowed))
-        connection.execute(update(runs).where(*here).values(sweep_at=None, updated_at=now(), **stopped))
+        parking.park(connection, run.id, chosen.why)
         return
     _rule(connection, run, fault, Ruling(Do.GO), FaultState.WAITING, chosen.why, post)
 

@@ -4,6 +4,9 @@ Who may run at the same time: several dispatchers, with the same fault in hand t
 time. The fault's row decides: only ``open`` ones whose run has had no owner since are decided about, under a lock on
 both rows; whoever comes second finds nothing to do. A crash before the commit leaves the fault open and the message
 unacknowledged; after it, the decision's own message is in the outbox, and the repeated fault message is stale.
+
+A decision that the database refuses fails the batch that it is in: the batch is split until it is alone, and its run is
+parked with the database's reason. If even that is refused its fault stays open, and is told.
 """
 
 from __future__ import annotations
@@ -19,19 +22,21 @@ from aft.brokers.base import Broker, Consumer
 from aft.clock import Clock
 from aft.dispatcher.carrying import Carrier, reason, state_of, still_open
 from aft.dispatcher.choosing import Chooser, Decision, beside
-from aft.dispatcher.judging import Judge
+from aft.dispatcher.judging import Judge, Judgement
 from aft.dispatcher.plain import DECIDES, is_plain, spell_out, written
 from aft.dispatcher.plans import Plans
 from aft.dispatcher.route import Park, Retry
 from aft.envelope import Kind, Message
-from aft.errors import BrokerError, StoreError, Unroutable
+from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import Delays
 from aft.recovery.door import Admitted, Door
 from aft.recovery.sender import Sends
 from aft.store import Store
 from aft.store.outbox import OutboxRow
-from aft.telemetry import FaultRouted, RuleWarned, RunParked, Telemetry
+from aft.store.refusals import is_about_rows
+from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, Telemetry, logger
+from aft.texts import escape_unstorable, shorten
 
 #: Faults decided in one transaction.
 BATCH = 200
@@ -134,22 +139,57 @@ class Intake:
         plain = [spell_out(decision, self._namespace, self._grace, at) for decision in chosen]
         try:
             answers = self._store.write_now(DECIDES, plain)
-        except StoreError as error:
-            if not error.locked:
-                raise
+        except Exception as error:
             # Somebody has locked one of the runs, and may be paused: the others do not wait for him. That one's fault
             # stays open, for the sweeper.
-            half = len(chosen) // 2
-            return [] if not half else [*self._decide_plainly(chosen[:half]), *self._decide_plainly(chosen[half:])]
+            locked = isinstance(error, StoreError) and error.locked
+            if not locked and not is_about_rows(error):
+                raise
+            if half := len(chosen) // 2:
+                return [*self._decide_plainly(chosen[:half]), *self._decide_plainly(chosen[half:])]
+            return [] if locked else self._park_refused(chosen[0], error)
         taken = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is not None]
         posted = written(plain, answers)
         self._announce(taken, posted)
-        return taken
+        left = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is None]
+        # An order may have come for their runs, which has to wake them then.
+        return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, Park)])]
 
     def _decide_one_by_one(self, chosen: Sequence[Decision], instead: Sequence[Decision] = ()) -> list[Decision]:
         """Write decisions of any kind in one transaction; ``instead`` come first where they still can be made."""
         if not chosen and not instead:
             return []
+        try:
+            return self._write_together(chosen, instead)
+        except Exception as error:
+            if not is_about_rows(error):
+                raise
+            if len(chosen) + len(instead) == 1:
+                return self._park_refused((*chosen, *instead)[0], error)
+        taken = [done for one in instead for done in self._decide_one_by_one([], [one])]
+        return [*taken, *(done for one in chosen for done in self._decide_one_by_one([one]))]
+
+    def _park_refused(self, decision: Decision, error: Exception) -> list[Decision]:
+        """Park the run of a fault whose decision cannot be written; returns the fault's new decision."""
+        if not isinstance(error, AftError):
+            logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
+        told = shorten(escape_unstorable(str(error) or repr(error)))
+        parked = Park(f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry")
+        found = Decision(decision.fault, Judgement(parked), None, decision.key)
+        try:
+            with self._store.write() as connection:
+                if not connection.execute(still_open([decision.fault.id])).first():
+                    return []
+                self._carrier.park_refused(connection, decision.fault, parked)
+        except Exception as again:
+            if not is_about_rows(again):
+                raise
+            self._telemetry.emit(ServiceFailed(service="intake", why=f"fault {decision.fault.id}: {again}"))
+            return []
+        self._announce([found], [])
+        return [found]
+
+    def _write_together(self, chosen: Sequence[Decision], instead: Sequence[Decision]) -> list[Decision]:
         begun: list[str] = []
         with self._store.write() as connection:
             still: set[str] = set(connection.execute(still_open([decision.fault.id for decision in chosen])).scalars())
@@ -158,7 +198,8 @@ class Intake:
             taken = [one for one in chosen if one.fault.id in still and one.fault.id not in ours]
             taken += [decision for decision in instead if decision.fault.id in ours]
             at = self._clock.now()
-            posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun)]
+            seen = self._carrier.look(connection, taken)
+            posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun, seen)]
         self._announce(taken, posted)
         for plan in begun:
             self._plans.begin(plan)

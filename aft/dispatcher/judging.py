@@ -13,7 +13,7 @@ from typing import Any
 
 from aft import durations
 from aft.dispatcher.classify import classify
-from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule, route
+from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule, Settled, route
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.knowledge import Verdict
 from aft.recovery.levels import Ladder, read_ladder
@@ -164,7 +164,7 @@ def choose(fault: Fault, exlet: Exlet, decision: Decision, found: Case, default:
 _SAME: dict[str, type] = {"ladder": Retry, "unwind": GiveUp, "park": Park}
 
 
-def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Retry | GiveUp | Park | Rule | None:
+def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
     """What becomes of a fault by one primitive that decides; None: a plan must do it, which knows the run."""
     match primitive:
         case primitives.Retry():

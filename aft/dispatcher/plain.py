@@ -8,6 +8,10 @@ or nothing, each decision with its message.
 
 It writes just what ``dispatcher.carrying`` writes one by one, in the order of the faults' ids: a run of which several
 faults are decided goes on with the earliest of them, under the name of the first, unless one of them parks it.
+
+But a run that an order has come for is not parked here (see ``runs.parking``): its fault stays open, for the caller to
+decide one by one. The statement sees the inbox as it was when it began, and may have waited for the run's row since: so
+nor is one parked that something has come for meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from aft.dispatcher.carrying import message_of, reason, ruling_of, state_of
 from aft.dispatcher.choosing import Decision
 from aft.dispatcher.route import GiveUp, Park, Retry
 from aft.fault import FaultState
+from aft.runs.inbox import HAS_NEW_ORDER
 from aft.runs.states import Status, sources
 from aft.store.moments import SQLITE_NOW
 from aft.store.outbox import HOLD, OutboxRow
@@ -34,7 +39,7 @@ from aft.store.tables import faults, outbox, runs
 class Plain:
     """A decision as data; ``wait`` and ``slack`` are seconds: when its run goes on, and how much later the timer acts.
 
-    ``body`` is its message to ``queue``, None if nobody is told.
+    ``body`` is its message, None if nobody is told; ``address`` is its queue with the run's key.
     """
 
     fault: str
@@ -51,6 +56,7 @@ class Plain:
     slack: float = 0.0
     ruling: str | None = None
     reason: str | None = None
+    address: str | None = None
     body: str | None = None
 
 
@@ -90,6 +96,7 @@ def spell_out(decision: Decision, namespace: str, grace: float, at: datetime) ->
         queue=decision.queue,
         verdict=chosen.why,
         decision=None if made is None else made.encode(),
+        address=None if message is None else message[0],
         body=None if message is None else message[1],
         **more,
     )
@@ -99,13 +106,16 @@ def written(plain: Sequence[Plain], answers: Sequence[Sequence[Any] | None]) -> 
     """The messages that were written with decisions."""
     rows: list[OutboxRow] = []
     for one, answer in zip(plain, answers, strict=True):
-        if answer is not None and answer[0] is not None and one.queue is not None and one.body is not None:
-            rows.append(OutboxRow(int(answer[0]), one.queue, one.body))
+        if answer is not None and answer[0] is not None and one.address is not None and one.body is not None:
+            rows.append(OutboxRow(int(answer[0]), one.address, one.body))
     return rows
 
 
 class _Decides:
-    """Writes plain decisions; the answer of each is its message's number, or None where it has none."""
+    """Writes plain decisions; the answer of each is its message's number, or None where it has none.
+
+    There is no answer to one that was not written.
+    """
 
     def statement(self, items: Sequence[Any]) -> str:
         return _POSTGRESQL
@@ -114,7 +124,7 @@ class _Decides:
         return as_json([{"place": place, **_fields(item)} for place, item in enumerate(items)])
 
     def write_sqlite(self, connection: sqlite3.Connection, items: Sequence[Plain]) -> list[Any]:
-        named = json.dumps([{"fault": item.fault, "epoch": item.epoch} for item in items])
+        named = json.dumps([{"fault": i.fault, "epoch": i.epoch, "parks": i.reason is not None} for i in items])
         still = {row[0] for row in connection.execute(_STILL_OPEN, (named,))}
         taken = [_fields(item) for item in sorted(items, key=lambda item: item.fault) if item.fault in still]
         connection.executemany(_MARK, taken)
@@ -147,23 +157,30 @@ _POSTGRESQL = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS g (
         place int, fault text, run text, epoch bigint, namespace text, state text, queue text, verdict text,
-        decision text, level int, try_in_level int, wait float8, slack float8, ruling text, reason text, body text
+        decision text, level int, try_in_level int, wait float8, slack float8, ruling text, reason text, address text,
+        body text
     )
 ), held AS (
-    SELECT r.id, r.epoch FROM {runs.name} AS r JOIN (SELECT DISTINCT run FROM given) AS g ON r.id = g.run
+    SELECT r.id, r.epoch, r.status, r.tags, r.inbox_seq
+    FROM {runs.name} AS r JOIN (SELECT DISTINCT run FROM given) AS g ON r.id = g.run
     WHERE r.worker_id IS NULL ORDER BY r.id FOR UPDATE OF r
 ), still AS (
-    SELECT g.* FROM given AS g JOIN held ON held.id = g.run AND held.epoch = g.epoch
+    SELECT g.*, held.status AS run_status, held.tags AS run_tags
+    FROM given AS g JOIN held ON held.id = g.run AND held.epoch = g.epoch
     JOIN {faults.name} AS f ON f.id = g.fault AND f.run_id = g.run AND f.epoch = g.epoch
-    WHERE f.state || '' = '{_OPEN}' ORDER BY f.run_id, f.id FOR UPDATE OF f
+    WHERE f.state || '' = '{_OPEN}' AND (g.reason IS NULL OR (
+        NOT {HAS_NEW_ORDER.format(run="g.run")}
+        AND held.inbox_seq = (SELECT seen.inbox_seq FROM {runs.name} AS seen WHERE seen.id = g.run)
+    ))
+    ORDER BY f.run_id, f.id FOR UPDATE OF f
 ), numbered AS MATERIALIZED (
-    SELECT place, namespace, queue, body,
+    SELECT place, namespace, address, body,
         CASE WHEN body IS NOT NULL THEN nextval(pg_get_serial_sequence('{outbox.name}', 'id')) END AS number
     FROM still
 ), marked AS (
     UPDATE {faults.name} AS f SET
         state = s.state, queue = s.queue, verdict = s.verdict, decided_at = statement_timestamp(),
-        decision = coalesce(s.decision, f.decision),
+        decision = coalesce(s.decision, f.decision), run_status = s.run_status, run_tags = s.run_tags,
         level = CASE WHEN s.state = '{_WAITING}' THEN s.level ELSE f.level END,
         try_in_level = CASE WHEN s.state = '{_WAITING}' THEN s.try_in_level ELSE f.try_in_level END,
         wait_seconds = CASE WHEN s.state = '{_WAITING}' THEN s.wait ELSE f.wait_seconds END,
@@ -189,7 +206,7 @@ WITH given AS MATERIALIZED (
         AND CASE WHEN t.reason IS NULL THEN r.status NOT IN ({_STOPPED}) ELSE r.status IN ({_PARKABLE}) END
 ), posted AS (
     INSERT INTO {outbox.name} (id, namespace, queue, body, taken_until)
-    SELECT number, namespace, queue, body, statement_timestamp() + make_interval(secs => {HOLD})
+    SELECT number, namespace, address, body, statement_timestamp() + make_interval(secs => {HOLD})
     FROM numbered WHERE number IS NOT NULL
 )
 SELECT place, number FROM numbered
@@ -200,11 +217,14 @@ SELECT f.id FROM json_each(?) AS g
 JOIN {faults.name} AS f ON f.id = json_extract(g.value, '$.fault') AND f.epoch = json_extract(g.value, '$.epoch')
 JOIN {runs.name} AS r ON r.id = f.run_id AND r.epoch = f.epoch
 WHERE f.state || '' = '{_OPEN}' AND r.worker_id IS NULL
+    AND NOT (json_extract(g.value, '$.parks') AND {HAS_NEW_ORDER.format(run="f.run_id")})
 """
 _MARK = f"""
 UPDATE {faults.name} SET
     state = :state, queue = :queue, verdict = :verdict, decided_at = {SQLITE_NOW},
     decision = coalesce(:decision, decision),
+    run_status = (SELECT status FROM {runs.name} WHERE id = :run),
+    run_tags = (SELECT tags FROM {runs.name} WHERE id = :run),
     level = CASE WHEN :state = '{_WAITING}' THEN :level ELSE level END,
     try_in_level = CASE WHEN :state = '{_WAITING}' THEN :try_in_level ELSE try_in_level END,
     wait_seconds = CASE WHEN :state = '{_WAITING}' THEN :wait ELSE wait_seconds END,
@@ -228,5 +248,5 @@ WHERE id = :run AND status IN ({_PARKABLE})
 """
 _POST = f"""
 INSERT INTO {outbox.name} (namespace, queue, body, taken_until)
-VALUES (:namespace, :queue, :body, {SQLITE_NOW} + {HOLD})
+VALUES (:namespace, :address, :body, {SQLITE_NOW} + {HOLD})
 """

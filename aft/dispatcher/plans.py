@@ -8,7 +8,7 @@ transaction. What a run refuses (it has ended, somebody else stopped it) is note
 from __future__ import annotations
 
 import queue
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -27,6 +27,7 @@ from aft.runs.steering import Order
 from aft.store import Store
 from aft.store.tables import runs
 from aft.telemetry import ExletDone, ServiceFailed, Telemetry, logger
+from aft.texts import escape_unstorable, shorten
 
 #: Plans looked at in one round, and runs that one transaction of a primitive for many changes.
 BATCH = 100
@@ -59,10 +60,10 @@ class Plans:
     def step(self) -> float:
         """Do one primitive of a plan, or a batch of it; now and then look what others have left."""
         if self._clock.ticks() - self._looked >= PAUSE:
-            self._looked = self._clock.ticks()
             with self._store.read() as connection:
                 for due in plans.find_due(connection, self._namespace, BATCH):
                     self._waiting.put(due)
+            self._looked = self._clock.ticks()  # not before: a look that failed was none
         try:
             plan_id = self._waiting.get(timeout=PAUSE)
         except queue.Empty:
@@ -82,12 +83,13 @@ class Plans:
 
     def _put_off(self, plan_id: str, error: Exception) -> None:
         self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
+        told = shorten(escape_unstorable(str(error) or repr(error)))
         try:
             with self._store.write() as connection:
                 if isinstance(error, StoreError) and error.transient:
-                    plans.put_off(connection, plan_id, f"put off: {error}", PUT_OFF)
+                    plans.put_off(connection, plan_id, f"put off: {told}", PUT_OFF)
                 else:
-                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {error}")
+                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {told}")
         except AftError:
             pass  # it is due again by itself
 
@@ -100,7 +102,7 @@ class Plans:
         by = Person("exlet", f"for fault {fault_id} of run {run_id}")
         held = plans.held(connection, plan_id, MOST_HELD)
         for one in held:
-            self._order(connection, by, one, steering.resume_held)
+            self._let_go_on(connection, by, one, plan_id)
         plans.let_go(connection, plan_id, held)
         deciding.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
 
@@ -147,13 +149,17 @@ class Plans:
         return True, deciding.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
-        done, note, obeyed = self._order_many(connection, plan, target, steering.suspend)
+        def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+            if not steering.join_hold(connection, run, by, plan.id):
+                steering.hold(connection, run, by, at, grace)
+
+        done, note, obeyed = self._order_many(connection, plan, target, hold)
         plans.hold(connection, plan, target, obeyed)
         return done, note
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         held = plans.held(connection, plan.id, BATCH, target)
-        notes = [self._order(connection, _by(plan), run_id, steering.resume_held) for run_id in held]
+        notes = [self._let_go_on(connection, _by(plan), run_id, plan.id) for run_id in held]
         plans.let_go(connection, plan.id, held)
         return len(held) < BATCH, _first(notes)
 
@@ -195,6 +201,19 @@ class Plans:
         except OrderRefused as refused:
             return str(refused)
         return None
+
+    def _let_go_on(self, connection: Connection, by: Person, run_id: RunId, plan_id: str) -> str | None:
+        """Resume a run that this plan alone holds; returns why not.
+
+        The caller forgets the hold in the same transaction, which has the run locked: of two plans that let go of one
+        run at once, the second finds that it is the last.
+        """
+
+        def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+            steering.check_last_hold(connection, run.id, plan_id)
+            steering.resume_held(connection, run, by, at, grace)
+
+        return self._order(connection, by, run_id, resume)
 
     def _notify(self, connection: Connection, plan: Plan, primitive: primitives.Notify) -> str | None:
         body: dict[str, Any] = {

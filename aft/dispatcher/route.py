@@ -67,7 +67,9 @@ class Carry:
 #: Deaths of workers that executed nothing else, after which a run waits for a person.
 MOST_DEATHS_ALONE = 3
 
-Route = Retry | GiveUp | Park | Rule | Carry
+#: What becomes of a fault at once.
+Settled = Retry | GiveUp | Park | Rule
+Route = Settled | Carry
 
 
 def route(fault: Fault, verdict: Verdict) -> Retry | GiveUp | Park:

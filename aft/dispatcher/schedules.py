@@ -14,9 +14,12 @@ from aft.errors import StoreError
 from aft.runs import firing, schedules
 from aft.store import Store
 from aft.telemetry import ScheduleBroken, Telemetry
+from aft.texts import escape_unstorable, shorten
 
 #: Schedules that one round fires at the most.
 BATCH = 1000
+#: Seconds between two looks at a moment that waits for its turn.
+TURN = 0.1
 #: Seconds between two looks at the most: schedules may be declared meanwhile.
 PATIENCE = 1.0
 
@@ -37,6 +40,8 @@ class Schedules:
         if self.fire_due(at):
             return 0.0
         with self._store.read() as connection:
+            if firing.find_due(connection, self._namespace, at, 1):
+                return TURN  # one waits until the run before it has ended
             following = firing.find_next(connection, self._namespace, at)
         return PATIENCE if following is None else min(PATIENCE, (following - at).total_seconds())
 
@@ -48,10 +53,11 @@ class Schedules:
         for name in names:
             try:
                 fired += self._fire(name, at)
-            except StoreError as error:
-                errors.append(error)  # the database's trouble, not the schedule's: it stays due
             except Exception as error:
-                self._mark_broken(name, error)
+                if isinstance(error, StoreError) and not error.refused:
+                    errors.append(error)  # the database's trouble, not the schedule's: it stays due
+                else:
+                    self._mark_broken(name, error)
         if errors:
             raise errors[0]
         return fired
@@ -64,7 +70,7 @@ class Schedules:
         return len(events)
 
     def _mark_broken(self, name: str, error: Exception) -> None:
-        why = f"it cannot be fired: {str(error) or repr(error)}"
+        why = f"it cannot be fired: {shorten(escape_unstorable(str(error) or repr(error)))}"
         with self._store.write() as connection:
             schedules.mark_broken(connection, self._namespace, name, why)
         self._telemetry.emit(ScheduleBroken(schedule=name, why=why))

@@ -3,19 +3,26 @@
 - Faults that are still open long after they were raised: decided as if their message had come.
 - Runs of workers whose lease is over: taken away from them, as faults of kind *abort*.
 - Effects that arrived late: dropped, undone or parked (see ``runs.late``).
+- Runs that say they were compensated, above a child that is parked for such an effect: parked (see ``runs.families``).
 - Runs that take longer than they were expected to: told, once.
+- Due runs of flows that no live worker has: looked at again later, and later each time (``runs.unserved``).
+- Runs that are parked: somebody outside is sent a notice, if the settings say where to (see ``runs.parked``).
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
-run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue.
+run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue,
+FlowUnserved.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 
 from sqlalchemy import ColumnElement, Connection, exists, select, update
 
 from aft import names
+from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
@@ -24,19 +31,23 @@ from aft.envelope import Message
 from aft.errors import AftError, StoreError
 from aft.fault import FaultState
 from aft.ids import OrderId, new_id
+from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
-from aft.runs import late, overdue
+from aft.runs import families, inbox, late, overdue, parked, parking, unserved, waking
 from aft.runs.late import Fate, Found
-from aft.runs.states import Status
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
+from aft.store.refusals import is_about_rows
 from aft.store.tables import faults, runs
-from aft.telemetry import EffectLate, RunParked, ServiceFailed, Telemetry, logger
+from aft.telemetry import EffectLate, FlowUnserved, RunParked, ServiceFailed, Telemetry, logger
+from aft.texts import escape_unstorable, shorten
 
 #: Rows of each kind that one round looks at.
 BATCH = 200
-#: Rounds between two prunings of workers that are long gone.
+#: Rounds between two prunings of workers that are long gone, and of messages that reach nobody.
 PRUNE_EVERY = 1000
+#: Rounds between two looks at runs above one that is parked after its end: all that are parked are gone through.
+ABOVE_EVERY = 4
 #: Seconds by which the clocks of processes may differ from the database's.
 CLOCKS = 60.0
 
@@ -55,7 +66,13 @@ class Sweeper:
         *,
         grace: timedelta,
         lease: timedelta,
+        notify_parked: str | None = None,
+        broker: Broker | None = None,
     ) -> None:
+        """``notify_parked`` is the URL that notices of parked runs are sent to; None: nobody is told.
+
+        ``broker`` is one to be kept tidy, too.
+        """
         self._namespace = namespace
         self._store = store
         self._intake = intake
@@ -64,15 +81,27 @@ class Sweeper:
         self._telemetry = telemetry
         self._grace = grace
         self._lease = lease
+        self._notify_parked = notify_parked
+        self._broker = broker
         #: A dead worker is noticed within a quarter of a lease after it expired.
         self._pause = min(grace / 2, lease / 4, timedelta(seconds=1)).total_seconds()
         self._rounds = 0
+        # What the database refuses to change stays where it is found: it is tried again, and told, less and less often.
+        self._undecided, self._unsettled, self._untold = Backoff(clock), Backoff(clock), Backoff(clock)
 
     def step(self) -> float:
         """One round; straight to the next if a batch was full. What fails with one kind does not stop the others."""
         swept: int = 0
         errors: list[Exception] = []
-        for sweep in (self._takeover.rescue, self.decide_forgotten, self.settle_late, self.tell_overdue):
+        for sweep in (
+            self._takeover.rescue,
+            self.decide_forgotten,
+            self.settle_late,
+            self.park_above,
+            self.tell_overdue,
+            self.postpone_unserved,
+            self.tell_parked,
+        ):
             try:
                 swept = max(swept, sweep())
             except Exception as error:
@@ -81,6 +110,8 @@ class Sweeper:
             raise errors[0]
         if self._rounds % PRUNE_EVERY == 0:
             leases.prune(self._store, self._namespace, self._lease)
+            if self._broker is not None:
+                self._broker.prune(self._namespace)
         self._rounds += 1
         return 0.0 if swept >= BATCH else self._pause
 
@@ -101,10 +132,17 @@ class Sweeper:
             .order_by(faults.c.raised_at)
             .limit(BATCH)
         )
+        if put_off := self._undecided.waiting():
+            statement = statement.where(faults.c.id.not_in(put_off))
         with self._store.read() as connection:
             ids = list(connection.execute(statement).scalars())
+        decided = self._decide(ids) if ids else set[str]()
+        self._undecided.note(fault_id for fault_id in ids if fault_id not in decided)
+        return len(decided)
+
+    def _decide(self, ids: list[str]) -> set[str]:
         try:
-            return len(self._intake.decide(ids)) if ids else 0
+            return {fault_id for fault_id, _ in self._intake.decide(ids)}
         except AftError as error:
             if not (isinstance(error, StoreError) and error.locked):
                 raise
@@ -113,15 +151,28 @@ class Sweeper:
             # One of them cannot be decided; the others can.
             return self._decide_apart(ids)
 
-    def _decide_apart(self, ids: list[str]) -> int:
-        decided = 0
+    def _decide_apart(self, ids: list[str]) -> set[str]:
+        decided: set[str] = set()
         for fault_id in ids:
             try:
-                decided += len(self._intake.decide([fault_id]))
+                decided |= {decided_id for decided_id, _ in self._intake.decide([fault_id])}
             except Exception as error:
                 logger.exception("fault cannot be decided: fault=%s", fault_id)
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"fault {fault_id}: {error!r}"))
         return decided
+
+    def park_above(self) -> int:
+        """Park runs that say they were compensated, while an effect stands that arrived late in a child of theirs."""
+        if self._rounds % ABOVE_EVERY:
+            return 0
+        with self._store.read() as connection:
+            found = families.find_standing(connection, self._namespace, BATCH)
+        for child in found:
+            with self._store.write() as connection:
+                parked_now = families.park_parent(connection, self._namespace, child, self._clock.now())
+            if parked_now is not None:
+                self._telemetry.emit(RunParked(run=parked_now[0], reason=parked_now[1]))
+        return len(found)
 
     def tell_overdue(self) -> int:
         """Tell of runs that take longer than they were expected to, each once."""
@@ -134,51 +185,106 @@ class Sweeper:
             self._telemetry.emit(event)
         return len(events)
 
+    def postpone_unserved(self) -> int:
+        """Look later, and later each time, at due runs of flows that no live worker has; tells how many."""
+        with self._store.read() as connection:
+            served = unserved.served_flows(connection, self._namespace)
+            if not unserved.any_unserved(connection, self._namespace, served):
+                return 0
+        with self._store.write() as connection:
+            # Asked again: a worker that has just started takes them at once.
+            served = unserved.served_flows(connection, self._namespace)
+            found = unserved.postpone(connection, self._namespace, served, self._grace.total_seconds())
+        for (flow, version), count in Counter(found).items():
+            self._telemetry.emit(FlowUnserved(flow=flow, version=version, runs=count))
+        return len(found)
+
+    def tell_parked(self) -> int:
+        """Write a notice of each run that waits for a person; one that cannot be written stops no other."""
+        if self._notify_parked is None:
+            return 0
+        with self._store.read() as connection:
+            untold = parked.find_untold(connection, self._namespace, BATCH)
+        told, put_off, failed = 0, self._untold.waiting(), list[str]()
+        for run_id in untold:
+            if run_id in put_off:
+                continue
+            try:
+                with self._store.write() as connection:
+                    told += parked.tell(connection, self._namespace, run_id, self._notify_parked)
+            except Exception as error:
+                if not is_about_rows(error):
+                    raise
+                failed.append(run_id)
+                self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
+        self._untold.note(failed)
+        return told
+
     def settle_late(self) -> int:
         """Drop, undo or park what arrived late."""
         with self._store.read() as connection:
-            if not late.find_open(connection, self._namespace, BATCH):
-                return 0
+            found = [one.id for one in late.find_open(connection, self._namespace, BATCH)]
+        put_off = self._unsettled.waiting()
+        ids = [effect_id for effect_id in found if effect_id not in put_off]
+        if not ids:
+            return 0
+        try:
+            if not put_off:
+                return self._settle_open()
+        except Exception as error:
+            if not is_about_rows(error):
+                raise
+        # One of them cannot be settled as it should; the others can.
+        settled = {effect_id: self._settle_alone(effect_id) for effect_id in ids}
+        self._unsettled.note(effect_id for effect_id, count in settled.items() if count is None)
+        return sum(count or 0 for count in settled.values())
+
+    def _settle_open(self, just: str | None = None, refused: str | None = None) -> int:
+        """Settle all that can be, or just one, in one transaction; ``refused`` is why it can only be parked."""
         settled: list[tuple[Found, Fate]] = []
         with self._store.write() as connection:
-            for effect in late.find_open(connection, self._namespace, BATCH):
-                fate = late.decide(effect)
-                if fate is not Fate.WAIT and self._settle(connection, effect, fate):
+            for effect in late.find_open(connection, self._namespace, BATCH, just):
+                fate = late.decide(effect) if refused is None else Fate.PARK
+                if fate is not Fate.WAIT and self._settle(connection, effect, fate, refused):
                     settled.append((effect, fate))
         for effect, fate in settled:
-            self._tell(effect, fate)
+            self._tell(effect, fate, refused)
         return len(settled)
 
-    def _settle(self, connection: Connection, found: Found, fate: Fate) -> bool:
+    def _settle_alone(self, effect_id: str) -> int | None:
+        """Settle one; what the database refuses parks the run, with the reason. None: it refuses that too, and is told.
+
+        Else tells how many were settled.
+        """
+        refused: str | None = None
+        for _ in range(2):
+            try:
+                return self._settle_open(effect_id, refused)
+            except Exception as error:
+                if not is_about_rows(error):
+                    raise
+                refused = shorten(escape_unstorable(str(error) or repr(error)))
+        self._telemetry.emit(ServiceFailed(service="sweep", why=f"late effect {effect_id}: {refused}"))
+        return None
+
+    def _settle(self, connection: Connection, found: Found, fate: Fate, refused: str | None) -> bool:
         if fate is Fate.UNDO and not self._owe(connection, found):
             return False
-        if fate is Fate.PARK and not self._park(connection, found):
+        if fate is Fate.PARK and not self._park(connection, found, refused):
             return False
         late.settle(connection, found.id, fate)
         return True
 
     def _owe(self, connection: Connection, found: Found) -> bool:
-        """Push a frame of its own for the effect, and wake the ended run to undo it."""
+        """Push a frame of its own for the effect, and wake the run to undo it before it goes on, or stays as it is."""
         effect, order = found.effect, OrderId(new_id())
-        seq = connection.execute(
+        row = connection.execute(
             update(runs)
-            .where(
-                runs.c.id == effect.run_id,
-                runs.c.worker_id.is_(None),
-                runs.c.wake_id.is_(None),
-                runs.c.status == found.status.value,
-                ~_in_trouble(),
-            )
-            .values(
-                seq=runs.c.seq + 1,
-                wake_id=order,
-                due_at=now(),
-                sweep_at=later(self._grace.total_seconds()),
-                updated_at=now(),
-            )
-            .returning(runs.c.seq)
-        ).scalar()
-        if seq is None:
+            .where(*_is_free(found))
+            .values(seq=runs.c.seq + 1, updated_at=now(), **waking.wake_up(order, self._grace))
+            .returning(runs.c.seq, runs.c.flow, runs.c.version)
+        ).one_or_none()
+        if row is None:
             return False  # somebody has the run just now; the next round looks again
         frame = stack.fields(
             effect.path,
@@ -191,38 +297,53 @@ class Sweeper:
             args=effect.args,
             value=effect.value,
         )
-        stack.push(connection, effect.run_id, seq, frame)
+        stack.push(connection, effect.run_id, row.seq, frame)
         message = Message.about_order(effect.run_id, order, self._clock.now())
-        outbox.put(connection, self._namespace, [(names.resume(self._namespace), message.encode())])
+        address = names.resume_run(self._namespace, row.flow, row.version)
+        outbox.put(connection, self._namespace, [(address, message.encode())])
         return True
 
-    def _park(self, connection: Connection, found: Found) -> bool:
-        statement = update(runs).where(
-            runs.c.id == found.effect.run_id,
-            runs.c.worker_id.is_(None),
-            runs.c.wake_id.is_(None),
-            runs.c.status == found.status.value,
-            ~_in_trouble(),
-        )
-        changes = {"status": Status.PARKED.value, "reason": _reason(found), "updated_at": now()}
-        return bool(connection.execute(statement.values(**changes)).rowcount)
+    def _park(self, connection: Connection, found: Found, refused: str | None) -> bool:
+        """Park the run, unless somebody has it; what it waits for lies in its row, for when a person lets it go on."""
+        run_id = found.effect.run_id
+        waking.lock(connection, self._namespace, run_id)
+        if inbox.find_new_order(connection, run_id) is not None:
+            return False  # carried out first: its owner would not know what the run was parked for
+        return parking.park(connection, run_id, _reason(found, refused), *_is_free(found))
 
-    def _tell(self, found: Found, fate: Fate) -> None:
+    def _tell(self, found: Found, fate: Fate, refused: str | None) -> None:
         effect = found.effect
         self._telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
         if fate is Fate.PARK:
-            self._telemetry.emit(RunParked(run=effect.run_id, reason=_reason(found)))
+            self._telemetry.emit(RunParked(run=effect.run_id, reason=_reason(found, refused)))
 
 
-def _in_trouble() -> ColumnElement[bool]:
-    """Whether a fault of the run awaits a decision, a try or a person: one late effect after the other."""
-    live = [state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.PARKED)]
-    return exists().where(faults.c.run_id == runs.c.id, faults.c.state.in_(live))
+def _is_free(found: Found) -> tuple[ColumnElement[bool], ...]:
+    """The conditions that nobody has the run, and that it may be woken or parked for a late effect now.
+
+    An ended one deals with one late effect after the other. One that goes on may be in a ladder, or wait: it is woken
+    as by a signal; only a fault that awaits its decision comes first.
+    """
+    here = (
+        runs.c.id == found.effect.run_id,
+        runs.c.worker_id.is_(None),
+        runs.c.status == found.status.value,
+    )
+    if found.status.ended:
+        live = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.PARKED)
+        return (*here, runs.c.wake_id.is_(None), ~_has_fault(live))
+    return (*here, ~_has_fault((FaultState.OPEN,)))
 
 
-def _reason(found: Found) -> str:
+def _has_fault(states: Collection[FaultState]) -> ColumnElement[bool]:
+    return exists().where(faults.c.run_id == runs.c.id, faults.c.state.in_([state.value for state in states]))
+
+
+def _reason(found: Found, refused: str | None) -> str:
     effect = found.effect
+    went_on = "ended" if found.status.ended else "gone on"
+    why = "has no compensator" if refused is None else f"cannot be undone: {refused}"
     return (
-        f"late effect: activity {effect.activity!r} (step {effect.path}) had its effect after the run had ended "
-        "without it, and has no compensator; undo it by hand, then retry"
+        f"late effect: activity {effect.activity!r} (step {effect.path}) had its effect after the run had {went_on} "
+        f"without it, and {why}; undo it by hand, then retry"
     )

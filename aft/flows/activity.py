@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
 from aft.compensation.registry import Compensator, When, check_takes_unknown, make_compensator
@@ -14,6 +14,7 @@ from aft.errors import DefinitionError
 from aft.flows import context, options
 from aft.flows.calls import Call
 from aft.flows.declaring import check_function, check_name
+from aft.flows.forks import Home
 from aft.flows.options import Duration
 from aft.flows.policy import Declared, Policy
 from aft.flows.probe import Question, make_probe
@@ -22,15 +23,17 @@ from aft.recovery.levels import Level
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Activity(Generic[P, R]):
+class Activity(Generic[P, R_co]):
     """A function with effects. Outside a run it is that function; inside a run it is durable."""
 
     def __init__(
         self,
-        fn: Callable[P, R],
+        fn: Callable[P, R_co],
         *,
         name: str | None = None,
         policy: Policy | None = None,
@@ -78,11 +81,17 @@ class Activity(Generic[P, R]):
         """Whether its frame is pushed before it is called, because its undo is owed even if nobody saw it end."""
         return self.compensator is not None and (self.compensator.when == "started" or self.policy.probe is not None)
 
+    @property
+    def does_without_result(self) -> bool:
+        """Whether its compensator can undo it though its result is not known; where it arms, that was checked."""
+        return self.arms or self.compensator is None or self.compensator.does_without_result
+
     def owes(self, args: str, value: str) -> bool:
         """Tell whether its compensator is owed for a call that completed, with these stored arguments and result."""
         if self.compensator is None or self.compensator.only_if is None:
             return self.compensator is not None
-        return self.compensator.is_owed({**self.arguments.decode(args), "result": self.result.decode(value)})
+        with Home():
+            return self.compensator.is_owed({**self.arguments.decode(args), "result": self.result.decode(value)})
 
     @property
     def parameters(self) -> list[str]:
@@ -102,16 +111,21 @@ class Activity(Generic[P, R]):
         """Raise DefinitionError if its annotations cannot be stored."""
         _ = self.arguments, self.result
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    # Any: awaited in an async flow, a plain value in a plain one; ``call`` tells what it is.
+    @overload
+    def __call__(self: Activity[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self: Activity[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flow = context.flow_context()
         if flow is None:
             return self.fn(*args, **kwargs)
-        return cast(R, flow.call(Call(self, args, kwargs)))
+        return flow.call(Call(self, args, kwargs))
 
     @overload
     def call(self: Activity[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
     @overload
-    def call(self: Activity[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    def call(self: Activity[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
         """Make a call that is not executed yet; give it to ``aft.parallel``, or await it in an async flow."""
         return Call(self, args, kwargs)
@@ -126,7 +140,7 @@ def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 def activity(
     *,
     name: str | None = None,
-    levels: Sequence[Level | Duration] | None = None,
+    levels: Sequence[Level | Duration] | str | None = None,
     immediate: int | None = None,
     timeout: Duration | None = None,
     recoverable: Declared = (),
@@ -141,7 +155,7 @@ def activity(
     /,
     *,
     name: str | None = None,
-    levels: Sequence[Level | Duration] | None = None,
+    levels: Sequence[Level | Duration] | str | None = None,
     immediate: int | None = None,
     timeout: Duration | None = None,
     recoverable: Declared = (),
@@ -153,10 +167,11 @@ def activity(
 ) -> Any:
     """Make a function an activity.
 
-    ``levels`` is its ladder: a wait and a number of tries each (a bare "10m": one try). ``immediate`` are retries in
-    the process, before anything becomes a fault. Executions = (immediate + 1) × (1 + Σ tries). ``timeout`` stops
-    waiting for it. ``recoverable`` and ``unrecoverable`` are exception classes, or functions of the exception.
-    ``transactional`` lets it work in aft's own transaction (``aft.session()``): effect and record commit together.
+    ``levels`` is its ladder: ``["5s*3", "10m"]``, a wait and a number of tries each (a bare "10m": one try).
+    ``immediate`` are retries in the process, before anything becomes a fault. Executions = (immediate + 1) × (1 +
+    Σ tries). ``timeout`` stops waiting for it. ``recoverable`` and ``unrecoverable`` are exception classes, or
+    functions of the exception. ``transactional`` lets it work in aft's own transaction (``aft.session()``): effect and
+    record commit together.
 
     ``probe`` settles an unknown outcome before it is executed again: a function that takes by name any argument of the
     activity, and ``key``. What it returns is the activity's result; None or ``aft.UNKNOWN`` means that nothing was
@@ -172,7 +187,7 @@ def activity(
             timeout=options.check_duration(of, "timeout", timeout),
             recoverable=options.check_declared(of, "recoverable", recoverable),
             unrecoverable=options.check_declared(of, "unrecoverable", unrecoverable),
-            transactional=transactional,
+            transactional=options.check_bool(f"{of}: transactional", transactional),
             resource=options.check_text(of, "resource", resource),
             expected=options.check_duration(of, "expected", expected),
         )

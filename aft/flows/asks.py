@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aft.codec import ArgumentsCodec
+from aft.flows.divergence import check_arguments
 from aft.flows.leaving import Block
-from aft.ids import StepPath
+from aft.ids import FaultId, StepPath
 from aft.runs.journal import Entry, EntryKind
 
 #: Told of an outcome when it is committed, before any other is.
@@ -46,11 +48,27 @@ class Ask:
     needed: bool = True
     #: Whether an earlier owner has begun it, as far as the database tells.
     was_begun: Callable[[], bool] = lambda: False
+    #: The arguments that it is asked for with, those of them that the code gives, and how they are read; None: none.
+    args: str | None = None
+    given: str | None = None
+    arguments: ArgumentsCodec | None = None
     entry: Entry | None = None
     blocks: Sequence[Block] = ()
     flying: bool = False
+    #: Tells what it has begun elsewhere to stop: called once it has failed because it was interrupted.
+    stop: Callable[[], None] | None = None
+    #: The fault of an interrupt that reaches it, which a step beside it was told.
+    interrupted: FaultId | None = None
     #: Who awaits it, in an async flow.
     future: asyncio.Future[Any] | None = None
+
+    def check_same(self, entry: Entry) -> None:
+        """Raise ReplayDiverged if this outcome was recorded for other arguments."""
+        recorded = entry.args if entry.asked is None else entry.asked
+        # Almost always it is the same text: nothing else is worth a thought then, in a journal of thousands of steps.
+        if recorded is None or recorded == self.given or self.args is None or self.arguments is None:
+            return
+        check_arguments(f"step {self.path}", f"{self.kind.value} {self.name!r}", self.arguments, recorded, self.args)
 
     @property
     def is_idle(self) -> bool:

@@ -11,31 +11,34 @@ engine's own: ``Fenced`` (the run has another owner), ``StoreError`` (the databa
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
-import queue
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection
 
 from aft import durations
 from aft.clock import Clock
 from aft.compensation.registry import UNKNOWN
-from aft.errors import Recoverable, StoreError
+from aft.errors import DefinitionError, Recoverable, StoreError, is_a, is_interrupt
 from aft.flows import context
-from aft.flows.context import AttemptContext, Current
+from aft.flows.abandonment import AbandonedAttempts
+from aft.flows.context import ActivitySession, AttemptContext, Current
 from aft.flows.failures import passes
-from aft.flows.leaving import Leave
-from aft.flows.loop import LoopThread, running_on
+from aft.flows.flow_loop import running_on
+from aft.flows.forks import Home
+from aft.flows.leaving import CONTROL_FLOW, GivesBack, Leave
+from aft.flows.loop import LoopEnded, LoopThread
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
+from aft.flows.timed_call import Late, NoThread, TimedCall
 from aft.flows.vigil import Vigil, Watch
+from aft.ids import StepPath
 from aft.rules.asking import Decision
 from aft.rules.kinds import On
 from aft.runs.owner import Fenced, LeaseOver, Owner, Then
@@ -45,15 +48,13 @@ from aft.runs.owner import Fenced, LeaseOver, Owner, Then
 MOST_LOST, PAUSE, LONGER = 5, 0.05, 4
 #: Positional and named arguments.
 Given = tuple[tuple[Any, ...], dict[str, Any]]
-#: What user code may raise without ending more than its attempt.
-CATCHABLE = (Exception, SystemExit, asyncio.CancelledError)
 
 
 class Raised(Exception):
     """Raised when the user's function raised; ``error`` is what."""
 
     def __init__(self, error: BaseException, on: On | None = None) -> None:
-        super().__init__(repr(error))
+        super().__init__(type(error).__name__)
         self.error = error
         #: The type of exception that it is, where that is not just what was raised.
         self.on = on
@@ -71,12 +72,6 @@ class Lost(Exception):
     """Raised when a transaction was lost, which leaves nothing of it behind; its cause says why."""
 
 
-class Late(Protocol):
-    """Is told an effect that nobody waits for; ``refused``: its record was, or had no answer."""
-
-    def __call__(self, value: Any, *, refused: bool = False) -> None: ...
-
-
 @dataclass(slots=True)
 class Attempt:
     """A function to be called for a step, and what to do with its value.
@@ -92,6 +87,7 @@ class Attempt:
     """
 
     owner: Owner
+    path: StepPath
     what: str
     current: Current
     policy: Policy
@@ -118,14 +114,15 @@ class Attempt:
 
 
 class Performer:
-    """Performs attempts for one run, and remembers the threads that it gave up waiting for."""
+    """Performs attempts for one run."""
 
-    def __init__(self, loop: LoopThread, clock: Clock, vigil: Vigil) -> None:
+    def __init__(self, loop: LoopThread, clock: Clock, vigil: Vigil, abandoned: AbandonedAttempts) -> None:
         self._loop = loop
         self._clock = clock
         self._vigil = vigil
+        self._abandoned = abandoned
         self._pause = threading.Event()
-        self.abandoned: list[threading.Thread] = []
+        self._home = Home()
 
     def perform(self, attempt: Attempt) -> None:
         """Call the function until it returns or its immediate retries are spent; its value is recorded on return."""
@@ -134,7 +131,8 @@ class Performer:
                 self._try(attempt, again)
                 return
             except Raised as raised:
-                if not passes(raised.error, attempt.policy, self._clock.now()):
+                # With too many that hang, no more are begun here: what is left to try is left to the ladder.
+                if self._abandoned.is_full or not passes(raised.error, attempt.policy, self._clock.now()):
                     raise
             attempt = attempt.afresh()
         self._try(attempt, attempt.immediate)
@@ -231,79 +229,78 @@ class Performer:
 
     def _work(self, attempt: Attempt, ours: AttemptContext, connection: Connection) -> Any:
         """Call the function in the transaction; whatever comes of it means nothing if the connection was lost."""
-        with attempt.owner.store.at_work(connection):
-            try:
-                value = self._call(attempt, ours)
-                if ours.session is not None:
-                    _flush(ours)
-            except Raised as raised:
-                _check_line(connection, raised.error)
-                raise
-            _check_line(connection, None)
+        try:
+            with attempt.owner.store.at_work(connection):
+                try:
+                    value = self._call(attempt, ours)
+                    if ours.session is not None:
+                        _release(ours.session)
+                except Raised as raised:
+                    _check_line(connection, raised.error)
+                    raise
+                _check_line(connection, None)
+        except DefinitionError as error:
+            raise Raised(error) from error
         return value
 
     def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
+        """Call the function; whatever it raises is its failure, but for Ctrl-C in the main thread."""
         timeout, began = attempt.policy.timeout, self._clock.ticks()
         try:
-            with context.in_attempt(ours), running_on(None):
-                is_async = _is_async(attempt.fn)
-                if attempt.watch is not None or (timeout is not None and not is_async):
-                    return self._call_in_time(attempt, None if timeout is None else timeout.total_seconds())
-                return self._plainly(attempt)
+            with context.in_attempt(ours), running_on(None), self._home:
+                if timeout is None and attempt.watch is None and not _is_async(attempt.fn):
+                    return attempt.fn(*attempt.args, **attempt.kwargs)
+                return self._call_in_time(attempt, None if timeout is None else timeout.total_seconds())
         except Objected:
             raise
-        except Leave as error:
+        except (LoopEnded, NoThread) as error:
+            # Not its failure. It may have begun: the next owner takes its outcome for unknown.
+            raise Leave(GivesBack(f"{attempt.what} was not executed to its end: {error}", doubt=True)) from None
+        except CONTROL_FLOW as error:
             raise Raised(RuntimeError(f"{attempt.what} leaked control flow of aft")) from error
-        except CATCHABLE as error:
-            over = isinstance(error, TimeoutError) and self._is_over(timeout, began)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            over = is_a(error, TimeoutError) and self._is_over(timeout, began)
             raise Raised(error, On.TIMEOUT if over else None) from error
-
-    def _plainly(self, attempt: Attempt) -> Any:
-        if not _is_async(attempt.fn):
-            return attempt.fn(*attempt.args, **attempt.kwargs)
-        limit = attempt.policy.timeout
-        coroutine = attempt.fn(*attempt.args, **attempt.kwargs)
-        return self._loop.run(coroutine, None if limit is None else limit.total_seconds())
 
     def _is_over(self, timeout: timedelta | None, began: float) -> bool:
         """Whether it is the activity's own time limit that was reached."""
         return timeout is not None and self._clock.ticks() - began >= timeout.total_seconds()
 
     def _call_in_time(self, attempt: Attempt, seconds: float | None) -> Any:
-        """Wait so long for a function on a thread of its own; one that is given up tells ``late`` when it returns."""
-        outcome: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        # Held by whoever decides first: the function's end, the time limit, or the rules.
-        given_up = threading.Lock()
+        """Wait so long for a function, on a thread of its own or on the loop, unless rules object to it before.
 
-        def call() -> None:
-            try:
-                returned, value = True, self._plainly(attempt)
-            except CATCHABLE as error:
-                returned, value = False, error
-            if given_up.acquire(blocking=False):
-                outcome.put((returned, value))
-            elif returned:
-                attempt.late(value)
-
-        here = contextvars.copy_context()
-        thread = threading.Thread(target=here.run, args=(call,), name=f"aft-{attempt.what}", daemon=True)
-        thread.start()
+        A coroutine is cancelled then, and gets a moment to end. What does not return is given up: its thread goes on,
+        nobody waits for it, and what it returns after all is told to ``late``.
+        """
+        name, number = attempt.current.activity or attempt.what, attempt.current.attempt
+        watched_call = self._abandoned.watch(attempt.owner.run_id, attempt.path, name, number)
+        function = functools.partial(attempt.fn, *attempt.args, **attempt.kwargs)
+        call = TimedCall(function, attempt.what, attempt.late, watched_call, self._loop, self._abandoned)
 
         def object_to(decision: Decision) -> None:
-            if given_up.acquire(blocking=False):
-                self.abandoned.append(thread)
-                outcome.put((False, Objected(decision)))
+            call.outcomes.put((None, decision))
 
+        watched = nullcontext() if attempt.watch is None else self._vigil.over(Watch(attempt.watch, object_to))
         try:
-            watched = nullcontext() if attempt.watch is None else self._vigil.over(Watch(attempt.watch, object_to))
             with watched:
-                returned, value = outcome.get(timeout=seconds)
-        except queue.Empty:
-            if given_up.acquire(blocking=False):
-                self.abandoned.append(thread)
-                limit = durations.spell(attempt.policy.timeout or timedelta(0))
-                raise TimeoutError(f"{attempt.what} did not return within {limit}") from None
-            returned, value = outcome.get()
+                call.begin(is_async=_is_async(attempt.fn))
+                outcome = call.wait(seconds)
+        except BaseException:
+            call.stop("interrupted")  # Ctrl-C
+            raise
+        if outcome is None:
+            limit = durations.spell(attempt.policy.timeout or timedelta(0))
+            error: Any = TimeoutError(f"{attempt.what} did not return within {limit}")
+            outcome = call.stop(str(error)) or (False, error)
+            if type(outcome[1]) is asyncio.CancelledError:
+                outcome = (False, error)
+        returned, value = outcome
+        if returned is None:
+            if (ended := call.stop(value.why)) is not None and ended[0]:
+                attempt.late(ended[1])
+            raise Objected(value)
         if returned:
             return value
         raise value
@@ -334,10 +331,11 @@ def _failure(lost: Lost, times: int) -> Recoverable:
     return error
 
 
-def _flush(ours: AttemptContext) -> None:
-    assert ours.session is not None
+def _release(session: ActivitySession) -> None:
+    """Let what a session did be a part of the transaction around its savepoint; what the database refuses is raised."""
     try:
-        ours.session.flush()
-    except CATCHABLE as error:
+        session.leave()
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise Raised(error) from error
-    ours.session.close()

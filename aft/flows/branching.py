@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar, overload
 
 from aft.errors import DefinitionError
@@ -14,6 +14,7 @@ from aft.flows.flow import Flow
 from aft.flows.marks import Pivot
 from aft.flows.options import Duration
 from aft.flows.waiting import RAISE, Signal, Sleep
+from aft.texts import check_storable
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -42,28 +43,38 @@ def parallel(*calls: Call[Any]) -> tuple[Any, ...]:
     return tuple(flow.parallel(calls, None))
 
 
+@overload
+def map(
+    activity: Activity[[A], Coroutine[Any, Any, T]] | Flow[[A], Coroutine[Any, Any, T]],
+    items: Iterable[A],
+    *,
+    concurrency: int = 10,
+) -> list[T]: ...
+@overload
+def map(activity: Activity[[A], T] | Flow[[A], T], items: Iterable[A], *, concurrency: int = 10) -> list[T]: ...
 def map(  # aft.map, as in concurrent.futures
-    activity: Activity[[A], T] | Flow[[A], T], items: Iterable[A], *, concurrency: int = 10
-) -> list[T]:
-    """Execute an activity, or a child flow, for each item, so many at a time; returns their results in order."""
+    activity: Activity[[Any], Any] | Flow[[Any], Any], items: Iterable[Any], *, concurrency: int = 10
+) -> list[Any]:
+    """Execute an activity, or a child flow, for each item, so many at a time; returns their results in order.
+
+    A set is refused: a replay would have to go through it in the same order.
+    """
     flow = _flow("aft.map")
     if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
         raise DefinitionError(f"aft.map: concurrency={concurrency!r} must be a whole number from 1 on")
     if not isinstance(activity, Activity | Flow):
         raise DefinitionError(f"aft.map takes an activity or a flow, not {activity!r}")
+    if isinstance(items, set | frozenset):
+        raise DefinitionError("aft.map: a set has no order that a replay could repeat; give it sorted(…)")
     return list(flow.parallel([activity.call(item) for item in items], concurrency))
 
 
-@overload
-def wait_for(name: str, type: type[T], *, timeout: Duration | None = None) -> T: ...
-@overload
-def wait_for(name: str, type: Any = Any, *, timeout: Duration | None = None, default: Any = ...) -> Any: ...
 def wait_for(name: str, type: Any = Any, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
     """Wait for a signal and return its value; one that was sent before is taken at once, the oldest first.
 
     ``type`` is what the value must be: one that does not fit is refused, and the wait goes on. After ``timeout`` it
     returns ``default``, or raises ``aft.WaitTimeout``. While it waits the run holds no thread and no connection. In an
-    async flow it is awaited.
+    async flow it is awaited, so no type checker can tell what this returns: annotate what you assign it to.
     """
     flow = _flow("aft.wait_for")
     codec = flow.signal_codec(check_signal_name(name), type)
@@ -92,7 +103,7 @@ def patched(change: str) -> bool:
 
     ``if aft.patched("ask-twice"): …new… else: …old…`` lets running runs take the old way, and all others the new one.
     """
-    return _flow("aft.patched").patched(check_signal_name(change))
+    return _flow("aft.patched").patched(_check_name("the name of a change", change))
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
@@ -105,8 +116,13 @@ def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
 
 def check_signal_name(name: str) -> str:
     """Return a signal's name, or raise DefinitionError."""
+    return _check_name("a signal's name", name)
+
+
+def _check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
-        raise DefinitionError(f"a signal's name is a text of 1 to {MOST_NAME} characters, not {name!r}")
+        raise DefinitionError(f"{what} is a text of 1 to {MOST_NAME} characters, not {name!r}")
+    check_storable(what, name, DefinitionError)
     return name
 
 

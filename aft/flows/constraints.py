@@ -99,7 +99,7 @@ class Constraints:
             ladder=(ladder or self._tools.ladder).spelled,
             raised_at=self._tools.clock.now(),
             exception=on.value,
-            step=kept.keep(step, before),
+            step=kept.keep(step, before, case.of_run(self._owner.run, self._tools.clock.now())),
             decision=decision.encode(),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random as random_module
 import uuid as uuid_module
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -16,11 +17,13 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import Session
 
 from aft.codec import ValueCodec
 from aft.errors import DefinitionError
 from aft.ids import RunId
+from aft.texts import check_storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class AttemptContext:
 
     current: Current
     connection: Connection | None = None
-    session: Session | None = None
+    session: ActivitySession | None = None
 
 
 _flow: ContextVar[FlowContext | None] = ContextVar("aft_flow", default=None)
@@ -66,6 +69,37 @@ _attempt: ContextVar[AttemptContext | None] = ContextVar("aft_attempt", default=
 def flow_context() -> FlowContext | None:
     """The flow whose code is running; None inside an attempt and outside a run."""
     return None if _attempt.get() is not None else _flow.get()
+
+
+class ActivitySession(Session):
+    """A session in a savepoint of the transaction that the outcome is written in: only ``rollback`` takes back.
+
+    ``close``, and the end of a ``with``, would take back what was not committed, though the activity returns in order;
+    here they do so if an exception leaves the ``with``.
+    """
+
+    #: What a failed flush took back, and nobody rolled back, is not a part of the outcome: this must be its failure.
+    _pending: PendingRollbackError | None = None
+
+    def __exit__(self, type_: Any, value: Any, traceback: Any) -> None:
+        if type_ is None:
+            self.close()
+        else:
+            super().close()
+
+    def close(self) -> None:
+        """Commit to the savepoint, and begin afresh."""
+        try:
+            self.commit()
+        except PendingRollbackError as error:
+            self._pending = self._pending or error  # raised later: it must not replace what is being raised
+        super().close()
+
+    def leave(self) -> None:
+        """Let what was done be a part of the transaction around the savepoint; what the database refuses is raised."""
+        self.close()
+        if self._pending is not None:
+            raise self._pending
 
 
 @contextmanager
@@ -132,11 +166,39 @@ def session() -> Session:
             "aft.session() works only inside an activity declared with transactional=True, while it runs in a flow"
         )
     if attempt.session is None:
-        attempt.session = Session(bind=attempt.connection)
+        attempt.session = ActivitySession(bind=attempt.connection, join_transaction_mode="create_savepoint")
     return attempt.session
+
+
+class _Savepoint(AbstractContextManager[None]):
+    """The block of a savepoint; one that was made and never entered is told, as nothing is undone with it."""
+
+    def __init__(self, name: str, block: AbstractContextManager[None]) -> None:
+        self._name = name
+        self._block = block
+        self._entered = False
+
+    def __enter__(self) -> None:
+        self._entered = True
+        return self._block.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._block.__exit__(*raised)
+
+    def __del__(self) -> None:
+        if not self._entered:
+            call = f"aft.savepoint({self._name!r})" if self._name else "aft.savepoint()"
+            warnings.warn(
+                f"{call} was never entered, so nothing is undone with it; write `with {call}:`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def savepoint(name: str = "") -> AbstractContextManager[None]:
     """Unwind what was pushed in this block if an exception leaves it; then the exception travels on."""
+    if not isinstance(name, str):
+        raise DefinitionError(f"a savepoint's name is a text, not {name!r}")
+    check_storable("a savepoint's name", name, DefinitionError)
     flow = flow_context()
-    return nullcontext() if flow is None else flow.savepoint(name)
+    return _Savepoint(name, nullcontext() if flow is None else flow.savepoint(name))

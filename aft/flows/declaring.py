@@ -15,7 +15,8 @@ MOST_NAME = 200
 def check_function(what: str, fn: object) -> Callable[..., Any]:
     """Return the function if it can be what it is declared as, else raise DefinitionError."""
     if isinstance(fn, staticmethod | classmethod) or not inspect.isfunction(fn):
-        raise DefinitionError(f"@aft.{what} goes on a function, not on {fn!r}")
+        needs = "; write @aft.compensate_with(undo), with what undoes it" if what == "compensate_with" else ""
+        raise DefinitionError(f"@aft.{what} goes on a function, not on {fn!r}{needs}")
     where = f"{fn.__module__}.{fn.__qualname__}"
     parent = fn.__qualname__.rpartition(".")[0]
     if parent and not parent.endswith("<locals>"):

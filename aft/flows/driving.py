@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from aft.errors import ActivityFailed, is_a, text_of
 from aft.flows import failures
 from aft.flows.asks import Ask, Raises, Returns
+from aft.flows.flow_loop import FlowLoop, foreign_awaitable
 from aft.flows.leaving import Leave
-from aft.flows.loop import FlowLoop, foreign_awaitable
 from aft.flows.settling import Settler
 
 
@@ -62,7 +63,7 @@ class Driver:
         if ask.future is None or ask.future.done():
             return  # nobody waits for it any more
         if isinstance(outcome, Raises):
-            ask.future.set_exception(outcome.error)
+            ask.future.set_exception(_awaitable(outcome.error))
         else:
             ask.future.set_result(outcome.value)
 
@@ -83,7 +84,7 @@ class Driver:
         try:
             return self._main.result()
         except RuntimeError as error:
-            text = str(error)
+            text = text_of(error)
             if failures.fault_of(error) is None and ("got bad yield" in text or "attached to a different loop" in text):
                 raise foreign_awaitable(text) from error
             raise
@@ -102,3 +103,12 @@ class Driver:
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.exception()  # looked at: asyncio would complain otherwise
+
+
+def _awaitable(error: BaseException) -> BaseException:
+    """Return what an await may raise for a failure: a coroutine cannot be given a StopIteration."""
+    if not is_a(error, StopIteration):
+        return error
+    fault = failures.fault_of(error)
+    assert fault is not None
+    return ActivityFailed(f"{fault.name!r} failed with {type(error).__name__}, which no coroutine can raise", fault)

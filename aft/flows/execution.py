@@ -11,15 +11,13 @@ import asyncio
 import contextvars
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
 from aft.codec import ValueCodec, value_codec
-from aft.errors import CodecError, DefinitionError, ReplayDiverged
+from aft.errors import CodecError, DefinitionError, ReplayDiverged, is_interrupt
 from aft.fault import FaultKind, FaultState
 from aft.flows import context, failures, marks, ruled
 from aft.flows.absent import FAILED, REMOVED
@@ -31,11 +29,13 @@ from aft.flows.declaring import MOST_NAME
 from aft.flows.driving import Driver
 from aft.flows.failures import Place
 from aft.flows.flow import Flow, declared_signal
+from aft.flows.flow_loop import FlowLoop, foreign_awaitable, running_on
+from aft.flows.forks import Home
 from aft.flows.forward import Forward
-from aft.flows.leaving import Anew, HasMail, Leave, Lost, NewMail, Parks
-from aft.flows.loop import BranchRemoved, FlowLoop, foreign_awaitable, running_on
+from aft.flows.leaving import CONTROL_FLOW, Anew, BranchRemoved, HasMail, Leave, Lost, NewMail, Parks
 from aft.flows.marks import Pivot
 from aft.flows.policy import Policy
+from aft.flows.scopes import Scope, in_scope
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
@@ -49,26 +49,11 @@ from aft.runs.states import Status
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Scope:
-    """A savepoint, a branch, or the flow itself: numbers the steps directly under it."""
-
-    path: str
-    count: int = 0
-
-    def next(self) -> StepPath:
-        self.count += 1
-        return StepPath(f"{self.path}.{self.count}" if self.path else str(self.count))
-
-
-#: Where the code that is running now takes its numbers from: each task of an async flow has its own.
-_scope: ContextVar[Scope] = ContextVar("aft_scope")
-
-
 class Execution:
     """A flow being executed for its run's owner; what the flow's code may ask of the engine is here."""
 
     def __init__(self, stepper: Stepper, flow: Flow[Any, Any], entries: list[Entry]) -> None:
+        self._home = Home()
         self._stepper = stepper
         self._run = stepper.owner.run
         self._flow = flow
@@ -78,12 +63,11 @@ class Execution:
         self._whole = Whole(stepper, self._settler.replay.rules, begins=not entries and not self._was_begun())
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
+        self._anew: Anew | None = None
         self._loop: FlowLoop | None = None
         self._unawaited: set[Call[Any]] = set()
-        self._now = self._run.started_at or self._run.created_at
+        self._now, self._heard = self._run.started_at or self._run.created_at, 0
         self._patches: dict[str, bool] = {}
-        #: Whether the run has gone past a pivot: then nothing is undone any more.
-        self.pivoted = False
         self._uuids = 0
         self._random: random.Random | None = None
 
@@ -92,15 +76,15 @@ class Execution:
     def play(self) -> Any:
         """Run the flow's code and return its result; raises Leave, or what the code raised."""
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
-        token = _scope.set(Scope(""))
+        token = in_scope.set(Scope(""))
         try:
             self._check_whole(On.RUN_PRE)
-            with context.in_flow(self):
+            with context.in_flow(self), self._home:
                 made = self._flow.fn(*args, **kwargs)
                 value = self._checked(self._drive(made) if self._flow.is_async else made)
             return value
         finally:
-            _scope.reset(token)
+            in_scope.reset(token)
             self._land()
 
     def check_end(self, result: str) -> None:
@@ -111,10 +95,10 @@ class Execution:
         """Leave if the rules object to the run as a whole; raises what an exlet has it fail with."""
         entry = self._guarded(lambda: self._whole.check(on, result))
         if entry is not None and entry.outcome is Outcome.FAILED:
-            raise self._guarded(lambda: self._failure(entry))
+            raise self._guarded(lambda: self._stepper.find_failure(entry))
 
     def _checked(self, value: Any) -> Any:
-        self.check_leaving()  # the flow's code may have swallowed it
+        self._check_call()  # the flow's code may have swallowed it
         for call in self._unawaited:
             raise DefinitionError(f"{call} was called but never awaited; write `await {call.name}(…)`")
         self.check_spent("the flow returned")
@@ -143,7 +127,7 @@ class Execution:
         place = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow.name)
         fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
-        return Parks(reason, fault, self._stepper.standing.replaced())
+        return Parks(reason, fault)
 
     def _leave(self, leave: Leave) -> NoReturn:
         self._leaving = leave
@@ -151,13 +135,25 @@ class Execution:
 
     def check_leaving(self) -> None:
         """Leave, if the run is leaving, whatever the flow's code has made of that."""
+        self._home.check()
         if self._leaving is not None:
             raise self._leaving
+
+    def check_anew(self) -> None:
+        """Begin anew, if the flow's code has asked for that, whatever it has made of it since."""
+        if self._anew is not None:
+            raise self._anew
+
+    def _check_call(self) -> None:
+        """Let no step begin that comes after the run's leave, or after it began anew: the code swallowed that."""
+        self.check_leaving()
+        self.check_anew()
 
     # An async flow ------------------------------------------------------------------------------------------------
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop = self._loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
+        self._stepper.course.watch(loop)
         with running_on(loop):
             driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
             try:
@@ -170,8 +166,8 @@ class Execution:
 
     def _branch(self) -> tuple[str, contextvars.Context]:
         """The number of a new task, and its context: it takes its numbers under that one."""
-        here, path = contextvars.copy_context(), _scope.get().next()
-        here.run(_scope.set, Scope(path))
+        here, path = contextvars.copy_context(), in_scope.get().next()
+        here.run(in_scope.set, Scope(path))
         self._stepper.branches.add(path)
         return path, here
 
@@ -182,7 +178,7 @@ class Execution:
                 task.cancel()
 
     def awaited(self, call: Call[Any]) -> Generator[Any, Any, Any]:
-        self.check_leaving()
+        self._check_call()
         self._unawaited.discard(call)
         ask = self._ask(call)
         loop = asyncio.get_running_loop()
@@ -198,16 +194,16 @@ class Execution:
         return Current(run_id=self._run.id, key=self._stepper.key("flow"), attempt=1, epoch=self._run.epoch)
 
     def now(self) -> datetime:
-        self.check_leaving()
+        self._check_call()
         return self._now
 
     def uuid(self) -> uuid.UUID:
-        self.check_leaving()
+        self._check_call()
         self._uuids += 1
         return uuid.uuid5(uuid.NAMESPACE_OID, self._stepper.key(f"uuid/{self._uuids}"))
 
     def random(self) -> random.Random:
-        self.check_leaving()
+        self._check_call()
         if self._random is None:
             self._random = random.Random(self._stepper.key("random"))
         return self._random
@@ -220,7 +216,7 @@ class Execution:
         return value_codec(annotation)
 
     def call(self, call: Call[Any]) -> Any:
-        self.check_leaving()
+        self._check_call()
         if self._flow.is_async and call.is_async:
             self._unawaited.add(call)
             return call
@@ -228,7 +224,7 @@ class Execution:
 
     def patched(self, change: str) -> bool:
         """Tell whether this run has a change: one that has gone past this place without it never will."""
-        self.check_leaving()
+        self._check_call()
         if change not in self._patches:
             self._patches[change] = self._has_change(change)
         return self._patches[change]
@@ -248,33 +244,40 @@ class Execution:
         return True
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        self.check_leaving()
-        raise Anew(self._flow.arguments.encode(self._flow.arguments.bind(args, kwargs)))
+        self._check_call()
+        self._anew = Anew(self._flow.arguments.encode(self._flow.arguments.bind(args, kwargs)))
+        raise self._anew
 
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
-        self.check_leaving()
-        inner = Scope(_scope.get().next())
+        self._check_call()
+        inner = Scope(in_scope.get().next())
         self._stepper.widths[inner.path] = len(calls)
         return self._settle([self._ask(call, inner) for call in calls], most)
 
     @contextmanager
     def savepoint(self, name: str) -> Iterator[None]:
-        self.check_leaving()
+        self._check_call()
         name = name[:MOST_NAME]
-        outer = _scope.get()
+        outer = in_scope.get()
         path = outer.next()
-        token = _scope.set(Scope(path))
+        token = in_scope.set(Scope(path))
         failure: BaseException | None = None
         # Left open when the run leaves: it is in it, and comes back to it.
         inside = self._stepper.owner.savepoints
         inside[path] = name
+        self._stepper.owner.entered[path] = self._heard
         try:
             yield
+            self._check_call()  # swallowed in the block: then the run is in it still
             del inside[path]
-        except (Exception, asyncio.CancelledError) as error:
+        except (*CONTROL_FLOW, GeneratorExit):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             failure = error
         finally:
-            _scope.reset(token)
+            in_scope.reset(token)
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             self._undo_scope(path, outer.path, name, failure)
@@ -285,27 +288,28 @@ class Execution:
 
     def _ask(self, call: Call[Any], scope: Scope | None = None) -> Ask:
         """Number a step; raises CodecError for arguments that cannot be stored, before anything has happened."""
-        scope = scope or _scope.get()
-        target = call.target
+        scope, target = scope or in_scope.get(), call.target
         if isinstance(target, Activity):
-            encoded = target.arguments.encode(target.arguments.bind(call.args, call.kwargs))
-            return self._activity(target, scope.next(), scope.path, encoded)
-        if isinstance(target, Pivot):
-            self.pivoted = True
-            return marks.pivot(self._stepper, scope.next(), scope.path)
-        return self._waiting.ask(call, scope.next(), scope.path)
+            args, given = target.arguments.encode_call(call.args, call.kwargs)
+            made = self._activity(target, scope.next(), scope.path, args, given)
+        elif isinstance(target, Pivot):
+            made = marks.pivot(self._stepper, scope.next(), scope.path)
+        else:
+            made = self._waiting.ask(call, scope.next(), scope.path)
+        self._stepper.course.ask(made.path)
+        return made
 
-    def _activity(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> Ask:
+    def _activity(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, given: str) -> Ask:
         def perform(landed: Landed | None) -> Entry:
-            return ruled.perform(self._forward, activity, path, scope, args, landed)
+            return ruled.perform(self._forward, activity, path, scope, args, given, landed)
 
         def read(entry: Entry) -> Returns:
             return Returns(activity.result.decode(entry.value or "null"))
 
-        def was_begun() -> bool:
-            return self._stepper.standing.was_begun(path)
-
-        return Ask(path, EntryKind.ACTIVITY, activity.name, perform, read, was_begun=was_begun)
+        ask = Ask(path, EntryKind.ACTIVITY, activity.name, perform, read)
+        ask.args, ask.given, ask.arguments = args, given, activity.arguments
+        ask.was_begun = lambda: self._stepper.standing.was_begun(path)
+        return ask
 
     def _settle(self, asks: Sequence[Ask], most: int | None = None) -> list[Any]:
         """Return what each step has come to; the first failure is raised, as its own class, when all have ended."""
@@ -313,6 +317,7 @@ class Execution:
             self._settler.settle(asks, most)
         except Leave as leave:
             self._leave(leave)
+        self._guarded(lambda: self._end_interrupted(asks))
         ended = [(ask.entry.seq, place) for place, ask in enumerate(asks) if ask.entry is not None]
         outcomes = {asks[place].path: self._outcome(asks[place]) for _, place in sorted(ended)}
         for outcome in outcomes.values():
@@ -324,14 +329,20 @@ class Execution:
         """What an outcome is for the flow's code."""
         entry = ask.entry
         assert entry is not None
-        self._now = entry.recorded_at
-        return self._guarded(lambda: self._read(ask, entry))
+        self._now, self._heard = entry.recorded_at, entry.seq
+        outcome = self._guarded(lambda: self._read(ask, entry))
+        if isinstance(outcome, Raises) and (ask.future is None or not ask.future.done()):
+            self._stepper.course.hear(outcome.error, ask.path)
+        return outcome
 
     def _read(self, ask: Ask, entry: Entry) -> Returns | Raises:
         if entry.fault_id is None:
             return ask.read(entry)
-        failure = self._failure(entry)
+        failure = self._stepper.find_failure(entry)
         self._undo_armed(ask.path, failure)
+        if entry.interrupt is not None and ask.kind is EntryKind.CHILD:
+            self._end_interrupted([ask])
+            unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=ask.path)
         if entry.outcome is Outcome.PROCEED:
             return Returns(FAILED)
         if entry.outcome is Outcome.REMOVED:
@@ -357,17 +368,18 @@ class Execution:
         if path in self._stepper.standing.armed:
             unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=path)
 
-    def _failure(self, entry: Entry) -> Exception:
-        fault = self._stepper.find_fault(entry.fault_id or "")
-        if fault is None:
-            raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
-        return failures.rebuild(fault)
+    def _end_interrupted(self, asks: Iterable[Ask]) -> None:
+        """Stop children of steps that were interrupted; leaves until they have ended."""
+        found = [ask for ask in asks if ask.kind is EntryKind.CHILD and ask.entry is not None]
+        if paths := [ask.path for ask in found if ask.entry is not None and ask.entry.interrupt is not None]:
+            self._waiting.children.end_interrupted(paths)
 
     def _undo_scope(self, path: StepPath, scope: str, name: str, error: BaseException) -> None:
         """Unwind what was pushed under a savepoint, once; a mistake of the flow's code undoes nothing, and parks."""
-        self.check_leaving()
+        self._check_call()
         if failures.must_park(error):
             self.park(error)
+        self._stepper.course.leave(error, path)
         replay = self._settler.replay
         what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
 

@@ -1,30 +1,39 @@
 """From an exception to a fault, and from a fault back to an exception.
 
 A fault holds what only the process that caught the exception knows; the dispatcher decides from it without the user's
-code. On replay the exception's class is looked up among modules that are already imported, never imported by a stored
-name; where it cannot be rebuilt, the flow gets ``ActivityFailed``. Both carry ``.fault``.
+code. The flow gets an exception of the same class, rebuilt from the fault (``flows.rebuild``), or of its bases where
+that class is not imported; if it cannot be made in any process, ``ActivityFailed``. All carry ``.fault``.
 """
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import CodeType, TracebackType
-from typing import TypeGuard
 
 from aft import durations
-from aft.codec import decode_untyped, encode_loosely
-from aft.errors import ActivityFailed, CodecError, DefinitionError, Recoverable, Unrecoverable
+from aft.errors import (
+    MOST_SIGNAL,
+    CodecError,
+    DefinitionError,
+    Recoverable,
+    Unrecoverable,
+    is_a,
+    is_interrupt,
+    text_of,
+)
 from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.flows import exceptions
 from aft.flows.policy import Policy
+from aft.flows.rebuild import fault_of as fault_of
+from aft.flows.rebuild import rebuild_exception
 from aft.ids import FaultId, RunId, StepPath, new_id
 from aft.recovery import answers, knowledge
 from aft.recovery.levels import Ladder
+from aft.texts import find_unstorable
 
 #: Characters of a message, and of a traceback, that are kept; of the latter its end.
 MOST_MESSAGE = 10_000
@@ -59,7 +68,7 @@ def describe(
     verdict: str | None = None,
 ) -> Fault:
     """Make the fault that records an exception. Never raises, whatever the exception's own methods do."""
-    args, exact = _encoded_args(error)
+    kept = exceptions.store(error)
     lineage = knowledge.mro_names(type(error))
     return Fault(
         id=FaultId(new_id()),
@@ -72,15 +81,16 @@ def describe(
         attempt=place.failures + 1,
         type=lineage[0][:400],
         lineage=tuple(lineage),
-        message=_clean(_text(error))[:MOST_MESSAGE],
-        args=args,
-        exact=exact,
+        message=_clean(text_of(error))[:MOST_MESSAGE],
+        args=kept.args,
+        attributes=kept.attributes,
+        exact=kept.exact,
         traceback=_clean(_trace(error))[-MOST_TRACEBACK:],
         said=said(error),
         declared=policy.answer(error),
         status=answers.http_status(error),
         after=_after(error, at),
-        signal=error.on_signal if isinstance(error, Recoverable) else None,
+        signal=_signal(error),
         ladder=ladder.spelled,
         raised_at=at,
         verdict=verdict,
@@ -90,9 +100,9 @@ def describe(
 
 def said(error: BaseException) -> Answer | None:
     """What the exception says of itself."""
-    if isinstance(error, Recoverable):
+    if is_a(error, Recoverable):
         return Answer.RECOVERABLE
-    return Answer.UNRECOVERABLE if isinstance(error, Unrecoverable) else None
+    return Answer.UNRECOVERABLE if is_a(error, Unrecoverable) else None
 
 
 def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
@@ -107,75 +117,25 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
     if answer is not None:
         return answer is Answer.RECOVERABLE
     lineage = knowledge.mro_names(type(error))
-    return knowledge.judge(lineage, answers.http_status(error), _text(error), after).recoverable
+    return knowledge.judge(lineage, answers.http_status(error), text_of(error), after).recoverable
 
 
 def rebuild(fault: Fault) -> Exception:
-    """Make the exception that a flow sees for a final failure; calls no ``__init__`` and imports nothing."""
-    cls = _find_class(fault.type)
-    if cls is not None and fault.exact:
-        try:
-            error = cls.__new__(cls)
-            error.args = tuple(decode_untyped(fault.args))
-            error.fault = fault  # type: ignore[attr-defined]
-            return error
-        except (TypeError, ValueError, AttributeError, CodecError):
-            pass  # not a class that can be made this way
-    return ActivityFailed(f"activity {fault.name!r} failed for good: {fault}", fault)
-
-
-def fault_of(error: BaseException) -> Fault | None:
-    """The fault that an exception was rebuilt from, if it was; of a group, the first that has one."""
-    if isinstance(error, BaseExceptionGroup):
-        return next((fault for one in error.exceptions if (fault := fault_of(one)) is not None), None)
-    fault = getattr(error, "fault", None)
-    return fault if isinstance(fault, Fault) else None
+    """Make the exception that a flow sees for a final failure; calls no code of its class and imports nothing."""
+    return rebuild_exception(fault, f"{fault.kind.value} {fault.name!r} failed for good: {fault}")
 
 
 def is_bug(error: BaseException) -> bool:
     """Tell whether an exception that left a flow is a bug in the flow's own code, to be parked and fixed."""
-    return isinstance(error, BUGS) and fault_of(error) is None
+    return is_a(error, BUGS) and fault_of(error) is None
 
 
 def must_park(error: BaseException) -> bool:
     """Tell whether what left a flow's code is a mistake in that code: after the fix, retry replays."""
-    if isinstance(error, BaseExceptionGroup):
+    if is_a(error, BaseExceptionGroup):
         return any(must_park(one) for one in error.exceptions)
-    refused = isinstance(error, CodecError | DefinitionError) and fault_of(error) is None
-    return is_bug(error) or refused
-
-
-def _find_class(name: str) -> type[Exception] | None:
-    parts = name.split(".")
-    for split in range(len(parts) - 1, 0, -1):
-        found: object = sys.modules.get(".".join(parts[:split]))
-        for part in parts[split:]:
-            found = _members(found).get(part)
-        if _is_class(found) and issubclass(found, Exception):
-            return found
-    return None
-
-
-def _members(found: object) -> Mapping[str, object]:
-    # Not getattr, nor vars: a module or class may run code when it is asked for a name, even import.
-    look = type.__getattribute__ if _is_class(found) else object.__getattribute__
-    try:
-        members = look(found, "__dict__")
-    except AttributeError:
-        return {}
-    return members if isinstance(members, Mapping) else {}
-
-
-def _is_class(found: object) -> TypeGuard[type]:
-    # Not isinstance: that may ask the object itself for its class.
-    return issubclass(type(found), type)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:
-        return f"({type(error).__name__} cannot be shown: its __str__ raised {type(broken).__name__})"
+    mistake = is_a(error, (CodecError, DefinitionError, SystemExit)) and fault_of(error) is None
+    return is_bug(error) or mistake
 
 
 def _trace(error: BaseException) -> str:
@@ -188,7 +148,9 @@ def _trace(error: BaseException) -> str:
             if (told := _spell_plainly(error, frame)) is not None:
                 return told
         return "".join(traceback.format_exception(type(error), error, frame))
-    except Exception:
+    except BaseException as raised:
+        if is_interrupt(raised):
+            raise
         return ""
 
 
@@ -198,7 +160,7 @@ def _spell_plainly(error: BaseException, frame: TracebackType | None) -> str | N
     A line of code that fails is spelled once: finding it, and the place in it, costs more than all else here.
     """
     alone = error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
-    if not alone or isinstance(error, _TOLD_AT_LENGTH) or frame is None:
+    if not alone or is_a(error, _TOLD_AT_LENGTH) or frame is None:
         return None
     lines: Counter[str] = Counter()  # which keeps their order
     while frame is not None:
@@ -236,17 +198,20 @@ def _clean(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _encoded_args(error: BaseException) -> tuple[str, bool]:
-    try:
-        return encode_loosely(list(error.args))
-    except Exception:
-        return "[]", False
+def _signal(error: BaseException) -> str | None:
+    """The signal that an exception asks its next try to wait for; one that cannot be a signal's name is none."""
+    found = answers.attribute_of(error, "on_signal") if is_a(error, Recoverable) else None
+    fits = type(found) is str and 0 < len(found) <= MOST_SIGNAL and find_unstorable(found) is None
+    return found if fits else None
 
 
 def _after(error: BaseException, at: datetime) -> timedelta | None:
-    if not isinstance(error, Recoverable) or error.after is None:
+    wish = answers.attribute_of(error, "after") if is_a(error, Recoverable) else None
+    if wish is None:
         return answers.retry_after(error, at)
     try:
-        return durations.parse(error.after)
-    except Exception:
+        return durations.parse(wish)
+    except BaseException as raised:
+        if is_interrupt(raised):
+            raise
         return None  # a wish that cannot be read is none; the fault itself must not be lost

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
 from aft.errors import DefinitionError
@@ -24,6 +24,8 @@ from aft.flows.registry import declared as registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -47,12 +49,12 @@ class Options:
     at: datetime | None = None
 
 
-class Flow(Generic[P, R]):
+class Flow(Generic[P, R_co]):
     """A flow at one version. Called directly, outside a run, it is its plain function; inside one, a child."""
 
     def __init__(
         self,
-        fn: Callable[P, R],
+        fn: Callable[P, R_co],
         *,
         name: str | None = None,
         version: int = 1,
@@ -98,7 +100,7 @@ class Flow(Generic[P, R]):
         deadline: Duration | None = None,
         after: Duration | None = None,
         at: datetime | None = None,
-    ) -> Flow[P, R]:
+    ) -> Flow[P, R_co]:
         """Say something about the run to come; the same key means the same run.
 
         ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
@@ -122,16 +124,21 @@ class Flow(Generic[P, R]):
         checks.refuse_two_beginnings(of, said.after, said.at)
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    # Any: awaited in an async flow, a plain value in a plain one; ``call`` tells what it is.
+    @overload
+    def __call__(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flow = context.flow_context()
         if flow is None:
             return self.fn(*args, **kwargs)
-        return cast(R, flow.call(Call(self, args, kwargs)))
+        return flow.call(Call(self, args, kwargs))
 
     @overload
     def call(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
     @overload
-    def call(self: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    def call(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
         """Make a child that is not started yet; give it to ``aft.parallel``, or await it in an async flow."""
         return Call(self, args, kwargs)

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.compensation.registry import Compensator
 from aft.compensation.stack import FrameState
+from aft.errors import CodecError
 from aft.fault import FaultKind
 from aft.flows import constraints, writing
 from aft.flows.activity import Activity
@@ -25,7 +26,7 @@ from aft.flows.attempt import Given
 from aft.flows.lateness import keep_late
 from aft.flows.leaving import Failed, Leave
 from aft.flows.steps import Step, Stepper
-from aft.ids import StepPath
+from aft.ids import RunId, StepPath
 from aft.rules.asking import Decision
 from aft.rules.case import StepFacts
 from aft.rules.kinds import On
@@ -50,17 +51,26 @@ class Forward:
         self._rules = stepper.constraints
 
     def execute(
-        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None = None
+        self,
+        activity: Activity[Any, Any],
+        path: StepPath,
+        scope: str,
+        args: str,
+        landed: Landed | None = None,
+        *,
+        asked: str | None = None,
     ) -> Entry:
         """Execute an activity and return its recorded outcome, or leave with a fault.
 
-        ``landed`` hears of the outcome when it is committed, before that of any other step is.
+        ``landed`` hears of the outcome when it is committed, before that of any other step is. ``asked`` are the
+        arguments that the flow's code gave: without defaults, and before a rule has changed them.
         """
         self.stepper.check_may_go_on()
         self._standing.check_ladder(path, Status.RECOVERING)
         self._check_before(activity, path, args)
         recorded: list[Entry] = []
         violated: list[Failed] = []
+        owed = False
         started = 0.0
 
         def given() -> Given:
@@ -69,22 +79,29 @@ class Forward:
             return activity.arguments.call_arguments(activity.arguments.decode(args))
 
         step = self._step(activity, path, args, self._standing.is_doubtful(path), given)
-        self._arm(activity, path, scope, args)
+        if activity.arms:
+            self._arm(activity, path, scope, args)
         started = self._tools.clock.ticks()
 
         def record(value: Any) -> Then:
-            encoded = activity.result.encode(value, "result")
+            nonlocal owed
+            encoded = self._encode(activity, path, scope, args, value)
             violated.clear()
             if (failed := self._check_after(activity, path, args, encoded, started)) is not None:
                 violated[:] = [failed]
-                return lambda connection, seq: self._hold(connection, seq, activity, scope, args, encoded, failed)
-            recorded[:] = [self._entry(activity, path, scope, args, encoded)]
+                owed = activity.owes(args, encoded)
+                return partial(
+                    self._hold, activity=activity, scope=scope, args=args, value=encoded, failed=failed, owed=owed
+                )
+            recorded[:] = [self._entry(activity, path, scope, args, encoded, asked)]
             return self._recording(activity, recorded[0])
 
         def land() -> None:
+            self._standing.armed.discard(path)
             if violated:
-                # Now that its frame is there: what becomes of the step, the undo is owed.
-                self._standing.armed.add(path)
+                if owed:
+                    # Now that its frame is there: what becomes of the step, the undo is owed.
+                    self._standing.armed.add(path)
                 self._standing.fell(violated[0])
                 writing.tell_raised(self._tools, violated[0].fault)
                 raise Leave(self._standing.wrote(violated[0]))
@@ -177,18 +194,22 @@ class Forward:
         self,
         connection: Connection,
         seq: int,
+        *,
         activity: Activity[Any, Any],
         scope: str,
         args: str,
         value: str,
         failed: Failed,
+        owed: bool,
     ) -> None:
         """Record that a step had its effect, but not its outcome: an exlet decides that. Its undo is owed already."""
         path, undo = failed.fault.path or StepPath(""), activity.compensator
         writing.write_fault(self._tools, self._owner, connection, failed)
-        if path in self._standing.armed:
-            stack.learn(connection, self._owner.run_id, path, value)
-        elif undo is not None and activity.owes(args, value):
+        if path in self._standing.armed and owed:
+            stack.learn(connection, self._owner.run_id, path, self.stepper.generation(path), value)
+        elif path in self._standing.armed:
+            stack.disarm(connection, self._owner.run_id, path, self.stepper.generation(path))
+        elif undo is not None and owed:
             frame = self._armed(activity, undo, path, scope, args, value)
             stack.push(connection, self._owner.run_id, seq, frame)
 
@@ -202,17 +223,19 @@ class Forward:
         landed: Landed | None,
         *,
         owes: bool = True,
+        asked: str | None = None,
     ) -> Entry:
         """Journal a result that was not executed for just now; it must be one that the activity could return.
 
         ``owes``: it had its effect. What has none is no execution's outcome: an effect that arrives late is not it.
         """
         checked = activity.result.encode(activity.result.decode(value), "result")
-        entry = self._entry(activity, path, scope, args, checked)
+        entry = self._entry(activity, path, scope, args, checked, asked)
         recorded: list[Entry] = []
         unowed = replace(entry, key_generation=NOT_EXECUTED)
 
         def land() -> None:
+            self._standing.armed.discard(path)
             recorded.append(self.stepper.numbered(entry))
             if landed is not None:
                 landed(recorded[0])
@@ -225,13 +248,23 @@ class Forward:
     # Recording ----------------------------------------------------------------------------------------------------
 
     def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
-        """Push the frame of an activity whose undo is owed once it was started, with a commit of its own."""
+        """Push the frame of an activity whose undo is owed whatever its outcome, with a commit of its own."""
         undo = activity.compensator
-        if undo is None or not activity.arms or path in self._standing.armed:
+        if undo is None or path in self._standing.armed:
             return
         frame = self._armed(activity, undo, path, scope, args, None)
         self._owner.write(Recording(self._owner.run_id, Write(frame=frame)))
         self._standing.armed.add(path)
+
+    def _encode(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: Any) -> str:
+        """Encode a result. What cannot be stored was an effect's nevertheless: its undo is owed before this raises."""
+        try:
+            return activity.result.encode(value, "result")
+        except CodecError:
+            if not activity.policy.transactional:
+                self._owner.write(_nothing)  # if the run is somebody else's by now, the effect is late
+                self._arm(activity, path, scope, args)
+            raise
 
     def _armed(
         self,
@@ -254,7 +287,9 @@ class Forward:
             value=value,
         )
 
-    def _entry(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str) -> Entry:
+    def _entry(
+        self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, value: str, asked: str | None
+    ) -> Entry:
         return Entry(
             path=path,
             scope=scope,
@@ -266,17 +301,18 @@ class Forward:
             args=args,
             value=value,
             key_generation=self.stepper.generation(path),
+            asked=None if asked == args else asked,
         )
 
     def _recording(self, activity: Activity[Any, Any], entry: Entry) -> Recording:
-        """What records an outcome, and with it the undo that is owed from then on."""
-        undo = activity.compensator
-        if undo is None or not activity.owes(entry.args or "{}", entry.value or "null"):
+        """What records an outcome, and with it the undo that is owed from then on; if none is, none stays armed."""
+        undo, armed = activity.compensator, entry.path in self._standing.armed
+        owed = activity.owes(entry.args or "{}", entry.value or "null")
+        if undo is None or (not owed and not armed):
             return self.stepper.recording(entry)
-        if entry.path in self._standing.armed:
-            return self.stepper.recording(
-                entry, more=lambda connection, seq: stack.complete(connection, self._owner.run_id, entry.path, seq)
-            )
+        if armed:
+            settle = partial(_complete if owed else _disarm, run_id=self._owner.run_id, entry=entry)
+            return self.stepper.recording(entry, more=settle)
         frame = stack.fields(
             entry.path,
             entry.scope,
@@ -286,3 +322,15 @@ class Forward:
             key_generation=entry.key_generation,
         )
         return self.stepper.recording(entry, frame)
+
+
+def _nothing(connection: Connection, seq: int) -> None:
+    """Write nothing: only the owner is checked."""
+
+
+def _disarm(connection: Connection, seq: int, *, run_id: RunId, entry: Entry) -> None:
+    stack.disarm(connection, run_id, entry.path, entry.key_generation)
+
+
+def _complete(connection: Connection, seq: int, *, run_id: RunId, entry: Entry) -> None:
+    stack.complete(connection, run_id, entry.path, entry.key_generation, seq)

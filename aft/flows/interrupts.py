@@ -1,91 +1,218 @@
-"""What interrupts a run at the step that it is at: its deadline, or a person who wants a savepoint undone.
+"""What interrupts a run where it is: its deadline, or an order to undo everything since a savepoint.
 
-The step fails for that, and the flow hears of it once, as an exception at that place; what it catches and what is
-undone follows from there as for any failure. Deadline or order are taken away in the transaction that journals the
-failure; so no other branch, and no later step, is told again.
+An interrupt reaches every branch that is blocked or about to begin a step, in the savepoint or in the whole run: its
+step fails for that, and the flow hears of it there, as an exception, once in each branch. What the flow catches and
+what is undone follows from there as for any failure. A ladder ends with it, a wait is dropped, a child is stopped and
+undone before the flow hears of it. What is being executed comes to its end; if it fails, that is its end, too.
 
-An activity that an earlier owner may have executed, without anybody having seen the outcome, is not interrupted: were
+Deadline or order are taken away in the transaction that journals the first of these failures, so that no later step is
+told again. From then on the journal itself says whom the interrupt reaches: every step that has no outcome when that
+first failure is handed to the flow. A replay hands it out at the same place, finds the same steps there, and goes on
+with them; so a crash between two of the failures loses none of them.
+
+An activity that an earlier owner may have executed, without its outcome having been seen, is not interrupted: were
 it to fail here, its effect would stand, and nobody would undo it. It is executed under the same key, or its probe finds
-what became of it; the next step is interrupted.
+what became of it; its branch is interrupted after it.
+
+Who may run at the same time: the flow's own thread, which alone is here, and branches that execute steps. The clock is
+the database's (``Mailbox.now``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
 from aft.errors import DeadlineExceeded, UndoneByHand
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows import failures
+from aft.flows import failures, writing
 from aft.flows.asks import Ask, Landed
 from aft.flows.failures import Place
+from aft.flows.leaving import Awaits, Bounded, Failed, InLadder
 from aft.flows.policy import Policy
+from aft.flows.reaching import find_reached
 from aft.flows.steps import Stepper
 from aft.runs import faults, inbox
+from aft.runs.inbox import Letter
 from aft.runs.journal import Entry, EntryKind, Outcome
 
-
-def check_interrupts(stepper: Stepper, ask: Ask, landed: Landed | None) -> Entry | None:
-    """Journal that a step failed because the run is interrupted there; None: it is not."""
-    if ask.kind is EntryKind.ACTIVITY and stepper.standing.is_unseen(ask.path):
-        return None
-    return _check_deadline(stepper, ask, landed) or _check_order(stepper, ask, landed)
+#: What the journal says of an interrupted step: it was the first, and its interrupt reaches the whole run, or
+#: everything under the path of a savepoint; or it stood beside that first one, and tells nobody else.
+EVERYWHERE = "*"
+NOWHERE = ""
 
 
-def _check_deadline(stepper: Stepper, ask: Ask, landed: Landed | None) -> Entry | None:
-    owner, tools = stepper.owner, stepper.tools
-    deadline = owner.run.deadline_at
-    if deadline is None or (deadline > tools.clock.now() and deadline > stepper.mailbox.now):
-        return None
-    why = DeadlineExceeded(f"run {owner.run_id} had to end by {deadline:%Y-%m-%d %H:%M:%S} UTC")
-    fault = _fault(stepper, why, f"the deadline passed at {ask.kind.value} {ask.name!r} (step {ask.path})")
-    with owner.lock:
-        if owner.run.deadline_at is None:
-            return None  # another branch was told
+class Interrupts:
+    """The interrupts of one pass over a flow's code. For the flow's own thread."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self._stepper = stepper
+        self._owner = stepper.owner
+        #: Whether a step was marked that an interrupt reaches.
+        self._marked = False
+        #: The deadline that had not passed when this was asked last.
+        self._ahead: datetime | None = None
+
+    # Asking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def bound(self) -> datetime | None:
+        """The deadline, if it had not passed when steps were last checked."""
+        return self._ahead
+
+    def bounds(self, pause: timedelta | None) -> Iterable[Bounded]:
+        """When the run must be back: at the deadline that is ahead, or after ``pause``, to begin more."""
+        limits = [] if self._ahead is None else [self._ahead]
+        if pause is not None:
+            limits.append(self._stepper.mailbox.now + pause)
+        if limits:
+            yield Bounded(min(limits), begins_more=pause is not None)
+
+    def any(self) -> bool:
+        """Tell whether anything interrupts the run now; whether it reaches a step, ``reaches`` tells."""
+        return self._is_past() or self._marked or self._owner.unheeded is not None
+
+    def reaches(self, ask: Ask) -> bool:
+        """Tell whether a step fails now because it is interrupted; only after ``any``."""
+        if ask.entry is not None or not _is_interruptible(ask):
+            return False
+        if ask.kind is EntryKind.ACTIVITY and self._stepper.standing.is_unseen(ask.path):
+            return False
+        return ask.interrupted is not None or self._has_passed or self._letter(ask) is not None
+
+    def _is_past(self) -> bool:
+        deadline = self._owner.run.deadline_at
+        self._ahead = None if deadline is None or deadline <= self._stepper.mailbox.now else deadline
+        return self._has_passed
+
+    @property
+    def _has_passed(self) -> bool:
+        return self._ahead is None and self._owner.run.deadline_at is not None
+
+    def _letter(self, ask: Ask) -> Letter | None:
+        letter = self._owner.unheeded
+        return letter if letter is not None and self._find_reach(ask, letter) is not None else None
+
+    def _find_reach(self, ask: Ask, letter: Letter) -> str | None:
+        """The innermost savepoint around a step that an order means."""
+        return next((path for path in find_reached(self._owner, letter)[::-1] if _is_under(ask.path, path)), None)
+
+    # Acting -------------------------------------------------------------------------------------------------------
+
+    def fail(self, ask: Ask, landed: Landed | None) -> Entry:
+        """Journal that a step failed because it is interrupted; what it has begun elsewhere is told to stop."""
+        if ask.interrupted is not None:
+            entry = self._record(ask, ask.interrupted, landed)
+        elif self._has_passed:
+            entry = self._fail_for_deadline(ask, landed)
+        else:
+            entry = self._fail_for_order(ask, landed)
+        if ask.stop is not None:
+            ask.stop()
+        return entry
+
+    def spread(self, entry: Entry, beside: Iterable[Ask]) -> None:
+        """Mark the steps beside an interrupted one, now that the flow is about to hear of that."""
+        if not entry.interrupt:
+            return
+        for ask in beside:
+            if ask.entry is None and (entry.interrupt == EVERYWHERE or _is_under(ask.path, entry.interrupt)):
+                ask.interrupted = entry.fault_id
+                self._marked = True
+
+    def _fail_for_deadline(self, ask: Ask, landed: Landed | None) -> Entry:
+        owner = self._owner
+        why = DeadlineExceeded(f"run {owner.run_id} had to end by {owner.run.deadline_at:%Y-%m-%d %H:%M:%S} UTC")
+        fault = self._describe(why, f"the deadline passed at {ask.kind.value} {ask.name!r} (step {ask.path})")
+        if not _is_heard(ask):
+            return self._record(ask, fault, landed)
+        entry = self._record(ask, fault, landed, reach=EVERYWHERE, deadline_at=None)
         owner.change(deadline_at=None)
-        return _record(stepper, ask, fault, landed, deadline_at=None)
+        self._ahead = None
+        return entry
 
-
-def _check_order(stepper: Stepper, ask: Ask, landed: Landed | None) -> Entry | None:
-    owner = stepper.owner
-    if owner.unheeded is None:
-        return None
-    with owner.lock:
-        letter = owner.unheeded
-        if letter is None or not ask.path.startswith(f"{letter.payload['to']}."):
-            return None
-        owner.unheeded = None
+    def _fail_for_order(self, ask: Ask, landed: Landed | None) -> Entry:
+        owner, letter = self._owner, self._letter(ask)
+        assert letter is not None
+        reach = self._find_reach(ask, letter) or NOWHERE
         why = UndoneByHand(f"{letter.actor} has it undone to savepoint {letter.payload['name']!r}")
-        fault = _fault(stepper, why, f"asked for at {ask.kind.value} {ask.name!r} (step {ask.path})")
+        fault = self._describe(why, f"asked for at {ask.kind.value} {ask.name!r} (step {ask.path})")
+        if not _is_heard(ask):
+            return self._record(ask, fault, landed)
+        entry = self._record(ask, fault, landed, reach=reach, letter=letter)
+        owner.unheeded = None
+        return entry
 
-        def read(connection: Connection) -> None:
-            inbox.mark_read(connection, owner.run_id, owner.epoch, [letter])
+    def _record(
+        self,
+        ask: Ask,
+        why: Fault | str,
+        landed: Landed | None,
+        *,
+        reach: str = NOWHERE,
+        letter: Letter | None = None,
+        **changes: Any,
+    ) -> Entry:
+        owner, tools = self._owner, self._stepper.tools
+        entry = Entry(
+            ask.path,
+            ask.path.rpartition(".")[0],
+            ask.kind,
+            ask.name,
+            Outcome.FAILED,
+            tools.clock.now(),
+            fault_id=why.id if isinstance(why, Fault) else why,  # type: ignore[arg-type]
+            key_generation=self._stepper.generation(ask.path),
+            interrupt=reach,
+        )
+        raised = [block for block in ask.blocks if isinstance(block, Failed) and not block.written]
 
-        return _record(stepper, ask, fault, landed, read=read)
+        def then(connection: Connection, seq: int) -> None:
+            for block in raised:
+                final = replace(block, fault=replace(block.fault, state=FaultState.FINAL))
+                writing.write_fault(tools, owner, connection, final)
+            if isinstance(why, Fault):
+                faults.add(connection, tools.namespace, why)
+            if letter is not None:
+                inbox.mark_read(connection, owner.run_id, owner.epoch, [letter])
+
+        recorded = self._stepper.record(entry, then, landed, **changes)
+        self._stepper.standing.passed(ask.path)
+        for block in raised:
+            writing.tell_raised(tools, block.fault)
+        return recorded
+
+    def _describe(self, why: Exception, verdict: str) -> Fault:
+        owner, tools = self._owner, self._stepper.tools
+        return failures.describe(
+            why,
+            Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
+            Policy(),
+            tools.ladder,
+            tools.clock.now(),
+            state=FaultState.FINAL,
+            verdict=verdict,
+        )
 
 
-def _record(stepper: Stepper, ask: Ask, fault: Fault, landed: Landed | None, read: Any = None, **changes: Any) -> Entry:
-    scope = ask.path.rpartition(".")[0]
-    at = stepper.tools.clock.now()
-    entry = Entry(ask.path, scope, ask.kind, ask.name, Outcome.FAILED, at, fault_id=fault.id)
-
-    def then(connection: Connection, seq: int) -> None:
-        faults.add(connection, stepper.tools.namespace, fault)
-        if read is not None:
-            read(connection)
-
-    return stepper.record(entry, then, landed, **changes)
+def _is_under(path: str, scope: str) -> bool:
+    return path.startswith(f"{scope}.")
 
 
-def _fault(stepper: Stepper, why: Exception, verdict: str) -> Fault:
-    owner, tools = stepper.owner, stepper.tools
-    return failures.describe(
-        why,
-        Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
-        Policy(),
-        tools.ladder,
-        tools.clock.now(),
-        state=FaultState.FINAL,
-        verdict=verdict,
+def _is_heard(ask: Ask) -> bool:
+    """Whether the flow's code waits for a step; one whose task was cancelled ends, and nobody hears of it."""
+    return ask.future is None or not ask.future.done()
+
+
+def _is_interruptible(ask: Ask) -> bool:
+    """Whether nothing of a step is at work, and nothing stands against it that concerns the run as a whole."""
+    if not ask.blocks:
+        return not ask.flying
+    return all(
+        isinstance(block, Awaits | InLadder) or (isinstance(block, Failed) and block.fault.path == ask.path)
+        for block in ask.blocks
     )

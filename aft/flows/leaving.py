@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from aft.fault import Fault
 from aft.runs.inbox import Letter
+from aft.runs.journal import Entry
 from aft.runs.states import Status
 from aft.runs.waits import Wait
 
@@ -50,13 +52,29 @@ class Awaits:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A step whose outcome the journal forgets; ``same_key``: it is executed again under its key."""
+
+    entry: Entry
+    same_key: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Parks:
-    """A person has to look at it; ``reopens``: its step was recorded as failed, and shall be tried again after all."""
+    """A person has to look at it; ``reopens``: its step was recorded as failed, and shall be tried again after all.
+
+    ``forgets`` are steps that a retry goes back before: the journal forgets them, and what they owe is undone.
+    ``stays``: it was parked before, and what was asked since does not let it go on; ``answers`` are the orders that are
+    read with that, each with why it was not carried out.
+    """
 
     reason: str
     fault: Fault
     replaces: tuple[str, ...] = ()
     reopens: bool = False
+    forgets: tuple[Forgotten, ...] = ()
+    stays: bool = False
+    answers: tuple[tuple[Letter, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,7 @@ class Removes:
 
 @dataclass(frozen=True, slots=True)
 class GivesBack:
-    """It could go on, but not here; ``doubt``: an earlier owner may have begun its next step."""
+    """It could go on, but not here; ``doubt``: it has begun, and nobody knows what came of it."""
 
     why: str
     doubt: bool = False
@@ -76,11 +94,10 @@ class GivesBack:
 
 @dataclass(frozen=True, slots=True)
 class Suspends:
-    """A person asked it to stop, in ``letters``; ``doubt``: an earlier owner may have begun its next step."""
+    """A person asked it to stop, in ``letters``."""
 
     why: str
     letters: tuple[Letter, ...] = ()
-    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +112,22 @@ class HasMail:
     """A person asks for something: the run begins anew with that."""
 
 
-Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | Lost
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Blocks nothing itself: the run must be back by then, at its deadline, because a blocked step is told of it.
+
+    ``begins_more``: or earlier, because it has steps to begin as soon as a failure is known not to be final.
+    """
+
+    until: datetime
+    begins_more: bool = False
+
+
+Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | Lost | Bounded
 
 
 class NewMail(Exception):
-    """Raised when something has come into the run's inbox since it was read: it has to be read before letting go."""
+    """Raised when the run has to be read again: something has come for it, or was done that changes what was read."""
 
 
 class Over(Exception):
@@ -114,9 +142,17 @@ class Anew(BaseException):
         self.encoded = args
 
 
+class BranchRemoved(BaseException):
+    """Raised in a task at the step that an exlet has taken away: the task ends there, with ``aft.REMOVED``."""
+
+
 class Leave(BaseException):
     """Raised through flow code when the run leaves this process; ``blocks`` say why."""
 
     def __init__(self, *blocks: Block) -> None:
         super().__init__(blocks)
         self.blocks: Sequence[Block] = blocks
+
+
+#: What travels through flow code and is not its own: code that swallows it executes no further step.
+CONTROL_FLOW = (Leave, Anew, BranchRemoved)

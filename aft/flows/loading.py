@@ -29,7 +29,8 @@ from aft.store.questions import Question
 class Recorded:
     """What earlier owners of a run have left, and what has come for it.
 
-    ``armed`` are the paths of steps that were started, whatever came of it; ``undone`` how often each was taken off.
+    ``armed`` are the paths of steps that were started, whatever came of it; ``undone`` how often each was taken off;
+    ``late``: effects arrived late that have to be undone before the run goes on.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Recorded:
     armed: set[str] = field(default_factory=set)
     undone: Counter[str] = field(default_factory=Counter)
     letters: list[Letter] = field(default_factory=list)
+    late: bool = False
 
 
 def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, Recorded]:
@@ -53,7 +55,9 @@ def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, Recorded]:
         found[fault.run_id].live.append(fault)
     generations = {run.id: run.key_generation for run in runs}
     for run_id, path, state, generation in asked[stack.BEGUN]:
-        if stack.is_of(generation, generations[run_id]):
+        if state == stack.FrameState.LATE.value:
+            found[run_id].late = True
+        elif stack.is_of(generation, generations[run_id]):
             _add_frame(found[run_id], path, state)
     for run_id, *values in asked[inbox.UNREAD]:
         found[run_id].letters.append(inbox.read(values))

@@ -1,199 +1,270 @@
-"""The one event loop of a process: ``async def`` activities run on its thread; nothing else of aft is async."""
+"""The event loop of a process: ``async def`` activities run on its thread; nothing else of aft is async but flows.
+
+Who may run at the same time: any number of threads that have a coroutine run, and the loop's own. A child process has a
+loop of its own: after a fork the parent's thread is not there.
+
+A coroutine that never awaits blocks its loop, and with it all others there. The loop is replaced then: what is new runs
+on another one, and so does what was given to it and has not begun. Whether a coroutine has begun is decided under the
+lock, in its first step on the loop that it belongs to by then, so it begins once. What has begun can neither be moved
+nor ended: it is told to its caller as unknown when the coroutine that blocks it is given up.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NoReturn
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
 
-from aft.errors import DefinitionError
-from aft.flows.absent import REMOVED
+from aft.flows.forks import Home
+from aft.telemetry import logger
+
+#: Seconds that coroutines get to end after they were cancelled, when their loop is closed.
+CLOSING = 5.0
+#: Is told whether a coroutine returned, and what; or what it raised. A second call is what it came to after all.
+Ended = Callable[[bool, Any], None]
+
+
+class LoopEnded(Exception):
+    """Raised for a coroutine whose process stops, or whose loop is blocked: nobody knows what came of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A coroutine that was given to a loop."""
+
+    coroutine: Coroutine[Any, Any, Any]
+    ended: Ended
+    #: Where it runs, or shall begin; None: it was withdrawn.
+    loop: asyncio.AbstractEventLoop | None
+    #: When its first step was made, by the monotonic clock, and its task; None: it has not begun.
+    began_at: float | None = None
+    task: asyncio.Task[Any] | None = None
+    #: Whether the loop has got to cancelling it; one that is blocked does not.
+    cancelled: bool = False
+    #: Whether nobody waits for it any more.
+    given_up: bool = False
+
+    def cancel(self) -> None:
+        """Ask it to end, if it has begun; any thread may."""
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            if self.loop is not None:
+                self.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+#: The coroutine that this code was begun for, by itself or by what it has begun.
+_owner: contextvars.ContextVar[Running | None] = contextvars.ContextVar("aft_loop_owner", default=None)
+
+
+class OwnedTask(asyncio.Task[Any]):
+    """A task that knows which coroutine began it, if one did."""
+
+    def __init__(self, coroutine: Any, *, context: contextvars.Context | None = None, **kwargs: Any) -> None:
+        self.owner = _owner.get() if context is None else context.get(_owner)
+        super().__init__(coroutine, context=context, **kwargs)
 
 
 class LoopThread:
     """An event loop on a daemon thread, started when it is first needed. Thread-safe."""
 
     def __init__(self) -> None:
+        self._forget()
+        _loops.add(self)
+
+    def _forget(self) -> None:
+        """Begin without a loop; in a forked child that of its parent is not there."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        #: Every loop that was begun and not closed, with its thread; all but the last one were left.
+        self._threads: dict[asyncio.AbstractEventLoop, threading.Thread] = {}
+        #: Those that were left and have not gone on since.
+        self._blocked: set[asyncio.AbstractEventLoop] = set()
+        self._stopping: set[asyncio.AbstractEventLoop] = set()
+        #: What runs: asyncio itself does not keep a task alive.
+        self._running: set[Running] = set()
         self._lock = threading.Lock()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
-        """Run a coroutine to its end and return its result; raises TimeoutError after ``timeout`` seconds.
-
-        The caller's context variables go with it.
-        """
-        bounded = coroutine if timeout is None else asyncio.wait_for(coroutine, timeout)
-        value, ending = asyncio.run_coroutine_threadsafe(_contain(bounded), self._started()).result()
-        if ending is not None:
-            raise ending
-        return value
-
-    def close(self) -> None:
-        """End the loop and its thread; what still runs is cancelled. Harmless twice."""
+    def begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> Running:
+        """Run a coroutine and tell ``ended`` what came of it; the caller's context variables go with it."""
         with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
+            running = Running(coroutine, ended, self._started())
+        self._queue(running)
+        return running
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def move(self, running: Running) -> None:
+        """Let a coroutine that has not begun begin on another loop: something blocks its own. Its caller may ask."""
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="aft-loop", daemon=True)
-                self._thread.start()
-            return self._loop
+            if running.began_at is not None:
+                return
+            self._leave(running.loop)
+            running.loop = self._started()
+        self._queue(running)
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-
-async def _contain(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """Keep ``sys.exit()`` and Ctrl-C inside: let out of a task they would end the loop, with all that runs on it."""
-    try:
-        return await coroutine, None
-    except (SystemExit, KeyboardInterrupt) as error:
-        return None, error
-
-
-class FlowTask(asyncio.Task[Any]):
-    """A branch of an async flow: the steps in it are numbered under ``branch``.
-
-    Sets of tasks are gone through in the same order each time, as when a task group cancels what it has begun.
-    """
-
-    def __init__(self, coroutine: Any, number: int, branch: str, **kwargs: Any) -> None:
-        self._number = number  # asyncio puts it into a set of its own in the next line
-        super().__init__(coroutine, **kwargs)
-        self.branch = branch
-
-    def __hash__(self) -> int:
-        return self._number
-
-
-class BranchRemoved(BaseException):
-    """Raised in a task at the step that an exlet has taken away: the task ends there, with ``aft.REMOVED``."""
-
-
-class Branch(Coroutine[Any, Any, Any]):
-    """The coroutine of a task, which ends where a step of it was taken away.
-
-    Not an ``async def`` around it: a task that is cancelled before it began would leave the inner one never awaited.
-    """
-
-    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
-        self._coro = coro
-
-    def send(self, value: Any) -> Any:
-        try:
-            return self._coro.send(value)
-        except BranchRemoved:
-            raise StopIteration(REMOVED) from None
-
-    def throw(self, *error: Any) -> Any:
-        try:
-            return self._coro.throw(*error)
-        except BranchRemoved:
-            raise StopIteration(REMOVED) from None
-
-    def close(self) -> None:
-        self._coro.close()
-
-    def __await__(self) -> Any:
-        return self._coro.__await__()
-
-
-class FlowLoop(asyncio.AbstractEventLoop):
-    """The loop that an async flow runs on: tasks and futures, and no way to the world outside.
-
-    It has neither a clock nor sockets: what its tasks await are steps of the run, whose outcomes are handed to them in
-    the order in which they were recorded. So they take the same way each time. Whatever else is awaited is refused.
-    """
-
-    def __init__(self, branch: Callable[[], tuple[str, contextvars.Context]]) -> None:
-        self._branch = branch
-        self._ready: deque[asyncio.Handle] = deque()
-        self.tasks: list[FlowTask] = []
-
-    def run_ready(self) -> None:
-        """Run what can run, until everything awaits something."""
-        while self._ready:
-            handle = self._ready.popleft()
-            if not handle.cancelled():
-                handle._run()
-
-    def call_soon(  # type: ignore[override]  # what it is called with is asyncio's affair
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-        """Begin a branch: the steps in it are numbered under a number of its own."""
-        branch, context = self._branch()
-        task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
-        self.tasks.append(task)
-        return task
-
-    def run_main(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin with the flow itself."""
-        return asyncio.Task(coroutine, loop=self)
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A task failed and nobody looked: the flow did not care."""
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_running(self) -> bool:
+    def withdraw(self, running: Running) -> bool:
+        """Keep a coroutine from beginning; False: it has begun."""
+        with self._lock:
+            if running.began_at is not None:
+                return False
+            running.loop = None
+            self._running.discard(running)
+        running.coroutine.close()
         return True
 
-    def is_closed(self) -> bool:
-        return False
+    def replace_blocked(self, running: Running) -> None:
+        """Leave the loop of a coroutine that was given up, if it has not even got to cancelling it.
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise foreign_awaitable("something of asyncio")
+        The coroutine that the loop's current task belongs to blocks it. If that one was given up, or is over, all
+        others that have begun there stand still for ever: each is told as unknown, and cancelled should the loop ever
+        go on. If it is at work, or nobody knows whose task it is, the others wait, until it is given up itself.
+        """
+        with self._lock:
+            running.given_up = True
+            if running.cancelled or running.loop is None:
+                return
+            self._leave(running.loop)
+            there = [one for one in list(self._running) if one.loop is running.loop and one.began_at is not None]
+            at_work = [one for one in there if not one.given_up]
+        task = asyncio.current_task(running.loop)
+        owner = next((one for one in there if one.task is task), getattr(task, "owner", None))
+        if owner is None or owner in at_work:
+            return
+        for other in at_work:
+            other.cancel()
+            other.ended(False, LoopEnded("another coroutine blocks its event loop"))
 
-    call_later = call_at = time = _refuse  # type: ignore[assignment]
-    call_soon_threadsafe = run_in_executor = getaddrinfo = create_connection = _refuse  # type: ignore[assignment]
+    def _queue(self, running: Running) -> None:
+        """Have it begun by its loop."""
+        loop = running.loop
+        assert loop is not None
+        self._running.add(running)
+
+        def begin() -> None:
+            loop.create_task(self._execute(running, loop)).add_done_callback(tell)
+
+        def tell(task: asyncio.Task[tuple[bool, Any] | None]) -> None:
+            if task.cancelled():  # before its first step: the loop ends
+                ours = running.loop is loop and self.withdraw(running)
+                outcome = (False, asyncio.CancelledError()) if ours else None
+            else:
+                outcome = task.result()
+            if outcome is None:
+                return
+            self._running.discard(running)
+            if not outcome[0] and loop in self._stopping:
+                running.ended(False, LoopEnded("its event loop was closed"))
+            else:
+                running.ended(*outcome)
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            if self.withdraw(running):
+                running.ended(False, LoopEnded("its event loop is closed"))
+
+    async def _execute(self, running: Running, loop: asyncio.AbstractEventLoop) -> tuple[bool, Any] | None:
+        """Await it and return whether it returned, and what; None: it does not begin here.
+
+        ``sys.exit()`` and Ctrl-C stay inside: let out of a task they would end the loop, with all that runs on it.
+        """
+        with self._lock:
+            if running.loop is not loop:
+                return None
+            running.began_at, running.task = time.monotonic(), asyncio.current_task()
+        _owner.set(running)
+        try:
+            return True, await running.coroutine
+        except BaseException as error:
+            return False, error
+
+    def close(self) -> None:
+        """End the loops and their threads; what still runs is cancelled, and its outcome is unknown. Harmless twice.
+
+        All of them have one time limit. One that is known to be blocked is not waited for.
+        """
+        with self._lock:
+            threads, self._threads, self._loop = self._threads, {}, None
+            self._stopping.update(threads)
+        for loop in threads:
+            loop.call_soon_threadsafe(loop.stop)
+        until = time.monotonic() + 2 * CLOSING
+        for loop, thread in threads.items():
+            if loop not in self._blocked:
+                thread.join(timeout=max(0.0, until - time.monotonic()))
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        """The loop for what is new; the lock is held."""
+        if self._loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            loop.set_task_factory(lambda loop, coro, **kwargs: OwnedTask(coro, loop=loop, **kwargs))
+            thread = threading.Thread(target=self._serve, args=(loop,), name="aft-loop", daemon=True)
+            self._threads[loop] = thread
+            thread.start()
+        return self._loop
+
+    def _leave(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Let what is new begin on another loop than this one; the lock is held."""
+        if loop is not None and self._loop is loop:
+            self._loop = None
+            self._blocked.add(loop)
+            loop.call_soon_threadsafe(self._blocked.discard, loop)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        home = Home()
+        while loop not in self._stopping:
+            try:
+                with home:
+                    loop.run_forever()
+            except BaseException:
+                # A task that an activity has begun beside itself called sys.exit(), perhaps: the others go on.
+                logger.exception("something ended the event loop; it goes on")
+        with suppress(BaseException):
+            loop.run_until_complete(_cancel_all(loop))
+        with suppress(BaseException):
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        if not asyncio.all_tasks(loop):
+            loop.close()
 
 
-def foreign_awaitable(what: str) -> DefinitionError:
-    """The error for awaiting anything but an activity in a flow."""
-    return DefinitionError(
-        f"an async flow awaited {what}; it may await activities only, and aft.sleep, aft.wait_for and child flows, "
-        "because a replay must see the same outcomes in the same order: do this inside an activity"
-    )
+async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLOSING)
 
 
-class running_on:  # read as a verb; a class, because it is entered very often
-    """Let this thread's code believe that it runs on ``loop``, or on none."""
+#: What a child after a fork must not share with its parent.
+_loops: WeakSet[LoopThread] = WeakSet()
+#: The parent's loops, as a child sees them: kept, because collecting one that was not closed is complained about.
+_inherited: list[object] = []
 
-    __slots__ = ("_before", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._loop = loop
+def _forget_in_child() -> None:
+    for loop in list(_loops):
+        _inherited.extend([loop._threads, loop._running])
+        for inherited in loop._threads:
+            _silence(inherited)
+        loop._forget()
 
-    def __enter__(self) -> None:
-        self._before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self._loop)
 
-    def __exit__(self, *_: object) -> None:
-        asyncio._set_running_loop(self._before)
+def _silence(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a coroutine that forked make no further step in the child, nor any other that was ready to."""
+    with suppress(Exception):
+        loop.stop()
+        getattr(loop, "_ready", deque[Any]()).clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
+from aft.clock import Clock
 from aft.flows.leaving import NewMail
 from aft.runs import inbox
 from aft.runs.inbox import HINTS, MAIL, Letter, Verb
@@ -23,22 +24,32 @@ from aft.store.moments import now
 class Mailbox:
     """The unread signals of one run, for one pass over its code. Thread-safe."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner = owner
+        self._clock = clock
         self._signals: list[Letter] = []
         self._lock = threading.Lock()
-        self._now: datetime | None = None
+        #: When the database was asked for its time, by the local boot-time clock, and what it said.
+        self._asked: tuple[float, datetime] | None = None
         self._news = False
 
     @property
     def now(self) -> datetime:
-        """The database's time, asked for once: what is over then is over."""
-        return self.ask_now() if self._now is None else self._now
+        """The database's time: asked for once, and counted on by the local boot-time clock, which never jumps.
+
+        The wall clock of this machine has no say in what is due.
+        """
+        if self._asked is None:
+            return self.ask_now()
+        ticks, said = self._asked
+        return said + timedelta(seconds=self._clock.ticks() - ticks)
 
     def ask_now(self) -> datetime:
         """Ask for the database's time anew: a wait begins when the run has come to it."""
-        self._now = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
-        return self._now
+        said: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
+        # Taken after the answer: what is counted on from here is never ahead of the database.
+        self._asked = self._clock.ticks(), said
+        return said
 
     def fill(self, letters: Iterable[Letter]) -> None:
         """Put in what is unread."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func
 
 from aft.compensation import stack
+from aft.flows import writing
 from aft.flows.asks import Ask, Landed, Returns
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
 from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.store.moments import now
+from aft.store.tables import runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,17 @@ def pivot(stepper: Stepper, path: StepPath, scope: str) -> Ask:
 
     def perform(landed: Landed | None) -> Entry:
         stepper.check_may_go_on()
+        owner = stepper.owner
         entry = Entry(path, scope, EntryKind.PIVOT, Pivot().name, Outcome.OK, stepper.tools.clock.now())
 
         def then(connection: Connection, seq: int) -> None:
-            stack.keep_all(connection, stepper.owner.run_id)
+            # A cancel that was sent before is carried out; one that is sent later sees the pivot in the row.
+            writing.check_orders(owner, connection)
+            stack.keep_all(connection, owner.run_id)
 
-        return stepper.record(entry, then, landed)
+        recorded = stepper.record(entry, then, landed, pivoted_at=func.coalesce(runs.c.pivoted_at, now()))
+        owner.change(pivoted_at=owner.run.pivoted_at or entry.recorded_at)
+        return recorded
 
     return Ask(path, EntryKind.PIVOT, Pivot().name, perform, lambda _: Returns(None), quick=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,12 +11,15 @@ from aft import durations
 from aft.errors import DefinitionError
 from aft.flows.policy import Declared
 from aft.recovery.levels import Ladder, Level
+from aft.texts import check_storable
 
 #: How a length of time may be written.
 Duration = str | float | timedelta
 
 #: Characters of a run's key.
 MOST_KEY = 400
+#: No database counts further.
+MOST_COUNT = 2**63 - 1
 #: Characters of the name of an owner or a resource.
 MOST_TEXT = 200
 #: Resources that one run may name.
@@ -25,16 +28,49 @@ MOST_RESOURCES = 100
 MOST_TAGS, MOST_TAGS_TEXT = 100, 10_000
 
 
-def check_levels(of: str, levels: Sequence[Level | Duration] | None) -> Ladder | None:
+def check_levels(of: str, levels: Sequence[Level | Duration] | str | None) -> Ladder | None:
     """Make the ladder that an activity declares; None means: as the settings say."""
     if levels is None:
         return None
-    if isinstance(levels, str | Level):
+    if isinstance(levels, Level):
         raise DefinitionError(f"{of}: levels={levels!r} must be a list; write levels=[{levels!r}]")
     try:
         return Ladder.of(levels)
     except ValueError as error:
         raise DefinitionError(f"{of}: levels: {error}") from None
+
+
+def check_bool(option: str, given: bool) -> bool:
+    """Return what is said with True or False; anything else, ``"no"`` too, would count as one of them."""
+    if not isinstance(given, bool):
+        raise DefinitionError(f"{option}={given!r} must be True or False")
+    return given
+
+
+def check_count(option: str, given: int, least: int, most: int | None = None) -> int:
+    """Return a whole number in its bounds."""
+    if not _is_whole(given) or given < least or given > (most or MOST_COUNT):
+        raise DefinitionError(
+            f"{option}={given!r} must be a whole number from {least}{'' if most is None else f' to {most}'}"
+        )
+    return given
+
+
+def check_patience(option: str, given: Duration | None) -> float | None:
+    """Return the seconds that one waits, which may be none; None means: without an end."""
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool)):
+        return given
+    try:
+        return durations.parse(given).total_seconds()
+    except ValueError as error:
+        raise DefinitionError(f"{option}: {error}") from None
+
+
+def check_wanted(option: str, given: str | None) -> str | None:
+    """Return a text that is looked for."""
+    if given is not None and not isinstance(given, str):
+        raise DefinitionError(f"{option}={given!r} must be a text")
+    return given
 
 
 def check_immediate(of: str, immediate: int | None) -> int | None:
@@ -83,8 +119,9 @@ def refuse_both(of: str, recoverable: Declared, unrecoverable: Declared) -> None
 
 def check_key(of: str, key: str | None) -> str | None:
     """Return a run's key."""
-    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY or "\x00" in key):
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY):
         raise DefinitionError(f"{of}: key={key!r} must be a text of 1 to {MOST_KEY} characters")
+    check_storable(f"{of}: key", key, DefinitionError)
     return key
 
 
@@ -131,6 +168,8 @@ def check_tags(of: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         size = len(json.dumps(tags, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"{of}: tags cannot be stored: {error}; use what JSON has words for") from None
+    for text in _texts_in(tags):
+        check_storable(f"{of}: a text in tags", text, DefinitionError, lines=True)
     if len(tags) > MOST_TAGS or size > MOST_TAGS_TEXT:
         raise DefinitionError(
             f"{of}: {len(tags)} tags of {size} characters; {MOST_TAGS} and {MOST_TAGS_TEXT} are the most"
@@ -154,6 +193,19 @@ def refuse_two_beginnings(of: str, after: timedelta | None, at: datetime | None)
     """Refuse a run that would begin both after a while and at a time."""
     if after is not None and at is not None:
         raise DefinitionError(f"{of}: after={durations.spell(after)!r} and at={at.isoformat()!r}; give one of the two")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Every text in a value that JSON has words for, names included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield str(name)
+            yield from _texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts_in(item)
 
 
 def _is_whole(given: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from aft.errors import is_interrupt
 from aft.fault import Answer
 from aft.flows.probe import Probe
 from aft.recovery.levels import Ladder
@@ -57,5 +58,7 @@ def _predicate(declared: Declared, error: BaseException) -> bool:
         return False
     try:
         return bool(declared(error))
-    except Exception:
+    except BaseException as raised:
+        if is_interrupt(raised):
+            raise
         return False  # a predicate that fails has no opinion; the fault itself must not be lost

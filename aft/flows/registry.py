@@ -7,7 +7,7 @@ reloaded); another function under a name that is taken is a DefinitionError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,22 @@ class Registry:
             for wait in activity.policy.ladder.waits
         }
 
+    @property
+    def compensators(self) -> list[tuple[str, str]]:
+        """What this process can undo: activities, each with the name of its compensator."""
+        return [
+            (name, activity.compensator.name)
+            for name, activity in self._activities.items()
+            if activity.compensator is not None
+        ]
+
     def flow(self, name: str, version: int | None = None) -> Flow[Any, Any]:
         """Return a flow, the newest version if none is named, or raise UnknownFlow."""
         versions = [key for key in self._flows if key[0] == name and version in (None, key[1])]
         if not versions and name in self._activities:
             raise UnknownFlow(f"{name!r} is an activity, not a flow; a run is of a flow, which calls activities")
         if not versions:
-            raise UnknownFlow(_unknown("flow", name, version, {key[0] for key in self._flows}))
+            raise UnknownFlow(_unknown(name, version, self._flows.keys()))
         return self._flows[max(versions)]
 
     def activity(self, name: str) -> Activity[Any, Any] | None:
@@ -96,17 +105,20 @@ def _refuse_other(what: str, taken: Callable[..., Any], new: Callable[..., Any])
         )
 
 
-def _unknown(what: str, name: str, version: int | None, known: Iterable[str]) -> str:
+def _unknown(name: str, version: int | None, known: Collection[tuple[str, int]]) -> str:
     shown = f"{name!r}" if version is None else f"{name!r} version {version}"
-    names = sorted(known)
+    names = sorted({known_name for known_name, _ in known})
     near = difflib.get_close_matches(name, names, n=1)
-    if near and near[0] != name:
+    if name in names:
+        versions = sorted(number for known_name, number in known if known_name == name)
+        hint = f"this process knows version {', '.join(map(str, versions))} of it"
+    elif near:
         hint = f"did you mean {near[0]!r}?"
     elif names:
         hint = f"this process knows {', '.join(map(repr, names))}"
     else:
         hint = "this process has imported no flow; name its module"
-    return f"no {what} {shown} is registered here; {hint}"
+    return f"no flow {shown} is registered here; {hint}"
 
 
 def flow_names(known: Registry) -> list[str]:

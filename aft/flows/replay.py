@@ -15,6 +15,11 @@ from aft.runs.journal import Entry, EntryKind
 
 #: What the code does not ask for by number.
 _BESIDE = (EntryKind.PATCH, EntryKind.RULE)
+#: Why code calls other steps than it did, and what to do.
+WHAT_VARIES = (
+    "does it go through a set of its own, or use the clock, chance or a setting? "
+    "Bring back code that matches, then retry"
+)
 
 
 class Replay:
@@ -43,7 +48,7 @@ class Replay:
         if entry is not None and (entry.kind, entry.name) != (kind, name):
             raise ReplayDiverged(
                 f"step {path} is {entry.kind.value} {entry.name!r} in the journal, but the code now calls "
-                f"{kind.value} {name!r} there; bring back code that matches, then retry"
+                f"{kind.value} {name!r} there; a flow must call the same steps whenever it is replayed: {WHAT_VARIES}"
             )
         return entry
 
@@ -75,5 +80,5 @@ class Replay:
         if entry is not None:
             raise ReplayDiverged(
                 f"{now}, but the journal goes on with step {entry.path}, {entry.kind.value} {entry.name!r}; "
-                "bring back code that matches, then retry"
+                f"a flow must call the same steps whenever it is replayed: {WHAT_VARIES}"
             )

@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from aft.compensation import stack
 from aft.errors import CodecError, ReplayDiverged
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.activity import Activity
 from aft.flows.asks import Landed
+from aft.flows.divergence import check_arguments
 from aft.flows.failures import Place
 from aft.flows.forward import Forward
 from aft.flows.leaving import Leave, Parks, Removes
+from aft.flows.replay import WHAT_VARIES
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
 from aft.ids import StepPath
@@ -29,17 +32,70 @@ from aft.runs.states import Status
 
 
 def perform(
-    forward: Forward, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None
+    forward: Forward,
+    activity: Activity[Any, Any],
+    path: StepPath,
+    scope: str,
+    args: str,
+    given: str,
+    landed: Landed | None,
 ) -> Entry:
-    """Bring a step to its outcome: as was decided about it, or by executing it."""
-    entry = _obey(forward, activity, path, scope, args, landed)
+    """Bring a step to its outcome: as was decided about it, or by executing it.
+
+    ``given`` are those of its arguments that the code gives, and does not leave to their defaults.
+    """
+    args = _as_begun(forward.stepper, activity, path, args, given)
+    entry = _obey(forward, activity, path, scope, args, given, landed)
     if entry is not None:
         return entry
-    return forward.execute(activity, path, scope, _arguments(forward.stepper, activity, path, args), landed)
+    made = _arguments(forward.stepper, activity, path, args)
+    return forward.execute(activity, path, scope, made, landed, asked=given)
+
+
+def _as_begun(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, args: str, given: str) -> str:
+    """The arguments of a step: those that it was begun with, if that is known, as they go with the same key.
+
+    Its fault, or its armed frame, tells that; without either nobody knows, and it is begun with those of now. A default
+    that has changed since counts only for steps that begin: the service would see two payments under one key, and the
+    compensator gets what the frame has. Raises ReplayDiverged if the code gives other arguments than then.
+    """
+    fault = stepper.standing.fault(path)
+    try:
+        begun = [] if fault is None or fault.name != activity.name else [kept.read(fault).args]
+        changed = kept.changes(fault)
+    except (ValueError, TypeError):
+        return args  # what it kept cannot be read: then it tells nothing either
+    called, made = f"activity {activity.name!r}", args
+    for recorded in [*begun, *_armed_with(stepper, activity, path)]:
+        if recorded is not None and recorded != args:
+            check_arguments(f"step {path}", called, activity.arguments, recorded, args, changed, given=given)
+            made = _put_back(activity, made, recorded)
+    return made
+
+
+def _armed_with(stepper: Stepper, activity: Activity[Any, Any], path: StepPath) -> list[str | None]:
+    owner = stepper.owner
+    if path not in stepper.standing.armed:
+        return []
+    generation = owner.run.key_generation
+    frames = owner.read(lambda connection: stack.owed(connection, owner.run_id, path=path, generation=generation))
+    return [frame.args for frame in frames if frame.activity == activity.name]
+
+
+def _put_back(activity: Activity[Any, Any], args: str, recorded: str) -> str:
+    """The arguments that were recorded, with those of parameters that the activity got since."""
+    known = {name: value for name, value in json.loads(recorded).items() if name in activity.arguments.names}
+    return json.dumps({**json.loads(args), **known})
 
 
 def _obey(
-    forward: Forward, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, landed: Landed | None
+    forward: Forward,
+    activity: Activity[Any, Any],
+    path: StepPath,
+    scope: str,
+    args: str,
+    given: str,
+    landed: Landed | None,
 ) -> Entry | None:
     """Journal what was decided about a step; None: it is to be executed."""
     stepper = forward.stepper
@@ -49,18 +105,18 @@ def _obey(
     if fault.name != activity.name:
         raise ReplayDiverged(
             f"step {path} is activity {fault.name!r}, about which a decision was made, but the code now calls "
-            f"{activity.name!r} there; bring back code that matches, then retry"
+            f"{activity.name!r} there; a flow must call the same steps whenever it is replayed: {WHAT_VARIES}"
         )
     ruling = Ruling.decode(fault.ruling)
     if fault.state is FaultState.FINAL:
-        return _end(forward, activity, path, scope, args, fault, ruling, landed)
+        return _end(forward, activity, path, scope, args, given, fault, ruling, landed)
     stepper.check_may_go_on()
     stepper.standing.check_ladder(path, Status.RECOVERING)
     had = kept.read(fault)
     if ruling.do is Do.GO and had.result is not None:
         value = json.dumps(ruling.result[0]) if ruling.result else had.result
         with _fitting(fault):
-            return forward.record_result(activity, path, scope, had.args or args, value, landed)
+            return forward.record_result(activity, path, scope, had.args or args, value, landed, asked=given)
     if ruling.do in (Do.RESTART, Do.AGAIN) and path in stepper.standing.armed:
         unwind(stepper, fault, Status.RECOVERING, path=path)
     return None
@@ -87,7 +143,8 @@ def _parks(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, error
     now, ladder = tools.clock.now(), tools.ladder_of(policy)
     fault = failures.describe(error, place, policy, ladder, now, state=FaultState.PARKED)
     why = f"the arguments that a rule has given to {activity.name!r} (step {path}) do not fit: {error}"
-    return Parks(f"{why}; change the rule, then retry", fault, stepper.standing.replaced(path))
+    before = stepper.standing.fault(path)
+    return Parks(f"{why}; change the rule, then retry", fault, () if before is None else (before.id,))
 
 
 def _end(
@@ -96,6 +153,7 @@ def _end(
     path: StepPath,
     scope: str,
     args: str,
+    given: str,
     fault: Fault,
     ruling: Ruling,
     landed: Landed | None,
@@ -104,7 +162,7 @@ def _end(
     if ruling.do is Do.COMPLETE:
         value, owes = json.dumps(ruling.result[0] if ruling.result else None), path in stepper.standing.armed
         with _fitting(fault):
-            return forward.record_result(activity, path, scope, args, value, landed, owes=owes)
+            return forward.record_result(activity, path, scope, args, value, landed, owes=owes, asked=given)
     if ruling.do is Do.PARK:
         raise Leave(Parks(ruling.why, fault, (), reopens=True))
     if ruling.do is Do.REMOVE and not _is_branch(stepper, path, scope):
@@ -120,6 +178,7 @@ def _end(
         args=args,
         fault_id=fault.id,
         key_generation=stepper.generation(path),
+        asked=None if given == args else given,
     )
     return stepper.record(entry, landed=landed)
 

@@ -5,30 +5,40 @@ thread each. Outcomes reach the flow's code one at a time, in the order in which
 hands them out in that order, takes the same way. New steps begin only when every recorded outcome was handed out.
 
 A step that was asked for comes to its end: completed, or failed for good. One that cannot go on now is blocked; when
-nothing is at work any more and something is blocked, the run leaves with all that blocks it.
+nothing is at work any more and something is blocked, the run leaves with all that blocks it. While others are at work,
+a blocked step is looked at again when its time has come, when something came for it, or when the run is interrupted;
+a wait that begins then is stored, so that the next owner knows since when it has lasted.
 
-Who may run at the same time: the flow's own thread, which alone calls what is here, and the branches' threads, which
-perform one step each and tell of it in ``_landings``.
+Who may run at the same time: the flow's own thread, which alone calls what is here; the branches' threads, which
+perform one step each and tell of it in ``_landings``; and the thread that watches the inbox, which puts None there.
 """
 
 from __future__ import annotations
 
 import contextvars
+import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 
 from aft.errors import CodecError, ReplayDiverged, StoreError
-from aft.flows.asks import Ask
-from aft.flows.batch import MOST_BRANCHES, Batch
-from aft.flows.interrupts import check_interrupts
+from aft.flows.asks import Ask, Landed
+from aft.flows.batch import MOST_BRANCHES, Batch, pause_before_more
+from aft.flows.interrupts import Interrupts
 from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, InLadder, Leave, Lost, NewMail, Parks
 from aft.flows.replay import Replay
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
 from aft.runs.journal import Entry, Outcome
 from aft.runs.owner import Fenced
+from aft.runs.waits import WaitKind
+
+#: Brings a step to its outcome.
+Performs = Callable[[Landed | None], Entry]
 
 
 class Settler:
@@ -40,10 +50,14 @@ class Settler:
         self._parking = parking
         #: Asked for in an async flow, and not handed out yet.
         self.pending: dict[StepPath, Ask] = {}
-        self._landings: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._interrupts = Interrupts(stepper)
+        self._landings: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         #: Have landed, and wait for their turn to be handed out.
         self._landed: deque[Ask] = deque()
         self._flying: set[Ask] = set()
+        self._keeps_back = False
+        #: The length of the inbox, as the watch told it last.
+        self._arrived_to = 0
 
     # Until all have their outcome ---------------------------------------------------------------------------------
 
@@ -53,30 +67,59 @@ class Settler:
         Once one has failed for good no more are begun, except those that an earlier owner has begun, or may have. Where
         the journal goes on after such a failure, the flow has got on without those that have no outcome.
         """
-        if not self._recall(asks):
+        with self._leaving_if_kept():
+            self._settle(asks, most)
+
+    def _settle(self, asks: Sequence[Ask], most: int | None) -> None:
+        goes_on = self._recall(asks)
+        for ask in asks:
+            if ask.entry is not None and ask.entry.outcome is Outcome.FAILED:
+                self._spread(ask.entry, asks)
+        if not goes_on:
             return
         if len(asks) == 1 and not self._flying:
-            if asks[0].entry is None and not asks[0].blocks:
-                standing = self._stepper.standing
-                standing.begin_branch()
-                try:
-                    self._perform(asks[0], None)
-                finally:
-                    standing.end_branch()
+            self._settle_alone(asks[0])
         else:
             self._settle_beside(asks, most)
         if self._has_news(asks):
-            self.settle(asks, most)
+            self._settle(asks, most)
         self.check_blocks(asks)
+
+    def _settle_alone(self, ask: Ask) -> None:
+        if ask.entry is None and not ask.blocks and not self._interrupt(ask):
+            standing = self._stepper.standing
+            standing.begin_branch()
+            try:
+                self._perform(ask, None, ask.perform)
+            finally:
+                standing.end_branch()
+        if ask.blocks:
+            self._interrupt(ask)
+
+    def _interrupt(self, ask: Ask) -> bool:
+        """Let a step fail that is not at work, if an interrupt reaches it; tells whether it does."""
+        if not self._interrupts.any() or not self._interrupts.reaches(ask):
+            return False
+        self._perform(ask, None, partial(self._interrupts.fail, ask))
+        if ask.entry is not None:
+            self._spread(ask.entry, ())
+        return True
+
+    def _spread(self, entry: Entry, asks: Iterable[Ask]) -> None:
+        """Let an interrupt reach all that stand beside a step which has heard of it."""
+        self._interrupts.spread(entry, itertools.chain(asks, self.pending.values()))
 
     def _has_news(self, asks: Iterable[Ask]) -> bool:
         """Let steps look again that wait for what may have come while others were at work; tells whether any does."""
-        waiting = [ask for ask in asks if ask.blocks and all(map(_waits_for_mail, ask.blocks))]
+        waiting = [ask for ask in asks if self._waits_for_mail(ask)]
         if not waiting or not self._stepper.mailbox.take_news():
             return False
         for ask in waiting:
             ask.blocks, ask.flying = (), False
         return True
+
+    def _waits_for_mail(self, ask: Ask) -> bool:
+        return bool(ask.blocks) and ask not in self._flying and all(map(_may_be_ended_by_mail, ask.blocks))
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
@@ -96,57 +139,107 @@ class Settler:
 
     def _recall(self, asks: Sequence[Ask]) -> bool:
         """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""
-        try:
-            for ask in asks:
-                if ask.entry is None and not ask.flying:
-                    ask.entry = self.replay.find(ask.path, ask.kind, ask.name)
-            new = next((ask for ask in asks if ask.entry is None and not ask.flying), None)
-            if new is None:
-                return True  # before all that are pending are gone through: outcomes are handed out one by one
-            beside = {other.path for other in asks} | self.pending.keys()
-            if not self.replay.goes_on(beside):
-                return True
-            if _any_failed(asks):
-                return False
-            self.replay.check_spent(f"the code now calls {new.kind.value} {new.name!r} as step {new.path}", beside)
-        except ReplayDiverged as error:
-            raise Leave(self._parking(error)) from error
+        for ask in asks:
+            if ask.entry is None and not ask.flying:
+                found = self.replay.find(ask.path, ask.kind, ask.name)
+                if found is not None:
+                    ask.check_same(found)
+                ask.entry = found
+        new = next((ask for ask in asks if ask.entry is None and not ask.flying), None)
+        if new is None:
+            return True  # before all that are pending are gone through: outcomes are handed out one by one
+        beside = {other.path for other in asks} | self.pending.keys()
+        if not self.replay.goes_on(beside):
+            return True
+        if _any_failed(asks):
+            return False
+        self.replay.check_spent(f"the code now calls {new.kind.value} {new.name!r} as step {new.path}", beside)
         return True
 
     def _settle_beside(self, asks: Sequence[Ask], most: int | None) -> None:
         batch = Batch(asks, most, self._stepper.standing)
         while True:
+            if self._interrupts.any():
+                for blocked in asks:
+                    if blocked.blocks and blocked not in self._flying and self._interrupt_beside(blocked, asks):
+                        batch.land(blocked)
             while (ask := batch.next()) is not None:
-                self._launch(ask)
+                if self._interrupts.any() and self._interrupt_beside(ask, asks):
+                    batch.land(ask)
+                else:
+                    self._launch(ask)
             if not batch.is_at_work:
+                self._keeps_back = batch.keeps_back
                 return
-            if not batch.land(landed := self._await_landing()):
+            landed = self._await_landing(asks)
+            if landed is None:
+                for again in self._look_again(asks):
+                    batch.begin_again(again)
+                    self._launch(again)
+            elif not batch.land(landed):
                 self._landed.append(landed)
 
+    def _interrupt_beside(self, ask: Ask, asks: Sequence[Ask]) -> bool:
+        if not self._interrupt(ask):
+            return False
+        if ask.entry is not None:
+            self._spread(ask.entry, asks)
+        return True
+
     def check_blocks(self, asks: Iterable[Ask]) -> None:
-        """Leave if any of these is blocked."""
+        """Leave if any of these is blocked; the deadline, if it is ahead, reaches them where they are."""
         if blocks := [block for ask in asks for block in ask.blocks]:
-            raise Leave(*blocks)
+            pause = pause_before_more(blocks, self._stepper.tools.clock.now()) if self._keeps_back else None
+            raise Leave(*blocks, *self._interrupts.bounds(pause))
 
     # One outcome after the other ------------------------------------------------------------------------------------
 
     def next(self) -> Ask | None:
         """The next of the pending steps that has its outcome; None: there are none. Leaves if all are blocked."""
+        with self._leaving_if_kept():
+            return self._next()
+
+    def _next(self) -> Ask | None:
         while True:
             if (path := self.replay.next_of(self.pending)) is not None:
                 self._recall([self.pending[path]])
-                return self.pending.pop(path)
+                return self._hand_out(self.pending.pop(path))
             if self._landed:
                 ask = self._landed.popleft()
                 if ask.entry is not None and self.pending.pop(ask.path, None) is not None:
-                    return ask
+                    return self._hand_out(ask)
                 continue  # blocked, or dropped
             self._begin_pending()
+            self._interrupt_pending()
             if self._flying:
-                self._landed.append(self._await_landing())
+                landed = self._await_landing(self.pending.values())
+                if landed is None:
+                    self._look_again(self.pending.values())
+                else:
+                    self._landed.append(landed)
             elif not self._landed and not self._has_news(self.pending.values()):
                 self.check_blocks(self.pending.values())
                 return None
+
+    def _hand_out(self, ask: Ask) -> Ask:
+        if ask.entry is not None and ask.entry.outcome is Outcome.FAILED:
+            self._spread(ask.entry, ())
+        return ask
+
+    def _interrupt_pending(self) -> None:
+        """Let all pending steps fail that are not at work and that an interrupt reaches.
+
+        Under the owner's lock, and only when nothing has landed that the flow does not know of yet: the first one that
+        is told must be the next that the flow hears of, or its task might be cancelled before, and nobody would.
+        """
+        if not self._interrupts.any():
+            return
+        with self._stepper.owner.lock:
+            if self._flying and not self._landings.empty():
+                return
+            for ask in list(self.pending.values()):
+                if ask not in self._flying and self._interrupts.reaches(ask):
+                    self._launch(ask, partial(self._interrupts.fail, ask))
 
     def _begin_pending(self) -> None:
         self.drop(ask for ask in self.pending.values() if ask.is_idle)
@@ -154,11 +247,10 @@ class Settler:
             return
         new = [ask for ask in self.pending.values() if not ask.flying and not ask.blocks and ask.entry is None]
         if new:
-            try:
-                what = f"the code now calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}"
-                self.replay.check_spent(what, self.pending)
-            except ReplayDiverged as error:
-                raise Leave(self._parking(error)) from error
+            what = f"the code now calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}"
+            self.replay.check_spent(what, self.pending)
+        if new and self._interrupts.any():
+            new = [ask for ask in new if not self._interrupts.reaches(ask)]
         launched = new[: MOST_BRANCHES - len(self._flying)]
         if self._stepper.standing.unseen:
             self._stepper.standing.suspect(ask.path for ask in launched)
@@ -167,15 +259,16 @@ class Settler:
 
     # Branches -----------------------------------------------------------------------------------------------------
 
-    def _launch(self, ask: Ask) -> None:
+    def _launch(self, ask: Ask, how: Performs | None = None) -> None:
+        """Let a step be performed, on a thread of its own unless that is quick; ``how``: quickly, in another way."""
         ask.flying = True
         self._flying.add(ask)
         self._stepper.standing.begin_branch()
-        if ask.quick:
-            self._fly(ask)
+        if ask.quick or how is not None:
+            self._fly(ask, how or ask.perform)
             return
-        here = contextvars.copy_context()
-        thread = threading.Thread(target=here.run, args=(self._fly, ask), name=f"aft-branch-{ask.path}", daemon=True)
+        here, fly = contextvars.copy_context(), (self._fly, ask, ask.perform)
+        thread = threading.Thread(target=here.run, args=fly, name=f"aft-branch-{ask.path}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -183,7 +276,7 @@ class Settler:
             self._stepper.standing.end_branch()
             self._landings.put(ask)
 
-    def _fly(self, ask: Ask) -> None:
+    def _fly(self, ask: Ask, perform: Performs) -> None:
         landed: list[Entry] = []
 
         def land(entry: Entry) -> None:
@@ -192,27 +285,85 @@ class Settler:
             self._landings.put(ask)
 
         try:
-            self._perform(ask, land)
+            self._perform(ask, land, perform)
         finally:
             self._stepper.standing.end_branch()
             if not landed:
                 self._landings.put(ask)
 
-    def _await_landing(self) -> Ask:
-        ask = self._landings.get()
-        self._flying.discard(ask)
+    def _await_landing(self, beside: Iterable[Ask]) -> Ask | None:
+        """Wait until a branch has come to rest; None: a step that is blocked beside has to be looked at first."""
+        stepper, owner = self._stepper, self._stepper.owner
+        if not owner.run.waits and owner.run.deadline_at is None:
+            return self._take_landing(None)
+        blocks = [block for ask in beside for block in ask.blocks] if owner.run.waits else []
+        owner.store_waits()
+        limits = [block.wait.until for block in blocks if isinstance(block, Awaits)]
+        due = min((limit for limit in (*limits, self._interrupts.bound) if limit is not None), default=None)
+        seconds = None if due is None else max(0.0, (due - stepper.mailbox.now).total_seconds())
+        if not any(map(_hears_mail, blocks)):
+            return self._take_landing(seconds)
+        with stepper.tools.inbox_watch.over(owner.run_id, owner.inbox_seq, self._arrived):
+            return self._take_landing(seconds)
+
+    def _arrived(self, inbox_seq: int) -> None:
+        # On the thread that watches for all runs: it must not wait for this one's lock.
+        self._arrived_to = inbox_seq
+        self._landings.put(None)
+
+    def _take_landing(self, seconds: float | None) -> Ask | None:
+        try:
+            ask = self._landings.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if ask is not None:
+            self._flying.discard(ask)
+        else:
+            self._stepper.owner.hear(self._arrived_to)
         return ask
+
+    def _look_again(self, asks: Iterable[Ask]) -> list[Ask]:
+        """Let steps begin again whose time has come, or for which something came, while others are at work."""
+        mailbox, waiting = self._stepper.mailbox, [ask for ask in asks if self._waits_for_mail(ask)]
+        try:
+            mailbox.look()
+        except NewMail:
+            # Read by the next pass, which begins when what is at work has come to its end.
+            for ask in waiting:
+                ask.blocks = [HasMail()]
+            return []
+        self._has_news(waiting)
+        for ask in waiting:
+            if ask.blocks and all(isinstance(block, Awaits) and _is_over(block, mailbox.now) for block in ask.blocks):
+                ask.blocks, ask.flying = (), False
+        return [ask for ask in waiting if not ask.blocks]
 
     def land_all(self) -> list[Block]:
         """Wait until no branch is at work any more; returns all that blocks them."""
         while self._flying:
-            self._landed.append(self._await_landing())
+            if (landed := self._take_landing(None)) is not None:
+                self._landed.append(landed)
         found = [block for ask in (*self._landed, *self.pending.values()) for block in ask.blocks]
         return list({id(block): block for block in found}.values())
 
-    def _perform(self, ask: Ask, land: Callable[[Entry], None] | None) -> None:
+    @contextmanager
+    def _leaving_if_kept(self) -> Iterator[None]:
+        """Leave whatever keeps the engine from its work: it must not reach the flow's code as if a step had failed."""
         try:
-            ask.entry = check_interrupts(self._stepper, ask, land) or ask.perform(land)
+            yield
+        except Leave:
+            raise
+        except NewMail:
+            raise Leave(HasMail()) from None
+        except (ReplayDiverged, CodecError) as error:
+            raise Leave(self._parking(error)) from error
+        except BaseException as error:  # Ctrl-C, or a defect of aft, beside what cannot be read or written
+            raise Leave(Lost(error)) from error
+
+    def _perform(self, ask: Ask, land: Callable[[Entry], None] | None, perform: Performs) -> None:
+        try:
+            ask.entry = perform(land)
+            ask.blocks = ()
         except Leave as leave:
             ask.blocks = leave.blocks
         except NewMail:
@@ -230,6 +381,17 @@ def _any_failed(asks: Iterable[Ask]) -> bool:
     return any(ask.entry is not None and ask.entry.outcome is Outcome.FAILED for ask in asks)
 
 
-def _waits_for_mail(block: Block) -> bool:
-    """Whether something that comes into the inbox may end it."""
-    return isinstance(block, Awaits) or (isinstance(block, InLadder) and block.fault.signal is not None)
+def _hears_mail(block: Block) -> bool:
+    """Whether it waits for something that comes into the inbox."""
+    if isinstance(block, Awaits):
+        return block.wait.kind is not WaitKind.SLEEP
+    return isinstance(block, InLadder) and block.fault.signal is not None
+
+
+def _may_be_ended_by_mail(block: Block) -> bool:
+    """Whether it is worth looking at again when something has come; a moment may have come, too."""
+    return isinstance(block, Awaits) or _hears_mail(block)
+
+
+def _is_over(block: Awaits, now: datetime) -> bool:
+    return block.wait.until is not None and block.wait.until <= now

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+#: Seconds that one look at an empty queue, or for a free slot, takes at the most.
+PATIENCE = 0.5
+
 
 class Slots:
     """A number of slots. Thread-safe."""
@@ -12,7 +15,6 @@ class Slots:
         self.size = size
         self._free = size
         self._closing = False
-        self._abandoned = 0
         self._urgent = 0
         self._changed = threading.Condition()
 
@@ -41,21 +43,15 @@ class Slots:
             return taken
 
     def take_all(self, timeout: float) -> int:
-        """Take every slot but abandoned ones, letting nobody have one meanwhile; 0, and none, after ``timeout``."""
+        """Take every slot, letting nobody have one meanwhile; 0, and none, after ``timeout``."""
         with self._changed:
             self._closing = True
-            idle = self._changed.wait_for(lambda: 0 < self._free == self.size - self._abandoned, timeout)
+            idle = self._changed.wait_for(lambda: self._free == self.size, timeout)
             self._closing = False
             taken = self._free if idle else 0
             self._free -= taken
             self._changed.notify_all()
             return taken
-
-    def abandon(self, change: int) -> None:
-        """Say that so many more slots are only taken by something that nobody waits for."""
-        with self._changed:
-            self._abandoned += change
-            self._changed.notify_all()
 
     def give(self, count: int) -> None:
         """Give slots back."""

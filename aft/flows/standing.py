@@ -40,6 +40,8 @@ class Standing:
         #: Aborts that this owner came to make good: settled with its next outcome.
         self._aborts: list[str] = []
         self.armed: set[str] = set()
+        #: Whether effects arrived late that have to be undone before the run goes on.
+        self.owes_late = False
         #: How often the effect of each step was undone.
         self.undone: dict[str, int] = {}
         #: Signals that a failed step has waited for: read with what comes of its next try.
@@ -50,14 +52,15 @@ class Standing:
         self.unseen = False
         #: Those of them that are begun side by side: each stays in doubt until it has its own outcome.
         self._suspects: set[StepPath] = set()
+        #: Steps that have failed before, and that a person lets begin anew.
+        self._tried: set[StepPath] = set()
 
     def remember(self, live: list[Fault], armed: set[str], undone: dict[str, int]) -> None:
         """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid."""
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
         self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
         self.armed, self.undone = armed, undone
-        # A run that was parked counts, too: whatever it had come from was settled when it was parked.
-        self.unseen = self.unseen or bool(self._aborts) or any(fault.state is FaultState.PARKED for fault in live)
+        self.unseen = self.unseen or bool(self._aborts)
 
     # Branches -----------------------------------------------------------------------------------------------------
 
@@ -75,8 +78,8 @@ class Standing:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an earlier owner may have begun the next step, and only this owner knows of it."""
-        return self.has_doubts and not self._aborts
+        """Whether an earlier owner has begun the next step, or may have, and only this owner knows of it."""
+        return (self.has_doubts or bool(self._tried)) and not self._aborts
 
     @property
     def has_doubts(self) -> bool:
@@ -86,9 +89,19 @@ class Standing:
     @property
     def any_live(self) -> bool:
         """Whether a step has failed that is not recorded yet: it was begun before."""
-        return any(
-            fault.state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED) for fault in self._faults.values()
-        )
+        live = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED)
+        return bool(self._tried) or any(fault.state in live for fault in self._faults.values())
+
+    def forget_doubts(self) -> None:
+        """Say that a new generation begins: no earlier owner can have begun a step of it."""
+        with self._lock:
+            self.unseen = False
+            self._suspects.clear()
+            self._tried.clear()
+
+    def take_over(self, before: Standing) -> None:
+        """Begin another pass: what was in doubt in the one before still is."""
+        self.unseen, self._tried = before.has_doubts, before._tried
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
@@ -105,7 +118,7 @@ class Standing:
 
     def was_begun(self, path: StepPath) -> bool:
         """Tell whether an earlier owner has begun a step, and left it without an outcome."""
-        return path in self.armed or path in self._faults
+        return path in self.armed or path in self._faults or path in self._tried
 
     def fault(self, path: StepPath) -> Fault | None:
         """What stands against a step."""
@@ -117,6 +130,12 @@ class Standing:
         ruled = fault is not None and fault.state is FaultState.WAITING and fault.ruling is not None
         return fault if ruled or (fault is not None and fault.state is FaultState.FINAL) else None
 
+    def has_failed_for_good(self, path: StepPath) -> bool:
+        """Tell whether it was decided that a step has failed, and the journal does not know yet."""
+        fault = self._faults.get(path)
+        final = fault is not None and fault.state is FaultState.FINAL
+        return final and Ruling.decode(fault.ruling if fault else None).do in (None, Do.FAIL)
+
     def failures(self, path: StepPath) -> int:
         """How often a step has failed, since it was begun or begun anew."""
         fault = self._faults.get(path)
@@ -124,9 +143,9 @@ class Standing:
             return 0
         return kept.failures(fault)
 
-    def replaced(self, path: StepPath | None = None) -> tuple[str, ...]:
-        """The faults whose place a new one takes: the aborts, and that of the step itself."""
-        before = None if path is None else self._faults.get(path)
+    def replaced(self, path: StepPath) -> tuple[str, ...]:
+        """The faults whose place a new one of a step takes: the aborts, and that of the step itself."""
+        before = self._faults.get(path)
         return (*self._aborts, *([before.id] if before is not None else []))
 
     def check_ladder(self, path: StepPath, status: Status | None) -> None:
@@ -158,19 +177,19 @@ class Standing:
         """Let a step begin anew, as a person asked; ``ruling``: with what rules have made of it."""
         if fault.path is not None and ruling is not None:
             self._faults[fault.path] = replace(
-                fault, state=FaultState.WAITING, ruling=ruling, due_at=fault.raised_at, signal=None
+                fault, state=FaultState.WAITING, ruling=ruling, due_at=self._mailbox.now, signal=None
             )
         elif fault.path is not None:
             self._faults.pop(fault.path, None)
+            self._tried.add(fault.path)
+        elif fault.id in self._aborts:
+            self._aborts.remove(fault.id)  # settled: if this owner leaves before it has seen more, it has to say so
 
     def passed(self, path: StepPath) -> None:
         """A step has its outcome: what stood against it is settled."""
         with self._lock:
             self._faults.pop(path, None)
-            self._suspects.discard(path)
-            self._aborts = []
-            # Beside others nobody can tell which of the next steps an earlier owner had begun.
-            self.unseen = self.unseen and self._at_work > 1
+            self._saw(path)
 
     def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
         """A step has failed: returns what blocks it, and whether it was the only one at work."""
@@ -192,9 +211,20 @@ class Standing:
     def _fell(self, path: StepPath, block: Failed) -> None:
         self._spent.pop(path, None)
         self._faults[path] = block.fault
-        self._suspects.discard(path)
-        self._aborts = []
+        self._saw(path)
         self._raised[path] = block
+
+    def saw(self, path: StepPath) -> None:
+        """Say that it is seen what came of a step, though it has no outcome."""
+        with self._lock:
+            self._saw(path)
+
+    def _saw(self, path: StepPath) -> None:
+        self._suspects.discard(path)
+        self._tried.discard(path)
+        self._aborts = []
+        # Beside others nobody can tell which of the next steps an earlier owner had begun.
+        self.unseen = self.unseen and self._at_work > 1
 
     def wrote(self, block: Failed) -> Failed:
         """Say that a fault has its row, before the run is let go."""

@@ -16,19 +16,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from aft.errors import CodecError, ResourceUnavailable
+from aft.errors import CodecError, ResourceUnavailable, is_a
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Landed
-from aft.flows.attempt import Attempt, Given, Late, Objected, Performer, Raised
+from aft.flows.attempt import Attempt, Given, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
 from aft.flows.context import Current
+from aft.flows.course import Course
 from aft.flows.failures import Place
 from aft.flows.leaving import GivesBack, Leave, Parks
 from aft.flows.mailbox import Mailbox
 from aft.flows.policy import Policy
 from aft.flows.probe import Question
 from aft.flows.standing import Standing
+from aft.flows.timed_call import Late
 from aft.flows.tools import Tools
 from aft.ids import StepPath
 from aft.rules import kept
@@ -83,9 +85,11 @@ class Stepper:
         self.tools = tools
         self.owner = owner
         self.performer = performer
-        self.mailbox = Mailbox(owner)
+        self.mailbox = Mailbox(owner, tools.clock)
         self.standing = Standing(owner, self.mailbox, wake)
         self.constraints = Constraints(tools, owner)
+        #: The way that the flow's code has taken in this pass.
+        self.course = Course()
         #: Paths of the tasks of an async flow.
         self.branches: set[str] = set()
         #: How many calls each parallel step has, by its path.
@@ -106,6 +110,13 @@ class Stepper:
         (rows,) = self.owner.ask([(faults.NAMED, json.dumps([fault_id]))])
         return next((faults.read(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
 
+    def find_failure(self, entry: Entry) -> Exception:
+        """Make the exception of a recorded failure, as the flow's code sees it."""
+        fault = self.find_fault(entry.fault_id or "")
+        if fault is None:
+            raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
+        return failures.rebuild(fault)
+
     def check_may_go_on(self) -> None:
         """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone."""
         why = None
@@ -113,10 +124,12 @@ class Stepper:
             why = "this process is stopping"
         elif self.tools.making_room.is_set():
             why = "this process is needed for a run that must be executed alone"
+        elif self.tools.abandoned.is_full:
+            why = "this process begins nothing: too many attempts that it gave up have not returned"
         elif self.owner.run.deaths >= MOST_SHARED_DEATHS and not self.owner.solitary:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
-            raise Leave(GivesBack(why, doubt=self.standing.in_doubt))
+            raise Leave(GivesBack(why))
         self.mailbox.look()
 
     # Recording ----------------------------------------------------------------------------------------------------
@@ -207,6 +220,7 @@ class Stepper:
         )
         return Attempt(
             owner=self.owner,
+            path=step.path,
             what=f"{step.kind.value} {step.name!r}",
             current=current,
             policy=step.policy,
@@ -228,7 +242,7 @@ class Stepper:
     def _fail(self, step: Step, error: BaseException, on: On | None = None, elapsed: float | None = None) -> NoReturn:
         ladder, before = self.tools.ladder_of(step.policy), self.standing.fault(step.path)
         fault = failures.describe(error, self._place(step), step.policy, ladder, self.tools.clock.now())
-        exception = on or (On.UNAVAILABLE if isinstance(error, ResourceUnavailable) else None)
+        exception = on or (On.UNAVAILABLE if is_a(error, ResourceUnavailable) else None)
         # What is large is not copied with every try: rules see no arguments then.
         stored = step.stored if len(step.stored or "") <= MOST_STORED else None
         facts = StepFacts(step.name, stored, elapsed=elapsed)
@@ -259,7 +273,9 @@ class Stepper:
             f"{step.kind.value} {step.name!r} (step {step.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        raise Leave(Parks(reason, fault, self.standing.replaced(step.path)))
+        parks = Parks(reason, fault, self.standing.replaced(step.path))
+        self.standing.saw(step.path)
+        raise Leave(parks)
 
     def _place(self, step: Step) -> Place:
         return Place(

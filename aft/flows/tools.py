@@ -8,7 +8,9 @@ from datetime import timedelta
 from threading import Event
 
 from aft.clock import Clock
+from aft.flows.abandonment import AbandonedAttempts
 from aft.flows.belated import Belated
+from aft.flows.inbox_watch import InboxWatch
 from aft.flows.loop import LoopThread
 from aft.flows.overdue import Attempts
 from aft.flows.policy import Policy
@@ -46,6 +48,10 @@ class Tools:
     draining: Event = field(default_factory=Event)
     #: Tells of activities that take longer than they were expected to.
     attempts: Attempts = field(kw_only=True)
+    #: Tells runs whose branches wait beside others that something has come for them.
+    inbox_watch: InboxWatch = field(kw_only=True)
+    #: Attempts that were given up and have not returned.
+    abandoned: AbandonedAttempts = field(kw_only=True)
     #: Watches over attempts that rules may object to while they last.
     vigil: Vigil = field(default_factory=Vigil)
     #: Late effects that wait for the database.

@@ -8,8 +8,9 @@ one that has completed is a frame like any other, and is undone by itself.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from aft.compensation import stack
@@ -32,6 +33,12 @@ from aft.runs.deeds import Recording, Write
 from aft.runs.owner import Owner
 from aft.runs.states import Status
 from aft.telemetry import FrameCompensated
+
+#: Why a compensator is not called for an effect whose result could not be stored.
+_UNKNOWN_RESULT = (
+    "it takes the result, which could not be stored; undo the step by hand and say so (frame-done), "
+    "or let it take `result: … | aft.Unknown`, then retry"
+)
 
 
 def unwind_all(stepper: Stepper, cause: Fault | None) -> bool:
@@ -70,9 +77,12 @@ def unwind(
 def _take_off(stepper: Stepper, frame: Frame, cause: Fault | None, status: Status | None) -> None:
     if frame.child_id is not None:
         stepper.check_may_go_on()
-        Children(stepper).undo(frame)
+        if (why := Children(stepper).undo(frame)) is not None:
+            _stop(stepper, frame, why)
         return
     activity, compensator = _resolve(stepper, frame)
+    if frame.state is not FrameState.OWED and frame.value is None and not activity.does_without_result:
+        _park(stepper, frame, _UNKNOWN_RESULT)
     try:
         _undo(stepper, frame, activity, compensator, cause, status)
     except CodecError as error:
@@ -102,12 +112,13 @@ def _undo(
 
     wanted = given()[1]
     policy = compensator_policy(activity, compensator)
+    unknown = _question_about(stepper, frame, activity)
     step = Step(
         FaultKind.COMPENSATOR,
         path,
         compensator.name,
         policy,
-        compensator.fn,
+        compensator.fn if unknown is None or compensator.only_if is None else _if_owed(frame, activity, compensator),
         given,
         (),
         wanted,
@@ -115,7 +126,7 @@ def _undo(
         probe=compensator_question(compensator, policy, wanted, key),
         generation=frame.key_generation,
         doubtful=standing.is_doubtful(path),
-        result_probe=_question_about(stepper, frame, activity) if "result" in wanted else None,
+        result_probe=unknown if "result" in wanted or compensator.only_if is not None else None,
     )
     # One that was given up and returns after all has undone it; the retry does so again under the same key.
     standing.begin_branch()
@@ -123,17 +134,42 @@ def _undo(
         stepper.perform(step, settle, forget)
     finally:
         standing.end_branch()
-    standing.armed.discard(frame.path)
-    standing.undone[frame.path] = standing.undone.get(frame.path, 0) + 1
+    if stack.is_of(frame.key_generation, owner.run.key_generation):
+        standing.armed.discard(frame.path)
+        standing.undone[frame.path] = standing.undone.get(frame.path, 0) + 1
     told = FrameCompensated(run=owner.run_id, path=frame.path, activity=frame.activity, compensator=frame.compensator)
     stepper.tools.telemetry.emit(told)
 
 
 def _offered(frame: Frame, activity: Activity[Any, Any], cause: Fault | None, key: str) -> dict[str, Any]:
     """What a compensator may take by name."""
-    offered = activity.arguments.decode(frame.args or "{}")
+    offered = _arguments(frame, activity)
     offered["result"] = UNKNOWN if frame.value is None else activity.result.decode(frame.value)
     return {**offered, "fault": cause, "key": key}
+
+
+def _arguments(frame: Frame, activity: Activity[Any, Any]) -> dict[str, Any]:
+    """The arguments that an activity was called with; one that it got since, with a default, has that."""
+    return activity.arguments.with_defaults(activity.arguments.decode(frame.args or "{}"))
+
+
+def _if_owed(frame: Frame, activity: Activity[Any, Any], compensator: Compensator) -> Callable[..., Any]:
+    """Make the function that undoes an armed frame: it does nothing if the result that was found owes nothing."""
+    fn, wants = compensator.fn, compensator.wants
+
+    def is_owed(given: dict[str, Any]) -> bool:
+        result = given.get("result", UNKNOWN)
+        return result is UNKNOWN or compensator.is_owed({**_arguments(frame, activity), "result": result})
+
+    def undo(**given: Any) -> Any:
+        if is_owed(given):
+            return fn(**{name: value for name, value in given.items() if name in wants})
+        return None
+
+    async def undo_async(**given: Any) -> Any:
+        return await undo(**given) if is_owed(given) else None
+
+    return undo_async if inspect.iscoroutinefunction(fn) else undo
 
 
 def _question_about(stepper: Stepper, frame: Frame, activity: Activity[Any, Any]) -> Question | None:
@@ -149,8 +185,8 @@ def _owed(stepper: Stepper, scope: str, path: str, late: bool) -> Iterator[Frame
     Many are read at once: while the run is ours nobody else pushes, and undoing something pushes nothing.
     """
     owner = stepper.owner
-    # Of one step: of this beginning of the run; its frames of earlier ones are undone with everything.
-    generation = owner.run.key_generation if path else None
+    # Of a savepoint or a step: of this generation of the run; frames of earlier ones are undone with everything.
+    generation = owner.run.key_generation if scope or path else None
     while True:
         found = owner.read(
             lambda connection: stack.owed(
@@ -172,8 +208,14 @@ def _resolve(stepper: Stepper, frame: Frame) -> tuple[Activity[Any, Any], Compen
 
 
 def _park(stepper: Stepper, frame: Frame, why: str) -> NoReturn:
+    _stop(
+        stepper, frame, f"compensator {frame.compensator!r} of activity {frame.activity!r} (step {frame.path}): {why}"
+    )
+
+
+def _stop(stepper: Stepper, frame: Frame, reason: str) -> NoReturn:
+    """Park at a frame: a person retries, skips it, or undoes it by hand."""
     owner, tools = stepper.owner, stepper.tools
-    reason = f"compensator {frame.compensator!r} of activity {frame.activity!r} (step {frame.path}): {why}"
     place = Place(owner.run_id, owner.epoch, StepPath(f"{frame.path}/undo"), FaultKind.COMPENSATOR, frame.compensator)
     fault = failures.describe(
         LookupError(reason), place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED

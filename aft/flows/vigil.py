@@ -62,7 +62,7 @@ class Vigil:
             try:
                 if (decision := watch.ask()) is not None:
                     watch.give_up(decision)
-            except Exception:
+            except BaseException:  # the edge of a thread
                 logger.warning("an attempt could not be watched over", exc_info=True)
         with self._lock:
             self._looking = False

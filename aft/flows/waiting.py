@@ -64,7 +64,7 @@ class Waiting:
 
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
-        self._children = Children(stepper)
+        self.children = Children(stepper)
 
     def ask(self, call: Call[Any], path: StepPath, scope: str) -> Ask:
         """Make the step of a call that is not one of an activity."""
@@ -74,7 +74,7 @@ class Waiting:
         if isinstance(target, Sleep):
             return self._sleep(target, path, scope)
         assert isinstance(target, Flow)
-        return self._children.ask(target, call, path, scope)
+        return self.children.ask(target, call, path, scope)
 
     # Signals ------------------------------------------------------------------------------------------------------
 

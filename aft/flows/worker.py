@@ -13,15 +13,18 @@ tell of our death, and after that its own patience must not end, which would hav
 A worker whose lease is over gives back what it has received, and takes nothing until it is leased again
 (``recovery.keeper``).
 
-A run on which workers have died again and again is taken by a service of its own, which empties the house before.
+While too many attempts that were given up have not returned (``flows.abandonment``) it takes nothing either: its
+messages go to others, and the runs that it has are given back at their next step.
+
+A run on which workers have died again and again is taken by a service of its own (``flows.solitary``).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Row
@@ -34,8 +37,11 @@ from aft.flows import loading
 from aft.flows.held import Held
 from aft.flows.loading import Recorded
 from aft.flows.runner import Runner
-from aft.flows.slots import Slots
+from aft.flows.slots import PATIENCE, Slots
+from aft.flows.solitary import Solitary
+from aft.flows.threads import DaemonPool
 from aft.flows.tools import Tools
+from aft.flows.unserved import Recall, claim_undoable, find_undoable
 from aft.ids import RunId
 from aft.recovery.door import Admitted, Door
 from aft.recovery.keeper import is_leased, while_leased
@@ -46,21 +52,17 @@ from aft.runs.claiming import Due
 from aft.runs.holdings import Expect
 from aft.runs.owner import LeaseOver
 from aft.runs.rows import RunRow
+from aft.store.refusals import is_about_rows
 from aft.telemetry import RunClaimed, ServiceFailed, logger
 
-#: Seconds that one look at an empty queue, or at a full house, takes at the most.
-PATIENCE = 0.5
 #: Seconds to wait for more slots, where more messages are at hand than there are slots for.
 GATHER = 0.005
 #: Seconds for which messages that come faster than they are worked off are left to do what they are there for.
 FLOW = 1.0
 #: Seconds to wait when what is due was taken by somebody else, or is not for the timer.
 BEATEN = 0.05
-#: Seconds for which the house is emptied for a run that must be alone, at first and at the most; then the others go on,
-#: and it is tried again.
-ALONE_PATIENCE, MOST_PATIENCE = 10.0, 60.0
-#: Seconds between two tries to empty the house that fail, at the most.
-LONGEST_REFUSED = 300.0
+#: Seconds between two looks for runs to be undone whose flow nobody has.
+UNDO_PAUSE = 1.0
 
 
 class Worker:
@@ -74,19 +76,24 @@ class Worker:
         self._runner = Runner(tools)
         self._known = tools.registry.known
         self._slots = Slots(concurrency)
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="aft-run")
+        self._pool = DaemonPool(concurrency, "aft-run")
         self._door = Door(tools.namespace, tools.store, tools.telemetry, (Kind.RESUME, Kind.COMPENSATE))
         self._takeover = takeover
         self._declare = declare
         self._consumer: Consumer | None = None
         self._held = Held(tools.clock)
-        self._refused = 0
+        self._lock = threading.Lock()
+        #: The flows of runs that are being executed, by run and epoch: one may be claimed again before its thread ends.
+        self._executing: dict[tuple[RunId, int], str] = {}
         #: When there were last more messages than free slots.
         self._flowed_at = float("-inf")
+        self._solitary = Solitary(tools, self._slots, lambda: self._look_due().alone, self._execute_alone)
         self._services = [
             Service("receiver", while_leased(tools.lease, self._receive), tools.telemetry),
             Service("timer", while_leased(tools.lease, self._take_due), tools.telemetry),
-            Service("solitary", self._take_alone, tools.telemetry),
+            Service("solitary", self._solitary.take, tools.telemetry),
+            Service("recall", while_leased(tools.lease, Recall(tools).step), tools.telemetry),
+            Service("undoer", while_leased(tools.lease, self._take_undoable), tools.telemetry),
             Service("takeover", takeover.settle, tools.telemetry),
         ]
 
@@ -112,7 +119,7 @@ class Worker:
                 self._consumer.ack(self._held.pop_done())
             self.step_back()
         idle = self._slots.wait_idle(left()) and all(ended)
-        self._pool.shutdown(wait=idle, cancel_futures=False)
+        self._pool.close(wait=idle)
         return idle
 
     # Woken by a message -----------------------------------------------------------------------------------------
@@ -120,6 +127,9 @@ class Worker:
     def _receive(self) -> float:
         consumer: Consumer | None = None
         try:
+            if self._tools.abandoned.is_full:
+                self.step_back()
+                return PATIENCE
             consumer = self._open_consumer()
             consumer.ack(self._held.pop_done())
             # Slots are not held while waiting for messages: the timer may need them meanwhile.
@@ -150,7 +160,7 @@ class Worker:
             consumer.close()
 
     def _take_all(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        while deliveries and not self._tools.draining.is_set():
+        while deliveries and not self._tools.draining.is_set() and not self._tools.abandoned.is_full:
             taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE, gather=GATHER)
             now_on, deliveries = deliveries[:taken], deliveries[taken:]
             self._take(consumer, now_on, taken)
@@ -189,12 +199,14 @@ class Worker:
         tools = self._tools
         try:
             return claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known)
-        except StoreError as error:
-            if not error.locked:
+        except Exception as error:
+            if not (isinstance(error, StoreError) and error.locked) and not is_about_rows(error):
                 raise
-        # Somebody has locked one of them, and may be paused: the others do not wait for him. That one is the timer's.
-        if len(wakes) == 1:
-            return []
+            # Somebody has locked one of them, and may be paused, or the database refuses to change it: the others do
+            # not wait for that. It is the timer's.
+            if len(wakes) == 1:
+                logger.warning("run cannot be claimed: run=%s why=%s", wakes[0][0], error)
+                return []
         half = len(wakes) // 2
         return [*self._claim_now(wakes[:half]), *self._claim_now(wakes[half:])]
 
@@ -214,12 +226,18 @@ class Worker:
             namespace = self._tools.namespace
             queues = [names.resume(namespace), names.compensate(namespace)]
             # For each queue: as many as are held while they are executed, and as many again that wait for a slot.
-            consumer = self._consumer = self._broker.consumer(queues, prefetch=2 * self._slots.size * len(queues))
+            consumer = self._consumer = self._broker.consumer(
+                queues,
+                prefetch=2 * self._slots.size * len(queues),
+                keys={names.key(flow, version) for flow, version in self._known},
+            )
         return consumer
 
     # Woken by time ----------------------------------------------------------------------------------------------
 
     def _take_due(self) -> float:
+        if self._tools.abandoned.is_full:
+            return PATIENCE
         due = self._look_due(patient := self._messages_flow())
         urgent = due.urgent
         if not urgent and (due.next is None or due.next > 0):
@@ -227,63 +245,42 @@ class Worker:
             return PATIENCE if due.next is None else min(PATIENCE, due.next)
         # Messages come in the order in which they were sent: what is urgent gets ahead of them here.
         free = self._slots.take(limit=100, timeout=PATIENCE, urgent=urgent)
+        if not free:
+            return 0.0
+        claim = partial(self._claim_due, free, urgent=urgent, patient=patient and not urgent)
+        return 0.0 if self._claim_and_execute(free, claim) else BEATEN
+
+    def _take_undoable(self) -> float:
+        """Take runs that are only to be undone, of flows that no live worker has; undoing needs compensators only."""
+        found = find_undoable(self._tools, self._slots.size)
+        if not found:
+            return UNDO_PAUSE
+        free = self._slots.take(limit=len(found), timeout=PATIENCE)
+        if not free:
+            return UNDO_PAUSE
+        claimed = self._claim_and_execute(free, partial(claim_undoable, self._tools, found[:free]))
+        return 0.0 if claimed else UNDO_PAUSE
+
+    def _claim_and_execute(self, slots: int, claim: Callable[[Expect], list[RunRow]]) -> bool:
+        """Execute what is claimed, each in one of the slots that were taken, and give the others back."""
         claimed: list[RunRow] = []
         try:
-            if free:
-                claimed = self._tools.holdings.claim(
-                    lambda expect: self._claim_due(free, expect, urgent=urgent, patient=patient and not urgent)
-                )
+            claimed = self._tools.holdings.claim(claim)
         finally:
-            self._slots.give(free - len(claimed))
+            self._slots.give(slots - len(claimed))
             self._execute(claimed, {})
-        return 0.0 if claimed or not free else BEATEN
+        return bool(claimed)
 
-    def _take_alone(self) -> float:
-        """Empty the house, and execute a due run in it that must be alone, if there is one."""
-        if not self._leased() or not self._is_one_due_alone():
-            return PATIENCE
-        slots = self._make_room()
-        if not slots:
-            return self._put_off()
-        self._refused = 0
+    def _execute_alone(self, slots: int) -> None:
+        """Execute a due run that must be alone, in all the slots; give them back if there is none."""
         claimed: list[RunRow] = []
         try:
             if not self._tools.draining.is_set():
-                claimed = self._tools.holdings.claim(lambda expect: self._claim_due(1, expect, alone=True))
+                claimed = self._tools.holdings.claim(partial(self._claim_due, 1, alone=True))
         finally:
             if not claimed:
                 self._slots.give(slots)
             self._execute(claimed, {}, slots=slots)
-        return 0.0
-
-    def _make_room(self) -> int:
-        """Let runs go at their next step until every slot is free, and take all; 0: not in time, or it is gone."""
-        deadline = self._tools.clock.ticks() + min(MOST_PATIENCE, self._pause())
-        self._tools.making_room.set()
-        try:
-            while not (slots := self._slots.take_all(PATIENCE)):
-                if self._tools.clock.ticks() >= deadline or self._tools.draining.is_set():
-                    return 0
-                if not self._is_one_due_alone():
-                    return 0  # somebody else was quicker
-            return slots
-        finally:
-            self._tools.making_room.clear()
-
-    def _put_off(self) -> float:
-        """Say when it is tried again to make room: later each time, unless nobody needed it any more."""
-        if self._tools.draining.is_set() or not self._is_one_due_alone():
-            return PATIENCE
-        self._refused += 1
-        logger.warning("no room is made for a run that must be alone: something here takes long; tried again later")
-        return self._pause()
-
-    def _pause(self) -> float:
-        """Seconds after which it is tried again, and, up to a bound, for which: somebody's steps may all take long."""
-        return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
-
-    def _is_one_due_alone(self) -> bool:
-        return self._look_due().alone
 
     def _look_due(self, patient: bool = False) -> Due:
         return claiming.look_due(self._tools.store, self._tools.namespace, self._known, patient=patient)
@@ -296,30 +293,55 @@ class Worker:
         self, limit: int, expect: Expect, *, alone: bool = False, urgent: bool = False, patient: bool = False
     ) -> list[RunRow]:
         tools = self._tools
-        with tools.store.write() as connection:
-            due = claiming.find_due(
-                connection, tools.namespace, self._known, limit, alone=alone, urgent=urgent, patient=patient
-            )
-            expect({run for run, _ in due})
-            if not due:
-                return []
-            return claiming.claim(connection, tools.namespace, tools.lease.worker, due, self._known, alone=alone)
+        wanted = {"alone": alone, "urgent": urgent, "patient": patient}
+        try:
+            with tools.store.write() as connection:
+                due = claiming.find_due(connection, tools.namespace, self._known, limit, **wanted)
+                expect({run for run, _ in due})
+                if not due:
+                    return []
+                return claiming.claim(connection, tools.namespace, tools.lease.worker, due, self._known, alone=alone)
+        except Exception as error:
+            if alone or not is_about_rows(error):
+                raise
+        # The database refuses to change one of them, which stays the first that is due: others are claimed beside it.
+        with tools.store.read() as connection:
+            due = claiming.find_due(connection, tools.namespace, self._known, claiming.WINDOW, **wanted)
+        claimed: list[RunRow] = []
+        for wake in due:
+            if len(claimed) < limit:
+                expect({wake[0]})
+                claimed += self._claim_now([wake])
+        return claimed
 
     # Executing --------------------------------------------------------------------------------------------------
 
     def _execute(self, claimed: list[RunRow], wakes: dict[RunId, str], slots: int = 1) -> None:
         recorded = self._load(claimed)
         for row in claimed:
+            # Told before it is executed: its end must not be told first.
+            wake = wakes.get(row.id, "due")
+            self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
+            with self._lock:
+                self._executing[row.id, row.epoch] = row.flow
             try:
-                self._pool.submit(self._run, row, recorded.get(row.id), slots, wakes.get(row.id))
+                self._pool.submit(partial(self._run, row, recorded.get(row.id), slots, wakes.get(row.id)))
             except RuntimeError:
                 # No thread can be started. Nobody executes it: it is an orphan, and rescued as one.
                 logger.exception("run cannot be executed: run=%s", row.id)
+                self._forget(row)
                 self._tools.holdings.let_go(row.id)
                 self._slots.give(slots)
-                continue
-            wake = wakes.get(row.id, "due")
-            self._tools.telemetry.emit(RunClaimed(run=row.id, flow=row.flow, epoch=row.epoch, wake=wake))
+
+    @property
+    def executing(self) -> list[tuple[RunId, str]]:
+        """The runs that are being executed here, each with its flow, in the order in which they were claimed."""
+        with self._lock:
+            return [(run_id, flow) for (run_id, _), flow in self._executing.items()]
+
+    def _forget(self, row: RunRow) -> None:
+        with self._lock:
+            self._executing.pop((row.id, row.epoch), None)
 
     def _load(self, claimed: list[RunRow]) -> dict[RunId, Recorded]:
         try:
@@ -330,23 +352,14 @@ class Worker:
             return {}
 
     def _run(self, row: RunRow, recorded: Recorded | None, slots: int, wake: str | None) -> None:
-        abandoned: list[threading.Thread] = []
         try:
-            abandoned = self._runner.run(row, recorded=recorded, wake=wake)
-        except Exception as error:
+            self._runner.run(row, recorded=recorded, wake=wake)
+        except BaseException as error:
             # The edge of a thread. A defect of aft must not take the slot with it; the run is rescued as an orphan.
             logger.exception("run failed inside aft: run=%s", row.id)
             self._tools.telemetry.emit(ServiceFailed(service="runner", why=repr(error)))
         finally:
+            self._forget(row)
             self._tools.holdings.let_go(row.id)
             self._held.let_go(row)
-            self._outlast(abandoned)
             self._slots.give(slots)
-
-    def _outlast(self, abandoned: list[threading.Thread]) -> None:
-        """An attempt that was given up keeps its slot until it returns; but it keeps nobody from being alone."""
-        if abandoned:
-            self._slots.abandon(1)
-            for thread in abandoned:
-                thread.join()
-            self._slots.abandon(-1)

@@ -19,17 +19,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from aft import names
 from aft.compensation import stack
 from aft.envelope import Kind, Message
 from aft.fault import Fault, FaultState
-from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, InLadder, Lost, NewMail, Parks, Suspends
+from aft.flows.departure import Departure, sort
+from aft.flows.forgetting import forget
+from aft.flows.leaving import (
+    Block,
+    Failed,
+    GivesBack,
+    NewMail,
+    Parks,
+)
+from aft.flows.reaching import refuse_left
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
 from aft.runs import families, faults, inbox, journal, waits, waking
@@ -47,61 +56,17 @@ from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWait
 _NO_OWNER = {"worker_id": None, "wake_id": None, "due_at": None, "sweep_at": None}
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """Why all branches of a run cannot go on, sorted."""
-
-    failed: list[Failed]
-    in_ladder: list[InLadder]
-    awaits: list[Awaits]
-    parked: list[Parks]
-    suspends: Suspends | None
-    gives_back: GivesBack | None
-
-    @property
-    def status(self) -> Status | None:
-        """The state that the run is left in; None: as it is."""
-        if self.parked:
-            return Status.PARKED
-        if self.suspends is not None:
-            return Status.SUSPENDED
-        blocks: list[Failed | InLadder | Awaits] = [*self.failed, *self.in_ladder, *self.awaits]
-        given = {block.status for block in blocks}
-        return next((status for status in (Status.RECOVERING, Status.WAITING) if status in given), None)
-
-    @property
-    def is_stop(self) -> bool:
-        """Whether only a person makes it go on."""
-        return bool(self.parked) or self.suspends is not None
-
-    @property
-    def reason(self) -> str | None:
-        """Why it stops."""
-        return self.parked[0].reason if self.parked else self.suspends.why if self.suspends else None
-
-    @property
-    def is_plain_failure(self) -> bool:
-        """Whether all there is to say is that one step has failed."""
-        others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.gives_back)
-        return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].letters)
-
-    def due(self, grace: timedelta, deadline: datetime | None) -> tuple[datetime | None, datetime | None]:
-        """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
-        tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
-        limits = [limit for limit in (*(block.wait.until for block in self.awaits), deadline) if limit is not None]
-        due = [*(fault.due_at for fault in tries if fault.due_at), *limits]
-        sweep = [*(fault.due_at + (grace if fault.queue else timedelta(0)) for fault in tries if fault.due_at), *limits]
-        return min(due, default=None), min(sweep, default=None)
-
-
-def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block]) -> None:
+def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block], *, in_doubt: bool = False) -> None:
     """Let the run go for all that keeps it from going on; raises NewMail if something came that was not read.
+
+    ``in_doubt``: an earlier owner may have begun a step, and only this owner knows of it. That is for the caller to say
+    once no branch is at work any more: what another branch writes settles what had told of it.
 
     Then it goes on here, and what has failed has failed: that is recorded, so that nothing is tried again uncounted.
     """
     blocks = list(blocks)
     try:
-        _let_go(tools, owner, blocks)
+        _let_go(tools, owner, blocks, in_doubt)
     except NewMail:
         _keep_failures(tools, owner, [block for block in blocks if isinstance(block, Failed) and not block.written])
         raise
@@ -118,8 +83,9 @@ def _keep_failures(tools: Tools, owner: Owner, failed: Sequence[Failed]) -> None
         tell_raised(tools, block.fault)
 
 
-def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
-    found = _sort(blocks)
+def _let_go(tools: Tools, owner: Owner, blocks: list[Block], in_doubt: bool) -> None:
+    found = sort(blocks)
+    doubts = in_doubt or any(isinstance(block, GivesBack) and block.doubt for block in blocks)
     if found.is_plain_failure and owner.unheeded is None and not owner.heard and _share_failure(tools, owner, found):
         return
     order = OrderId(new_id())
@@ -131,19 +97,17 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block]) -> None:
             raise NewMail
         messages = [_raise(tools, owner, connection, block) for block in found.failed]
         for block in found.parked:
-            _park(tools, connection, block)
+            _park(tools, owner, connection, block)
         if found.suspends is not None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.letters)
-        if (unheeded := owner.unheeded) is not None:
-            why = "the run is not in that savepoint any more"
-            inbox.mark_read(connection, owner.run_id, owner.epoch, [unheeded], f"refused: {why}")
+        refuse_left(owner, connection)
         if owner.heard:
             inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
-        if any(block.doubt for block in (found.gives_back, found.suspends) if block is not None):
+        if doubts and (found.gives_back is not None or found.is_stop):
             _doubt(tools, owner, connection)
         if wakes or (found.parked and _wake_for_orders(tools, owner, connection, order)):
             message = Message.about_order(owner.run_id, order, tools.clock.now())
-            messages.append((names.resume(tools.namespace), message))
+            messages.append((names.resume_run(tools.namespace, owner.run.flow, owner.run.version), message))
         written[:] = _announce(tools, connection, messages)
 
     wakes = found.gives_back is not None and not found.is_stop
@@ -180,22 +144,6 @@ def _wake_for_orders(tools: Tools, owner: Owner, connection: Connection, order: 
     return True
 
 
-def _sort(blocks: list[Block]) -> Departure:
-    def all_of(kind: type[Any]) -> list[Any]:
-        return [block for block in blocks if isinstance(block, kind)]
-
-    def one_of(kind: type[Any]) -> Any:
-        return next(iter(all_of(kind)), None)
-
-    if lost := one_of(Lost):
-        raise lost.error
-    if one_of(HasMail):
-        raise NewMail
-    return Departure(
-        all_of(Failed), all_of(InLadder), all_of(Awaits), all_of(Parks), one_of(Suspends), one_of(GivesBack)
-    )
-
-
 def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> dict[str, Any]:
     # All that it waits for, also in branches that nobody has looked at in this pass.
     changes: dict[str, Any] = {**_NO_OWNER, "waits": waits.encode(owner.run.waits)}
@@ -209,11 +157,8 @@ def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> di
         # Solitary ones are taken by time, not by message.
         grace = 0.0 if owner.solitary else tools.grace.total_seconds()
         changes |= {"wake_id": order, "due_at": now(), "sweep_at": later(grace)}
-    elif found.awaits or found.in_ladder:
-        # One that has passed was told, or will be when there is a step to tell it at.
-        deadline = owner.run.deadline_at
-        ahead = deadline if deadline is not None and deadline > tools.clock.now() else None
-        due, sweep = found.due(tools.grace, ahead)
+    elif found.awaits or found.in_ladder or found.begins_more:
+        due, sweep = found.due(tools.grace)
         changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
     if found.gives_back is not None and not found.failed:
         changes |= NO_PROGRESS
@@ -245,14 +190,20 @@ def write_fault(tools: Tools, owner: Owner, connection: Connection, block: Faile
         inbox.mark_read(connection, owner.run_id, owner.epoch, block.letters)
 
 
-def _park(tools: Tools, connection: Connection, block: Parks) -> None:
+def _park(tools: Tools, owner: Owner, connection: Connection, block: Parks) -> None:
     if block.replaces:
         faults.settle(connection, block.replaces, FaultState.TRIED)
+    forget(connection, owner.run_id, block.forgets)
+    for letter, note in block.answers:
+        inbox.mark_read(connection, owner.run_id, owner.epoch, [letter], note)
+    if block.stays:
+        return
     if block.reopens and block.fault.path is not None:
         journal.reopen(connection, block.fault.run_id, block.fault.path)
         faults.settle(connection, [block.fault.id], FaultState.PARKED)
     else:
-        faults.add(connection, tools.namespace, block.fault)
+        # The reason stays with it: the run's own is gone when somebody has taken it.
+        faults.add(connection, tools.namespace, replace(block.fault, verdict=block.reason))
 
 
 def _doubt(tools: Tools, owner: Owner, connection: Connection) -> None:
@@ -303,20 +254,23 @@ def end(
     """Bring the run to its end; faults that still stand are settled by it, and so is what was asked in ``letters``.
 
     Raises NewMail if something was asked of the run that its end would leave undone; unless it ends because a person
-    ``asked`` for that, or because everything is undone.
+    ``asked`` for that, or because everything is undone: then what else was asked is answered with that.
     """
     checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
-    if not letters and owner.run.parent_id is None:
+    if not letters and owner.run.parent_id is None and owner.unheeded is None:
         leaving = Leaving(status, ends=True, result=result if result is not None else owner.run.result)
-        if owner.share(Write(leaving=leaving), read_to=owner.read_to if checked else None) is not None:
+        if owner.share(Write(leaving=leaving), read_to=owner.read_to) is not None:
             tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
             return
     changes: dict[str, Any] = {} if result is None else {"result": result}
 
     def then(connection: Connection, seq: int) -> None:
         if checked:
-            _check_orders(owner, connection)
+            check_orders(owner, connection)
         inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
+        refuse_left(owner, connection, ends=True)
+        if letters or owner.inbox_seq > owner.read_to:
+            inbox.refuse_orders(connection, owner.run_id, owner.epoch, f"the run has ended, it is {status.value}")
         faults.settle_rest(connection, owner.run_id)
         families.tell_parent(connection, owner.run, tools.clock.now(), tools.grace)
 
@@ -327,30 +281,36 @@ def end(
 
 
 def begin_anew(tools: Tools, owner: Owner, args: str) -> None:
-    """Let the run begin anew with other arguments: an empty journal, keys of their own, and the stack as it is."""
+    """Begin a new generation of the run with other arguments: an empty journal, new keys, and the stack as it is."""
+    began: list[datetime] = []
 
     def then(connection: Connection, seq: int) -> None:
         stack.carry_over(connection, owner.run_id)
         journal.forget(connection, owner.run_id)
         faults.settle_all(connection, owner.run_id)
+        # As a replay will read it: the flow's code sees this time.
+        began[:] = [connection.execute(select(runs.c.started_at).where(runs.c.id == owner.run_id)).scalar_one()]
 
     generation = owner.run.key_generation + 1
-    owner.write(then, args=args, key_generation=generation, waits=None, started_at=now())
-    owner.change(args=args, key_generation=generation, waits=(), started_at=tools.clock.now())
+    owner.write(then, args=args, key_generation=generation, waits=None, savepoints=None, started_at=now())
+    owner.change(args=args, key_generation=generation, waits=(), savepoints={}, started_at=began[0])
+    owner.savepoints.clear()
 
 
 def release(tools: Tools, owner: Owner) -> None:
     """Let go of an ended run whose late effects are settled."""
 
     def then(connection: Connection, seq: int) -> None:
-        _check_orders(owner, connection)
+        check_orders(owner, connection)
         faults.settle_rest(connection, owner.run_id)
+        families.tell_settled(connection, owner.run, tools.clock.now(), tools.grace)
 
-    owner.write(then, **_NO_OWNER)
+    owner.write(then, waits=None, **_NO_OWNER)
     tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
 
 
-def _check_orders(owner: Owner, connection: Connection) -> None:
+def check_orders(owner: Owner, connection: Connection) -> None:
+    """Raise NewMail if something was asked of the run that its owner has not read; in a guarded write."""
     if owner.inbox_seq > owner.read_to and inbox.any_order(connection, owner.run_id, owner.read_to):
         raise NewMail
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from aft.errors import is_interrupt
+
 #: The longest that a server's Retry-After is believed.
 LONGEST_RETRY_AFTER = timedelta(days=7)
 
@@ -19,18 +21,19 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?")
 
 def http_status(exception: BaseException) -> int | None:
     """Find the HTTP status that an exception carries, wherever its library keeps it; never raises."""
-    response = _attribute(exception, "response")
+    response = attribute_of(exception, "response")
     candidates = (
-        _attribute(exception, "status_code"),
-        _attribute(exception, "status"),
-        _attribute(exception, "code"),
-        _attribute(response, "status_code"),
-        _attribute(response, "status"),
+        attribute_of(exception, "status_code"),
+        attribute_of(exception, "status"),
+        attribute_of(exception, "code"),
+        attribute_of(response, "status_code"),
+        attribute_of(response, "status"),
         _entry(_entry(response, "ResponseMetadata"), "HTTPStatusCode"),
     )
     for found in candidates:
-        if isinstance(found, int) and 100 <= found <= 599:
-            return int(found)
+        # Not isinstance: that may ask the object itself for its class.
+        if issubclass(type(found), int) and 100 <= (number := int.__index__(found)) <= 599:
+            return number
     return None
 
 
@@ -39,11 +42,11 @@ def retry_after(exception: BaseException, now: datetime) -> timedelta | None:
 
     Never raises. The past is 0, and more than a week is a week.
     """
-    response = _attribute(exception, "response")
+    response = attribute_of(exception, "response")
     candidates = (
-        _attribute(exception, "retry_after"),
-        _header(_attribute(response, "headers")),
-        _header(_attribute(exception, "headers")),
+        attribute_of(exception, "retry_after"),
+        _header(attribute_of(response, "headers")),
+        _header(attribute_of(exception, "headers")),
         _header(_entry(_entry(response, "ResponseMetadata"), "HTTPHeaders")),
     )
     waits = (read_retry_after(found, now) for found in candidates)
@@ -56,17 +59,22 @@ def read_retry_after(found: Any, now: datetime) -> timedelta | None:
     return None if wait is None else min(max(wait, timedelta(0)), LONGEST_RETRY_AFTER)
 
 
-def _attribute(thing: Any, name: str) -> Any:
+def attribute_of(thing: Any, name: str) -> Any:
+    """Read an attribute of somebody else's object; None: there is none, or it cannot be read."""
     try:
         return getattr(thing, name, None)
-    except Exception:  # a property of a foreign exception may do anything; it must not hide the fault itself
+    except BaseException as raised:  # a property of a foreign exception may do anything; the fault stays
+        if is_interrupt(raised):
+            raise
         return None
 
 
 def _entry(thing: Any, key: str) -> Any:
     try:
         return thing.get(key) if isinstance(thing, Mapping) else None
-    except Exception:  # as above
+    except BaseException as raised:  # as above
+        if is_interrupt(raised):
+            raise
         return None
 
 
@@ -76,19 +84,22 @@ def _header(headers: Any) -> Any:
             text = name.decode("ascii") if isinstance(name, bytes) else name
             if text.lower() == "retry-after":
                 return value.decode("ascii") if isinstance(value, bytes) else value
-    except Exception:  # as above, and headers may be anything, or missing
+    except BaseException as raised:  # as above, and headers may be anything, or missing
+        if is_interrupt(raised):
+            raise
         return None
     return None
 
 
 def _wait(found: Any, now: datetime) -> timedelta | None:
-    if isinstance(found, timedelta):
-        return found
-    if isinstance(found, str):
-        text = found.strip()
+    kind = type(found)  # not isinstance: as above
+    if issubclass(kind, timedelta):
+        return timedelta(found.days, found.seconds, found.microseconds)
+    if issubclass(kind, str):
+        text = str.strip(found)
         return _seconds(float(text)) if _NUMBER.fullmatch(text) else _until(text, now)
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return _seconds(found)
+    if issubclass(kind, int | float) and kind is not bool:
+        return _seconds(float.__float__(found) if issubclass(kind, float) else int.__index__(found))
     return None
 
 

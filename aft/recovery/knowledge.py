@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from aft.texts import escape_unstorable, with_article
+
 #: Answers of HTTP servers that pass, and why.
 _PASSING_STATUS = {
     408: "the server waited too long for the request",
@@ -79,7 +81,7 @@ def _judge_class(mro: Sequence[str], name: str, message: str) -> Verdict:
         return _verdict(fact, f"{name} (from {wrapped})", message)
     for known in mro:
         if fact := _known(known):
-            return _verdict(fact, name if known == name else f"{name} (a {known})", message)
+            return _verdict(fact, name if known == name else f"{name} ({with_article(known)})", message)
     short = name.removeprefix("builtins.")
     declared = short.rpartition(".")[2]
     return Verdict(
@@ -121,7 +123,7 @@ def _throttled_by_aws(mro: Sequence[str], status: int | None, message: str) -> s
 
 def mro_names(cls: type[BaseException]) -> list[str]:
     """Name a class and its bases as "module.qualname", most derived first: what :func:`judge` takes."""
-    return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+    return [escape_unstorable(f"{base.__module__}.{base.__qualname__}") for base in cls.__mro__]
 
 
 # -------------------------------------------------------------------------------------- what is known

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from aft import durations
+from aft.texts import with_article
 
 #: Levels of one ladder; each distinct wait needs a delay queue of its own.
 MOST_LEVELS = 32
@@ -26,7 +27,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, init=False, repr=False)
 class Level:
-    """Wait, then try again, ``tries`` times: ``Level("5s", tries=3)``.
+    """Wait, then try again, so many times: ``Level("5s*3")``, or ``Level("5s", tries=3)``; without a number, once.
 
     The wait is a text, a number of seconds or a timedelta, kept in whole milliseconds; 0 means at once.
     Raises ValueError that says what would have been right.
@@ -35,12 +36,28 @@ class Level:
     wait: timedelta
     tries: int
 
-    def __init__(self, wait: timedelta | float | str, tries: int = 1) -> None:
+    def __init__(self, wait: timedelta | float | str, tries: int | None = None) -> None:
+        if isinstance(wait, str) and "*" in wait:
+            if tries is not None:
+                raise ValueError(f"{wait!r} with tries={tries!r} says twice how many tries; leave one of the two out")
+            wait, tries = _split(wait)
         object.__setattr__(self, "wait", _whole(wait))
-        object.__setattr__(self, "tries", _counted(tries))
+        object.__setattr__(self, "tries", _counted(1 if tries is None else tries))
+
+    def __str__(self) -> str:
+        spelled = durations.spell(self.wait)
+        return spelled if self.tries == 1 else f"{spelled}*{self.tries}"
 
     def __repr__(self) -> str:
-        return f"Level({durations.spell(self.wait)!r}, tries={self.tries})"
+        return f"Level({str(self)!r})"
+
+
+def _split(text: str) -> tuple[str, int]:
+    """Read a level as it is spelled everywhere: ``5s*3``."""
+    wait, _, tries = (piece.strip() for piece in text.partition("*"))
+    if not (tries.isascii() and tries.isdigit() and len(tries) < 10):
+        raise ValueError(f"{text.strip()!r} is not a level; write '5s*3' for three tries after 5s each")
+    return wait, int(tries)
 
 
 def _whole(wait: timedelta | float | str) -> timedelta:
@@ -76,11 +93,19 @@ class Ladder:
             raise ValueError(f"{len(self.levels)} levels; {MOST_LEVELS} are the most")
 
     @classmethod
-    def of(cls, levels: Sequence[Level | str | float | timedelta]) -> Ladder:
-        """Make a ladder of levels; a bare wait, ``"10m"``, is a level of one try. Raises ValueError."""
-        if isinstance(levels, str | bytes) or not isinstance(levels, Sequence):
-            raise ValueError(f"{levels!r} is not a list of levels; write [aft.Level('5s', tries=3), '10m']")
+    def of(cls, levels: Sequence[Level | str | float | timedelta] | str) -> Ladder:
+        """Make a ladder: of a list, ``["5s*3", "10m"]``, or as settings spell it, ``"5s*3, 10m"``. Raises ValueError.
+
+        A bare wait, ``"10m"``, is a level of one try.
+        """
+        if isinstance(levels, str):
+            return cls.parse(levels)
+        if isinstance(levels, bytes) or not isinstance(levels, Sequence):
+            raise ValueError(f"{levels!r} is not a list of levels; write ['5s*3', '10m']")
         return cls(tuple(level if isinstance(level, Level) else Level(level) for level in levels))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.levels)) or "none"
 
     @classmethod
     def parse(cls, text: str) -> Ladder:
@@ -123,7 +148,7 @@ class Ladder:
     def decode(cls, value: Any) -> Ladder:
         """Read what :meth:`encode` wrote; raises ValueError on anything else."""
         if not isinstance(value, list):
-            raise ValueError(f"a stored ladder must be a list, not a {type(value).__name__}")
+            raise ValueError(f"a stored ladder must be a list, not {with_article(type(value).__name__)}")
         return cls(tuple(map(_decode_level, value[: MOST_LEVELS + 1])))
 
 
@@ -134,13 +159,10 @@ def read_ladder(spelled: str) -> Ladder:
 
 
 def _read_level(part: str, text: str) -> Level:
-    wait, star, tries = (piece.strip() for piece in part.partition("*"))
-    if star and not (tries.isascii() and tries.isdigit() and len(tries) < 10):
-        raise ValueError(f"{part.strip()!r} in {text!r} is not a level; write '5s*3' for three tries after 5s each")
     try:
-        return Level(wait, int(tries) if star else 1)
+        return Level(part)
     except ValueError as error:
-        raise ValueError(f"{part.strip()!r} is not a level: {error}") from None
+        raise ValueError(f"{part.strip()!r} in {text!r} is not a level: {error}") from None
 
 
 def _decode_level(pair: Any) -> Level:

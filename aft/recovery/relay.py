@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from aft import names
 from aft.brokers.base import Broker, Outgoing, Topology
 from aft.clock import Clock
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
@@ -77,7 +78,7 @@ class Relay:
                 self.confirm(rows)
 
     def _publish(self, rows: Sequence[OutboxRow]) -> None:
-        messages = [Outgoing(row.queue, row.body.encode()) for row in rows]
+        messages = [_outgoing(row) for row in rows]
         try:
             self._broker.publish(messages)
         except Unroutable:
@@ -99,7 +100,7 @@ class Relay:
         """Publish to each queue apart: one that takes nothing must not hold up the others. Raises the first error."""
         by_queue: dict[str, list[OutboxRow]] = {}
         for row in rows:
-            by_queue.setdefault(row.queue, []).append(row)
+            by_queue.setdefault(names.split(row.queue)[0], []).append(row)
         sent = 0
         errors: list[AftError] = []
         for queue, group in by_queue.items():
@@ -134,3 +135,8 @@ class Relay:
                 outbox.let_go(connection, [row.id for row in rows])
         except StoreError:
             return  # the hold runs out by itself
+
+
+def _outgoing(row: OutboxRow) -> Outgoing:
+    queue, key = names.split(row.queue)
+    return Outgoing(queue, row.body.encode(), key)

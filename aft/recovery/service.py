@@ -48,7 +48,7 @@ class Service:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: BaseException) -> None:
         if not isinstance(error, AftError):
             logger.exception("service failed: service=%s", self._name)
         self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
@@ -61,7 +61,7 @@ class Service:
                 if errors:
                     self._telemetry.emit(ServiceRecovered(service=self._name, errors=errors))
                 errors = 0
-            except Exception as error:
+            except BaseException as error:
                 # The edge of a thread: whatever happened, the next step may succeed, and nobody else would do it.
                 errors += 1
                 if errors & (errors - 1) == 0:  # the first, second, fourth, eighth …

@@ -32,14 +32,15 @@ from sqlalchemy import Connection
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.runs.rescue import REHEARSAL, any_expired, rehearse, rescue_expired
+from aft.runs.rescue import REHEARSAL, any_expired, find_expired, rehearse, rescue_expired
 from aft.store import Store, outbox
 from aft.store.leases import end_leases
 from aft.store.outbox import OutboxRow
 from aft.store.questions import Question
+from aft.store.refusals import is_about_rows
 from aft.store.signs import make_lookout
 from aft.store.tables import runs, workers
-from aft.telemetry import RunRescued, Telemetry, WorkerDied, logger
+from aft.telemetry import RunRescued, ServiceFailed, Telemetry, WorkerDied, logger
 
 #: Runs that are rescued in one transaction.
 BATCH = 200
@@ -111,9 +112,39 @@ class Takeover:
                 return 0
             looked = self._lookout.look(connection, self._signs())
         living = {worker for worker, held in looked.items() if held}
-        with self._store.write() as connection:
-            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, living)
-        return self._send_on(events, written)
+        try:
+            with self._store.write() as connection:
+                rescued = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, living)
+        except Exception as error:
+            if not is_about_rows(error):
+                raise
+            rescued = self._rescue_each(living)
+        return self._send_on(*rescued)
+
+    def _rescue_each(
+        self, living: Collection[WorkerId] = (), of: Collection[WorkerId] | None = None
+    ) -> tuple[list[RunRescued], list[OutboxRow]]:
+        """Take runs away, each in a transaction of its own: one that the database refuses to change is told, and left.
+
+        For when a batch was refused because of one of its runs.
+        """
+        with self._store.read() as connection:
+            found = find_expired(connection, self._namespace, BATCH, of)
+        events: list[RunRescued] = []
+        written: list[OutboxRow] = []
+        for run_id in found:
+            try:
+                with self._store.write() as connection:
+                    at = self._clock.now()
+                    rescued, messages = rescue_expired(connection, self._namespace, at, 1, living, of, run_id)
+            except Exception as error:
+                if not is_about_rows(error):
+                    raise
+                self._telemetry.emit(ServiceFailed(service="takeover", why=f"run {run_id}: {error}"))
+                continue
+            events += rescued
+            written += messages
+        return events, written
 
     def _send_on(self, events: Sequence[RunRescued], written: Sequence[OutboxRow]) -> int:
         for event in events:
@@ -187,10 +218,17 @@ class Takeover:
     def _bury(self, dead: dict[WorkerId, str], why: str) -> None:
         if not dead:
             return
-        with self._store.write() as connection:
-            ended = end_leases(connection, self._namespace, dead, died=True)
-            # Only theirs: one whose lease just ran out may live, which is looked at before its runs are taken.
-            events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, of=dead)
+        try:
+            with self._store.write() as connection:
+                ended = end_leases(connection, self._namespace, dead, died=True)
+                # Only theirs: one whose lease just ran out may live, which is looked at before its runs are taken.
+                events, written = rescue_expired(connection, self._namespace, self._clock.now(), BATCH, of=dead)
+        except Exception as error:
+            if not is_about_rows(error):
+                raise
+            with self._store.write() as connection:
+                ended = end_leases(connection, self._namespace, dead, died=True)
+            events, written = self._rescue_each(of=dead)
         for worker in sorted(ended):
             self._telemetry.emit(WorkerDied(worker=worker, why=why))
         rescued = self._send_on(events, written)

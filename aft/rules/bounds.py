@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from aft.rules.facts import WIDE, Kind
 from aft.rules.refusals import refusal
+from aft.texts import find_unstorable
 
 #: Characters of a condition.
 MOST_SOURCE = 1_000
@@ -123,8 +124,10 @@ def _check_size(source: str) -> None:
             f"it has {len(source):,} characters",
             f"{MOST_SOURCE:,} are the most; make two rules of it",
         )
+    if source.isprintable():
+        return
     for at, character in enumerate(source):
-        if character == "\0" or "\ud800" <= character <= "\udfff":
+        if find_unstorable(character, lines=True) is not None:
             raise refusal(
                 source.replace(character, "\ufffd"), at, f"it has the character {character!r}", "leave it out"
             )

@@ -6,6 +6,7 @@ it only when a condition mentions it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from aft.codec import decode_untyped
+from aft.codec import MARK, decode_untyped
 from aft.errors import CodecError
 from aft.fault import Fault, FaultKind
 from aft.rules.facts import cut
@@ -69,7 +70,7 @@ def of_run(run: RunRow, at: datetime) -> Facts:
         "run.owner": run.owner or "",
         "run.priority": run.priority,
         "run.args": read(run.args),
-        "run.tags": cut(run.tags),
+        "run.tags": read_tags(run.tags),
         "run.age": max(0.0, (at - run.created_at).total_seconds()),
         "run.status": run.status.value,
     }
@@ -114,6 +115,14 @@ def read(text: str | None) -> Any:
         return cut(plain(decode_untyped(text)))
     except CodecError:
         return None
+
+
+def read_tags(tags: Mapping[str, Any]) -> Any:
+    """Read a run's tags as rules see them; a rule may have set one to a date, a decimal, …"""
+    if not tags:
+        return {}
+    text = json.dumps(tags)
+    return (read(text) if MARK in text else None) or cut(tags)
 
 
 def plain(value: Any) -> Any:

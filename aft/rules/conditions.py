@@ -24,6 +24,7 @@ from aft.errors import RuleRefused
 from aft.rules import bounds
 from aft.rules.facts import MOST_IN_ALL, Facts, Kind, blank, complete, kinds
 from aft.rules.refusals import refusal, translate
+from aft.texts import with_article
 
 #: Sources that conditions may ask besides the facts: type by name, ``{"weather": "string"}`` for ``source.weather``.
 Sources: TypeAlias = Mapping[str, str]
@@ -140,7 +141,8 @@ class Expression:
     def __init__(self, source: str, sources: Sources) -> None:
         """Use :meth:`compile`, which says what it raises."""
         if not isinstance(source, str):
-            raise RuleRefused(f"a condition is a text, not a {type(source).__name__}; write 'fault.status == 503'")
+            found = with_article(type(source).__name__)
+            raise RuleRefused(f"a condition is a text, not {found}; write 'fault.status == 503'")
         key = _key(sources)
         self._language = _language(key)
         self._program = _program(source, key)
@@ -271,4 +273,4 @@ def _scalar(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode("ascii")
-    raise ValueError(f"its value is a {type(value).__name__}, which JSON does not know")
+    raise ValueError(f"its value is {with_article(type(value).__name__)}, which JSON does not know")

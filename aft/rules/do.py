@@ -10,7 +10,7 @@ stores without an annotation: JSON's, and dates, decimals, tuples, …
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -78,8 +78,15 @@ def fail(message: str, proceed: bool = False) -> Fail:
     return Fail(message, proceed)
 
 
-def retry(level: int | None = None, ladder: str | None = None, after: timedelta | float | str | None = None) -> Retry:
-    """Try again: where the ladder says, or at a level of it, or by another ``"5s*3, 1m"``; ``after`` at the least."""
+def retry(
+    level: int | None = None,
+    ladder: str | Sequence[Any] | None = None,
+    after: timedelta | float | str | None = None,
+) -> Retry:
+    """Try again: where the ladder says, or at a level of it, or by another; ``after`` at the least.
+
+    ``ladder`` is spelled as everywhere: ``"5s*3, 1m"``, or a list of levels, ``["5s*3", aft.Level("1m")]``.
+    """
     return Retry(level, ladder, after)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from aft import durations
 from aft.codec import MOST_DEPTH, decode_untyped
 from aft.errors import CodecError, RuleRefused
 from aft.runs.notices import check_url
+from aft.texts import find_unstorable, with_article
 
 #: Characters of a message, a reason, a note, an expression.
 MOST_TEXT = 1_000
@@ -61,6 +62,8 @@ def text(value: object, where: str, *, most: int = MOST_TEXT, empty: bool = Fals
         raise RuleRefused(
             f"{where} is {shown(value)}; it must be a text of {'up' if empty else '1'} to {most} characters"
         )
+    if (found := find_unstorable(value, lines=True)) is not None:
+        raise RuleRefused(f"{where} is {shown(value)}, which holds {found}; leave that out")
     return value
 
 
@@ -109,7 +112,7 @@ def _copy(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, dict):
         return {key: _copy(item, f"{where}.{key}", depth + 1) for key, item in table(value, where).items()}
     raise RuleRefused(
-        f"{where} is a {type(value).__name__}, for which JSON has no word; write it as a text or a number: "
+        f"{where} is {with_article(type(value).__name__)}, for which JSON has no word; write it as a text or a number: "
         "a date is read from '2024-02-29' where a date is declared"
     )
 
@@ -121,6 +124,18 @@ def wait(value: Any, where: str) -> str:
     except ValueError as error:
         raise RuleRefused(f"{where}: {error}") from None
     return value if isinstance(value, str) else durations.spell(found)
+
+
+def spell_ladder(ladder: object, where: str) -> str:
+    """Return a ladder as settings spell it, ``5s*3, 1m``; it may be given as a list of levels, as in activities."""
+    if not isinstance(ladder, list | tuple):
+        return text(ladder, where)
+    levels: list[str] = []
+    for level in ladder:
+        is_wait = isinstance(level, int | float | timedelta) and not isinstance(level, bool)
+        # An aft.Level says itself how it is spelled.
+        levels.append(wait(level, where) if is_wait else text(str(level), where))
+    return text(", ".join(levels), where)
 
 
 def count_levels(ladder: object, where: str) -> int:
@@ -152,7 +167,7 @@ def host(url: object, where: str) -> str:
             parts = urlsplit(url)
             if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
                 check_url(url)
-                return f"{parts.scheme}://{parts.hostname}"
+                return f"{parts.scheme}://{parts.netloc}"
         except ValueError:
             pass
     # Not shown: whoever knows the URL of a webhook may post to it.

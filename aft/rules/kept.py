@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aft.fault import Fault, FaultKind
-from aft.rules.case import StepFacts
+from aft.rules.case import Facts, StepFacts, read_tags
 from aft.runs.rulings import Do, Ruling
 
 
@@ -27,17 +27,40 @@ class Kept:
     changed: dict[str, Any] = field(default_factory=dict)
     #: How often exlets have had the step begun anew.
     restarts: int = 0
+    #: Facts about the run, where rules were asked before there was a fault.
+    run: dict[str, Any] = field(default_factory=dict)
 
 
-def keep(step: StepFacts, before: Fault | None = None) -> str:
-    """Spell what a fault is to keep of its step; ``before`` stood against it."""
-    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), _restarts_until_now(before))
+#: Facts about a run that change while it goes on.
+_CHANGING = ("run.status", "run.tags")
+
+
+def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = None) -> str:
+    """Spell what a fault is to keep of its step; ``before`` stood against it.
+
+    ``facts``: what rules were asked with, where they found that a constraint is violated.
+    """
+    run = {name: facts[name] for name in _CHANGING if facts is not None and name in facts}
+    restarts = _restarts_until_now(before)
+    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run)
     return json.dumps({name: value for name in Kept.__slots__ if (value := getattr(kept, name))})
 
 
 def read(fault: Fault) -> Kept:
     """Read what a fault keeps."""
     return Kept(**json.loads(fault.step)) if fault.step else Kept()
+
+
+def run_facts(fault: Fault) -> Facts:
+    """Those facts about a fault's run that may have changed since rules were asked, as they were then.
+
+    None of a fault that nobody has decided about: rules would see the run as it is now.
+    """
+    if known := read(fault).run:
+        return dict(known)
+    if fault.run_status is None:
+        return {}
+    return {"run.status": fault.run_status, "run.tags": read_tags(json.loads(fault.run_tags or "{}"))}
 
 
 def failures(fault: Fault) -> int:

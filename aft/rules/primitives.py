@@ -14,8 +14,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Final, TypeAlias, get_args
 
+from aft.codec import tagged_to_json
 from aft.errors import RuleRefused
 from aft.rules import given
+from aft.texts import check_storable, find_unstorable
 
 
 class Target(StrEnum):
@@ -139,7 +141,9 @@ class Complete(_Primitive):
         return {"do": self.do, **{name: value for name, value in told.items() if value is not None}}
 
     def __str__(self) -> str:
-        return f"complete with {self.computed if self.computed is not None else given.shown(self.result)}"
+        return (
+            f"complete with {self.computed if self.computed is not None else given.shown(tagged_to_json(self.result))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,8 @@ class Retry(_Primitive):
     def __post_init__(self) -> None:
         if self.after is not None:
             self._put("after", given.wait(self.after, "retry: after"))
+        if self.ladder is not None:
+            self._put("ladder", given.spell_ladder(self.ladder, "retry: ladder"))
         most = given.MOST_LEVELS if self.ladder is None else given.count_levels(self.ladder, "retry: ladder")
         if self.level is not None and (type(self.level) is not int or not 1 <= self.level <= most):
             of = "" if self.ladder is None else f" of ladder {given.shown(self.ladder)}"
@@ -251,6 +257,9 @@ class Set(_Primitive):
                 raise RuleRefused(f"set: {key} is both given and computed; keep one of the two")
         for key in self.changes:
             _check_change(key)
+        for name, value in self.tags.items():
+            if isinstance(value, str):
+                check_storable(f"set: tags.{name}", value, RuleRefused, lines=True)
         if not self.changes:
             raise RuleRefused("set: it sets nothing; give args, tags, result or computed")
 
@@ -345,6 +354,8 @@ def expressions(one: Primitive) -> Mapping[str, str]:
 
 def _check_change(key: str) -> None:
     kind, dot, name = key.partition(".")
+    if (found := find_unstorable(name, lines=True)) is not None:
+        raise RuleRefused(f"set: {key!r} holds {found}; leave that out")
     if key == "result" or (kind == "tags" and name.strip()) or (kind == "args" and name.isidentifier()):
         return
     if kind == "args" and dot:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from aft.errors import RuleRefused
+from aft.texts import with_article
 
 #: What CEL offers besides facts: the names that a slip of the keyboard may have meant.
 FUNCTIONS = (
@@ -94,9 +95,15 @@ def _explain(said: str) -> tuple[str, str]:
     if found := _OVERLOAD.match(said):
         return _mismatch(found[1], found[2])
     if found := _SELECT.match(said):
-        return f"a {found[1]} has no parts to be named after a dot", "only maps have: run.args.NAME, run.tags.NAME"
+        return (
+            f"{with_article(found[1])} has no parts to be named after a dot",
+            "only maps have: run.args.NAME, run.tags.NAME",
+        )
     if found := _RANGE.match(said):
-        return f"a {found[1]} cannot be looped over", "loop over a list or a map: fault.bases.exists(b, b == '…')"
+        return (
+            f"{with_article(found[1])} cannot be looped over",
+            "loop over a list or a map: fault.bases.exists(b, b == '…')",
+        )
     said = said.removeprefix("Syntax error: ")
     if found := _TOKEN.match(said):
         return f"{found[1]!r} cannot be read", _hint_token(found[1])

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from aft import durations
 from aft.clock import SystemClock
-from aft.errors import DefinitionError
+from aft.errors import DefinitionError, is_interrupt
 from aft.rules.case import plain
 from aft.rules.facts import cut
 from aft.telemetry import logger
@@ -77,7 +77,9 @@ class Source:
     def _call(self, answers: queue.SimpleQueue[Any]) -> None:
         try:
             answers.put(cut(plain(self.fn())))
-        except Exception:
+        except BaseException as raised:
+            if is_interrupt(raised):
+                raise
             logger.warning("source failed: source=%s", self.name, exc_info=True)
             answers.put(self.default)
         finally:

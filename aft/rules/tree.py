@@ -24,6 +24,7 @@ from aft.errors import RuleRefused
 from aft.rules.conditions import NO_SOURCES, Answer, Case, Condition, Sources, names
 from aft.rules.facts import Facts, kinds
 from aft.rules.kinds import RUN_LEVEL, On
+from aft.texts import with_article
 
 #: Flow or activity of a tree: all of them.
 ALL = "*"
@@ -49,7 +50,9 @@ class Node:
         for name, types in _FIELDS.items():
             value = getattr(self, name)
             if not isinstance(value, types) or isinstance(value, bool):
-                raise ValueError(f"{name}={value!r:.80} of a rule is a {type(value).__name__}, which does not fit")
+                raise ValueError(
+                    f"{name}={value!r:.80} of a rule is {with_article(type(value).__name__)}, which does not fit"
+                )
 
     def encode(self) -> dict[str, Any]:
         """Spell the rule for JSON; what is not set is left out."""
@@ -187,7 +190,7 @@ class Tree:
 
 def _fields(value: Any, what: str, required: set[str], allowed: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"a stored {what} must be an object, not a {type(value).__name__}")
+        raise ValueError(f"a stored {what} must be an object, not {with_article(type(value).__name__)}")
     if missing := sorted(required - value.keys()):
         raise ValueError(f"a stored {what} lacks {', '.join(missing)}")
     if unknown := sorted(map(str, value.keys() - allowed)):

@@ -100,9 +100,13 @@ class Beginning:
             root_id=new.id,
             parent_id=None,
             parent_path=None,
+            parent_generation=None,
+            parent_seq=None,
+            parent_inbox_seq=None,
             waits=(),
             savepoints={},
             deadline_at=None if deadline_at is None else _moment(deadline_at),
+            pivoted_at=None,
             epoch=1 if begins_here else 0,
             worker_id=self.worker,
             wake_id=self.order,
@@ -134,7 +138,8 @@ def enqueue(store: Store, new: NewRun, at: datetime, grace: timedelta) -> tuple[
     """Make a run that some worker will take; False: the key already named one, returned as it is."""
     if new.after is None and new.at is None:
         order = OrderId(new_id())
-        message = (names.resume(new.namespace), Message.about_order(new.id, order, at).encode())
+        address = names.resume_run(new.namespace, new.flow, new.version)
+        message = (address, Message.about_order(new.id, order, at).encode())
         row = _make(store, Beginning(new, None, order, message, submit.patience(new, grace)))
         if row is not None:
             return row, True

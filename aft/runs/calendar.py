@@ -16,11 +16,10 @@ from __future__ import annotations
 import difflib
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from itertools import islice
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -32,6 +31,8 @@ from aft.errors import DefinitionError
 LATE = timedelta(minutes=1)
 #: Missed moments that are made up for at the most: the latest ones.
 MOST_MISSED = 100
+#: Moments of the time in which runs may have executed at one that is not missed: three times LATE, one a second.
+MOST_CLOSE = 200
 #: The shortest interval; whoever needs less wants a loop, not a schedule.
 SHORTEST = timedelta(seconds=1)
 #: Characters of a cron line.
@@ -41,6 +42,8 @@ MOST_CRON = 200
 _TICK = timedelta(microseconds=1)
 #: Moments that are looked at beyond those that are wanted.
 _MARGIN = 3
+#: More than clocks are ever set forward or back.
+_GAP = timedelta(days=1)
 
 
 class CatchUp(StrEnum):
@@ -96,7 +99,7 @@ class Calendar:
 
     def latest(self, first: datetime, at: datetime, most: int) -> tuple[datetime, ...]:
         """The latest moments from ``first`` to ``at``, both included, oldest first; bounded work, however many."""
-        begin = max(first - _TICK, self._before(at, most) or first - _TICK)
+        begin = max(first - _TICK, self._before(at, most, first) or first - _TICK)
         found: deque[datetime] = deque(maxlen=most)
         for moment in self._from(begin):
             if moment > at:
@@ -118,31 +121,69 @@ class Calendar:
 
     def _cron_from(self, at: datetime) -> Iterator[datetime]:
         last = at
-        for local in CronSim(self._timing.cron or "", at.astimezone(self._zone)):
+        for local in _walk(self._timing.cron or "", at.astimezone(self._zone)):
             moment = local.astimezone(UTC)
             # Begun in the second of two equal hours, the first answer is of the first one: in the past.
             if moment > last:
                 last = moment
                 yield moment
 
-    def _before(self, at: datetime, most: int) -> datetime | None:
-        """A time before the latest ``most`` moments, and not long before; None if there are not so many."""
+    def _before(self, at: datetime, most: int, first: datetime) -> datetime | None:
+        """A time before the latest ``most`` moments, and not long before; None if not so many come after ``first``."""
         if self._timing.every is not None:
             return at - (most + 1) * self._timing.every
-        # Backward, cronsim may tell another side of a gap or a fold: it says how far to go back, and nothing more.
-        backward = CronSim(self._timing.cron or "", at.astimezone(self._zone), reverse=True)
-        earlier = list(islice(backward, most + _MARGIN))
-        return None if len(earlier) < most + _MARGIN else earlier[-1].astimezone(UTC)
+        # Backward, cronsim may tell another side of a gap or a fold: it says how far to go back, and nothing more. Not
+        # further than to the first moment: a rare day (a fifth Monday in February) comes once in decades.
+        for count, local in enumerate(
+            _walk(self._timing.cron or "", at.astimezone(self._zone), backward=True), start=1
+        ):
+            moment = local.astimezone(UTC)
+            if moment < first - _GAP:
+                return None
+            if count == most + _MARGIN:
+                return moment
+        return None
 
 
 def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> Turn:
-    """Decide about the moments from ``first`` to ``at``; one that is less than ``LATE`` late is not missed."""
-    due = calendar.latest(first, at, MOST_MISSED if catch_up is CatchUp.ALL else 1)
-    if not due:
-        return Turn(then=calendar.after(at))
-    fire = () if catch_up is CatchUp.SKIP and at - due[-1] > LATE else due
+    """Decide about the moments from ``first`` to ``at``.
+
+    One that is less than ``LATE`` late is not missed, however close the next ones are: each is fired. What becomes of
+    those before is what ``catch_up`` says; the latest, of ``ONE``, is one that is not missed, if there is any.
+    """
+    if catch_up is CatchUp.ALL:
+        fire = calendar.latest(first, at, MOST_MISSED)
+    else:
+        fire = calendar.latest(max(first, at - LATE), at, MOST_MISSED)
+        if not fire and catch_up is CatchUp.ONE:
+            fire = calendar.latest(first, at, 1)
     earliest = calendar.after(first - _TICK)
-    return Turn(fire, None if fire and fire[0] == earliest else earliest, calendar.after(at))
+    is_missed = earliest is not None and earliest <= at and (not fire or fire[0] != earliest)
+    return Turn(fire, earliest if is_missed else None, calendar.after(at))
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """When a run of a schedule executed."""
+
+    made: datetime
+    #: None: it has not ended.
+    ended: datetime | None
+
+
+def is_within(moment: datetime, executions: Iterable[Execution]) -> bool:
+    """Tell whether a moment came while a run executed."""
+    return any(run.made <= moment and (run.ended is None or moment < run.ended) for run in executions)
+
+
+def _walk(cron: str, begin: datetime, *, backward: bool = False) -> Iterator[datetime]:
+    """The moments of a cron line, on clocks of the zone of ``begin``; they end where Python's years do."""
+    moments = CronSim(cron, begin, reverse=backward)
+    while True:
+        try:
+            yield next(moments)
+        except (StopIteration, OverflowError):
+            return
 
 
 def check_timing(timing: Timing) -> Timing:
@@ -173,7 +214,10 @@ def _check_cron(cron: str) -> None:
     try:
         found = next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None)
     except CronSimError as error:
-        raise DefinitionError(f"cron={cron!r} cannot be read: {str(error).lower()}") from None
+        raise DefinitionError(
+            f"cron={cron!r} cannot be read: {str(error).lower()}; its fields are minute, hour, day of the month, month "
+            "and day of the week"
+        ) from None
     if found is None:
         raise DefinitionError(f"cron={cron!r} names a day that never comes")
 

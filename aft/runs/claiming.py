@@ -11,7 +11,7 @@ nothing is built, compiled or planned for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,6 +27,7 @@ from aft.store import Store
 from aft.store.moments import SQLITE_NOW
 from aft.store.questions import Question
 from aft.store.tables import faults, runs, workers
+from aft.telemetry import logger
 
 #: Due runs among which the most urgent is chosen.
 WINDOW = 500
@@ -64,13 +65,24 @@ def claim(
     Runs that must be executed alone are claimed only if the caller says that it does so.
     """
     given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": alone}
-    return [read(row) for row in _execute(connection, _CLAIM, given)]
+    return _read_all(_execute(connection, _CLAIM, given))
 
 
 def claim_now(store: Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known) -> list[RunRow]:
     """Do the same, in a transaction of its own, for runs that need not be alone: one statement, one round trip."""
     given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": False}
-    return [read(row) for row in store.tell(_CLAIM, json.dumps(given))]
+    return _read_all(store.tell(_CLAIM, json.dumps(given)))
+
+
+def _read_all(found: Iterable[Sequence[Any]]) -> list[RunRow]:
+    """Read runs that were claimed; one whose row cannot be read is left out, and rescued as an orphan."""
+    rows: list[RunRow] = []
+    for row in found:
+        try:
+            rows.append(read(row))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            logger.exception("run cannot be read: run=%s", row[0])
+    return rows
 
 
 def find_due(

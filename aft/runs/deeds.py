@@ -31,6 +31,7 @@ from aft.store.tables import faults, frames, journal, outbox
 JOURNAL = tuple(column.name for column in journal.columns if column.name not in ("run_id", "seq"))
 FRAME = ("path", "scope", "activity", "compensator", "state", "args", "value", "key_generation", "pushed_at")
 _LATER = {"run_id", "level", "try_in_level", "wait_seconds", "queue", "due_at", "decided_at", "settled_at"}
+_LATER |= {"run_status", "run_tags"}
 FAULT = tuple(column.name for column in faults.columns if column.name not in _LATER)
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import ColumnElement, Connection, exists, select, update
 
-from aft.ids import RunId
-from aft.runs import waking
+from aft.ids import RunId, StepPath
+from aft.runs import waits, waking
 from aft.runs.inbox import Verb
-from aft.runs.rows import COLUMNS, RunRow, from_row
-from aft.runs.states import Status
-from aft.runs.waits import WaitKind
+from aft.runs.rows import COLUMNS, NAMES, RunRow, from_row
+from aft.runs.states import FrameState, Status
+from aft.runs.waits import Wait, WaitKind
 from aft.runs.waking import Post
+from aft.store.moments import now
 from aft.store.questions import Question
 from aft.store.tables import frames, runs
 
 #: Whether a run has children at all; most have none.
 ANY = Question.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
+
+
+#: Several runs by their ids, to be read by ``rows.read``.
+NAMED = Question.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
 
 
 def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
@@ -43,38 +48,68 @@ def all_of(connection: Connection, root_id: str) -> list[RunRow]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def running(connection: Connection, namespace: str, run_id: RunId, under: str = "") -> list[RunRow]:
-    """Return the children that have not ended, of steps under a path or of all."""
+def running(
+    connection: Connection, namespace: str, run_id: RunId, under: str = "", generation: int | None = None
+) -> list[RunRow]:
+    """Return the children that have not ended, of steps under a path of a generation, or of all."""
     statement = select(*COLUMNS).where(
-        runs.c.parent_id == run_id, runs.c.namespace == namespace, runs.c.ended_as.is_(None)
+        runs.c.parent_id == run_id, runs.c.namespace == namespace, runs.c.ended_as.is_(None), *_under(under, generation)
     )
-    if under:
-        statement = statement.where(runs.c.parent_path.startswith(f"{under}.", autoescape=True))
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def unframed(connection: Connection, run_id: RunId, under: str = "") -> list[RunRow]:
-    """Return children that have ended, may owe something, and are no frame of their parent's, in order of their end."""
+def _under(path: str, generation: int | None) -> list[ColumnElement[bool]]:
+    """The conditions that a child was started by a step under a path; a path is one of its parent's generation."""
+    if not path:
+        return []
+    assert generation is not None, "a path names a step only within a generation"
+    return [runs.c.parent_path.startswith(f"{path}.", autoescape=True), runs.c.parent_generation == generation]
+
+
+def unframed(connection: Connection, run_id: RunId, under: str = "", generation: int | None = None) -> list[RunRow]:
+    """Return children of which something stands and that are no frame of their parent's, in order of their end.
+
+    They have ended, or went past a pivot: then they cannot be stopped by undoing them.
+    """
     framed = select(frames.c.child_id).where(frames.c.run_id == run_id, frames.c.child_id.is_not(None))
     ends = [Status.COMPLETED.value, Status.FAILED.value, Status.CANCELLED.value]
-    statement = select(*COLUMNS).where(runs.c.parent_id == run_id, runs.c.ended_as.in_(ends), runs.c.id.not_in(framed))
-    if under:
-        statement = statement.where(runs.c.parent_path.startswith(f"{under}.", autoescape=True))
+    stays = runs.c.ended_as.in_(ends) | (runs.c.ended_as.is_(None) & runs.c.pivoted_at.is_not(None))
+    statement = select(*COLUMNS).where(
+        runs.c.parent_id == run_id, stays, runs.c.id.not_in(framed), *_under(under, generation)
+    )
     found = [from_row(row) for row in connection.execute(statement.order_by(runs.c.ended_at))]
-    return [child for child in found if child.ended_as is Status.FAILED or owes(connection, child.id)]
+    return [child for child in found if stands(connection, child)]
 
 
-def owes(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether anything of a run would have to be undone."""
-    pending = ("armed", "owed", "late")
-    statement = select(exists().where(frames.c.run_id == run_id, frames.c.state.in_(pending)))
+def stands(connection: Connection, child: RunRow) -> bool:
+    """Tell whether anything of a child is left that its parent would have to undo, or could not.
+
+    A frame that a person let go counts, and so does what is left of children that are no frame of the child's. One of
+    those that goes on, though the child has ended, was told to stop as it is: what it does may stand.
+    """
+    if child.ended_as is Status.FAILED or child.pivoted_at is not None or _has_frames(connection, child.id):
+        return True
+    if child.ended_as is None:
+        return False
+    goes_on = bool(running(connection, child.namespace, child.id))
+    return goes_on or bool(unframed(connection, child.id))
+
+
+def _has_frames(connection: Connection, run_id: RunId) -> bool:
+    """Tell whether anything of a run would have to be undone, or was let go by a person."""
+    states = [state.value for state in (FrameState.ARMED, FrameState.OWED, FrameState.LATE, FrameState.SKIPPED)]
+    statement = select(exists().where(frames.c.run_id == run_id, frames.c.state.in_(states)))
     return bool(connection.execute(statement).scalar())
 
 
 def order(connection: Connection, namespace: str, run_id: RunId, post: Post) -> bool:
     """Ask something of a child, whatever state it is in; False if that was asked before, or it is gone."""
     run = waking.lock(connection, namespace, run_id)
-    return run is not None and waking.send(connection, run, post, _may_obey)
+    if run is None or (run.pivoted_at is not None and post.payload.get("compensate")):
+        return False  # past its pivot it only goes forward
+    if run.ended_as is not None and post.verb is Verb.CANCEL:
+        return False  # it has ended just before: its frame is undone when its turn has come
+    return waking.send(connection, run, post, _may_obey)
 
 
 def _may_obey(row: RunRow) -> bool:
@@ -83,18 +118,91 @@ def _may_obey(row: RunRow) -> bool:
 
 
 def tell_parent(connection: Connection, child: RunRow, at: datetime, grace: timedelta) -> None:
-    """Say that a child has ended; in the transaction in which it does."""
+    """Tell the parent that a child has ended, in the transaction in which it does.
+
+    The parent's row is locked: its ``seq`` tells which of its writes came before the child's end, and its ``inbox_seq``
+    which other children ended before.
+    """
     if child.parent_id is None:
         return
     parent = waking.lock(connection, child.namespace, child.parent_id)
     if parent is None:
         return
+    place = {"parent_seq": parent.seq, "parent_inbox_seq": parent.inbox_seq}
+    connection.execute(update(runs).where(runs.c.id == child.id).values(**place))
     post = Post(Verb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}")
-    waking.send(connection, parent, post, lambda row: _awaits_child(row, child.id))
+    waking.send(connection, parent, post, lambda row: _is_told(row, child.id))
+
+
+# Late effects below -----------------------------------------------------------------------------------------------
+#
+# An ended child is opened again for an effect that arrived late. If it is parked for that, the effect stands, so its
+# parent must not say that everything was undone. Children are parked by many (whoever decides about a fault, rules,
+# sweepers, their own owners), so nobody tells: the sweeper looks for parents that are wrong, and parks them, level by
+# level up to the root. The child's row is locked first, then the parent's: a child that is settled at the same time is
+# either found settled, or finds its parent waiting for it. A crash leaves the rest to the next round.
+
+
+def find_standing(connection: Connection, namespace: str, limit: int) -> list[RunId]:
+    """Return children that are parked after their end, and whose parents say that they were compensated."""
+    child, parent = runs.alias(), runs.alias()
+    statement = (
+        select(child.c.id)
+        .join(parent, parent.c.id == child.c.parent_id)
+        .where(
+            child.c.namespace == namespace,
+            child.c.status == Status.PARKED.value,
+            child.c.ended_as.is_not(None),
+            parent.c.status == Status.COMPENSATED.value,
+            parent.c.worker_id.is_(None),
+            parent.c.wake_id.is_(None),
+        )
+    )
+    return [RunId(found) for found in connection.execute(statement.limit(limit)).scalars()]
+
+
+def park_parent(connection: Connection, namespace: str, child_id: RunId, at: datetime) -> tuple[RunId, str] | None:
+    """Park the parent of such a child until that is settled; returns which run, and why. None: it is not so any more.
+
+    A parent that somebody has, or is about to have, is looked at again later.
+    """
+    child = waking.lock(connection, namespace, child_id)
+    if child is None or child.status is not Status.PARKED or child.ended_as is None or child.parent_id is None:
+        return None
+    parent = waking.lock(connection, namespace, child.parent_id)
+    if parent is None or parent.status is not Status.COMPENSATED or (parent.worker_id or parent.wake_id):
+        return None
+    reason = (
+        f"an effect arrived late below, and stands: child {child.id} of flow {child.flow!r} is parked for it; "
+        "settle that one, and this run follows"
+    )
+    wait = Wait(StepPath(child.parent_path or ""), WaitKind.CHILD, child.id, at)
+    values = {"status": Status.PARKED.value, "reason": reason, "waits": waits.encode([wait])}
+    connection.execute(update(runs).where(runs.c.id == parent.id).values(updated_at=now(), **values))
+    return parent.id, reason
+
+
+def tell_settled(connection: Connection, child: RunRow, at: datetime, grace: timedelta) -> None:
+    """Wake the parent that is parked until a child has settled what arrived late, in the transaction that does."""
+    parent = None if child.parent_id is None else waking.lock(connection, child.namespace, child.parent_id)
+    if parent is not None and _is_parked_for(parent, child.id):
+        post = Post(Verb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}")
+        waking.send(connection, parent, post, lambda row: True)
+
+
+def _is_parked_for(row: RunRow, child_id: RunId) -> bool:
+    """Whether a run that has ended is parked for a late effect in this child."""
+    return row.status is Status.PARKED and row.ended_as is not None and _names(row, child_id)
+
+
+def _is_told(row: RunRow, child_id: RunId) -> bool:
+    """Whether a run is woken by the end of a child: it awaits that, or has ended as if everything were undone."""
+    return _awaits_child(row, child_id) or row.status is Status.COMPENSATED or _is_parked_for(row, child_id)
 
 
 def _awaits_child(row: RunRow, child_id: RunId) -> bool:
-    callable_in = (Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
-    return row.status in callable_in and any(
-        wait.kind is WaitKind.CHILD and wait.name == child_id for wait in row.waits
-    )
+    return row.status in (Status.WAITING, Status.RECOVERING, Status.COMPENSATING) and _names(row, child_id)
+
+
+def _names(row: RunRow, child_id: RunId) -> bool:
+    return any(wait.kind is WaitKind.CHILD and wait.name == child_id for wait in row.waits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from aft.ids import RunId
 from aft.store import moments
 from aft.store.moments import now
 from aft.store.questions import Question
+from aft.store.spelling import has_part
 from aft.store.tables import faults
 
 #: The columns of a fault's row, in the order in which they are read where a statement is written out.
@@ -53,6 +54,7 @@ def fields(namespace: str, fault: Fault) -> dict[str, Any]:
         "lineage": json.dumps(fault.lineage),
         "message": fault.message,
         "args": fault.args,
+        "attributes": fault.attributes,
         "exact": fault.exact,
         "traceback": fault.traceback,
         "said": fault.said,
@@ -91,6 +93,7 @@ def read(row: Mapping[str, Any]) -> Fault:
         lineage=tuple(json.loads(row["lineage"])),
         message=row["message"],
         args=row["args"],
+        attributes=row["attributes"],
         exact=bool(row["exact"]),
         traceback=row["traceback"],
         said=None if row["said"] is None else Answer(row["said"]),
@@ -113,6 +116,8 @@ def read(row: Mapping[str, Any]) -> Fault:
         step=row["step"],
         decision=row["decision"],
         ruling=row["ruling"],
+        run_status=row["run_status"],
+        run_tags=row["run_tags"],
     )
 
 
@@ -124,11 +129,8 @@ def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
 
 
 def find(connection: Connection, namespace: str, part: str) -> Fault | None:
-    """Return the one fault whose id begins, or ends, with what a person typed; None if there is none."""
-    statement = select(faults).where(
-        faults.c.namespace == namespace,
-        faults.c.id.startswith(part, autoescape=True) | faults.c.id.endswith(part, autoescape=True),
-    )
+    """Return the one fault whose id a person meant, who typed a part of it; None if there is none."""
+    statement = select(faults).where(faults.c.namespace == namespace, has_part(faults.c.id, part))
     found = connection.execute(statement.limit(2)).all() if part else []
     if len(found) > 1:
         raise UnknownFault(f"several faults match {part!r}; give more of the id")
@@ -161,8 +163,8 @@ def reopen(connection: Connection, fault_id: str, ruling: str) -> None:
 
 
 def settle_rest(connection: Connection, run_id: RunId) -> None:
-    """Settle what nobody will decide about or try any more, because its run has come to its end."""
-    left = faults.c.state.in_([state.value for state in (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED)])
+    """Settle what nobody will decide about, try or look at any more, because its run has come to its end."""
+    left = faults.c.state.in_([state.value for state in LIVE if state is not FaultState.FINAL])
     connection.execute(
         update(faults).where(faults.c.run_id == run_id, left).values(state=FaultState.RESOLVED.value, settled_at=now())
     )
@@ -174,6 +176,15 @@ def settle_all(connection: Connection, run_id: RunId) -> None:
     connection.execute(
         update(faults).where(faults.c.run_id == run_id, live).values(state=FaultState.RESOLVED.value, settled_at=now())
     )
+
+
+def settle_final(connection: Connection, run_id: RunId, paths: Collection[str], state: FaultState) -> None:
+    """Move the faults that have ended steps for good to another state, because the journal forgets those steps."""
+    if paths:
+        final = (faults.c.path.in_(list(paths)), faults.c.state == FaultState.FINAL.value)
+        connection.execute(
+            update(faults).where(faults.c.run_id == run_id, *final).values(state=state.value, settled_at=now())
+        )
 
 
 def settle(connection: Connection, ids: Iterable[str], state: FaultState) -> None:

@@ -8,8 +8,6 @@ before the commit leaves the moment due: the next round fires it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, func, select
@@ -17,12 +15,12 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from aft.errors import DefinitionError, KeyConflict, OrderRefused
 from aft.ids import RunId, new_id
 from aft.runs import audit, calendar, schedules, submit
-from aft.runs.calendar import LATE, CatchUp
+from aft.runs.calendar import LATE, MOST_CLOSE, CatchUp, Execution
 from aft.runs.rows import RunRow, has_ended
 from aft.runs.schedules import COLUMNS, RunOptions, ScheduleRow
 from aft.runs.submit import NewRun
-from aft.store.moments import now
-from aft.store.tables import runs, workers
+from aft.runs.unserved import served_flows
+from aft.store.tables import runs
 from aft.store.tables import schedules as table
 from aft.telemetry import Event, RunStarted, ScheduleFired, ScheduleSkipped
 
@@ -74,6 +72,7 @@ class _Firing:
         self._last_run = row.last_run_id
         self._changes: dict[str, object] = {}
         self._events: list[Event] = []
+        self._executed: list[Execution] | None = None
 
     def fire(self) -> list[Event]:
         row = self._row
@@ -85,8 +84,7 @@ class _Firing:
         for moment in turn.fire:
             if row.overlap or not _goes_on(self._connection, self._last_run):
                 self._make_run(moment)
-            elif policy is CatchUp.ALL and self._at - moment > LATE:
-                # Each missed one is made up for, and none beside another: it waits for its turn.
+            elif self._waits_its_turn(policy, moment):
                 then = moment
                 break
             else:
@@ -94,6 +92,27 @@ class _Firing:
         if then != row.next_at or self._changes:
             schedules.write(self._connection, row, next_at=then, **self._changes)
         return self._events
+
+    def _waits_its_turn(self, policy: CatchUp, moment: datetime) -> bool:
+        """Tell whether a moment is fired when the run before it has ended, instead of being let go.
+
+        Each missed one is made up for, and none beside another. So is one that nobody fired because whoever fires was
+        late: not until it is missed itself. One that came while a run executed is let go, though a later one executes
+        by now: else each that waits would make others wait, and a schedule that was late once would stay late.
+        """
+        if self._at - moment > LATE:
+            return policy is CatchUp.ALL
+        return not calendar.is_within(moment, self._executions())
+
+    def _executions(self) -> list[Execution]:
+        """When the runs executed that may have done so at a moment which is not missed; read once."""
+        if self._executed is None:
+            row = self._row
+            moments = row.calendar().latest(self._at - 3 * LATE, self._at, MOST_CLOSE)
+            named = (runs.c.namespace == row.namespace) & runs.c.key.in_([_key(row, spell(each)) for each in moments])
+            statement = select(runs.c.created_at, runs.c.ended_at).where(named | (runs.c.id == self._last_run))
+            self._executed = [Execution(made, ended) for made, ended in self._connection.execute(statement)]
+        return self._executed
 
     def _make_run(self, moment: datetime) -> None:
         new = _new_run(self._connection, self._row, spell(moment))
@@ -103,6 +122,7 @@ class _Firing:
             self._skip(moment, str(error))
             return
         self._last_run = made.id
+        self._executed = None
         self._changes |= {"last_at": moment, "last_run_id": made.id}
         if fresh:
             self._events.append(RunStarted(run=made.id, flow=made.flow))
@@ -127,7 +147,7 @@ def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
         flow=row.flow,
         version=row.version or _newest(connection, row) or row.declared_version,
         args=row.args,
-        key=f"schedule/{row.name}/{moment}",
+        key=_key(row, moment),
         priority=options.priority,
         owner=options.owner,
         expected=options.expected,
@@ -135,18 +155,14 @@ def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
     )
 
 
+def _key(row: ScheduleRow, moment: str) -> str:
+    return f"schedule/{row.name}/{moment}"
+
+
 def _newest(connection: Connection, row: ScheduleRow) -> int | None:
     """The newest version of its flow that a live worker has; None if none has any."""
-    statement = select(workers.c.flows).where(workers.c.namespace == row.namespace, workers.c.expires_at > now())
-    return max(_versions(row.flow, connection.execute(statement).scalars()), default=None)
-
-
-def _versions(flow: str, known: Iterable[str]) -> Iterable[int]:
-    for names in known:
-        for spelled in json.loads(names):
-            name, _, version = spelled.rpartition("@")
-            if name == flow:
-                yield int(version)
+    spelled = (flow.rpartition("@") for flow in served_flows(connection, row.namespace))
+    return max((int(version) for name, _, version in spelled if name == row.flow), default=None)
 
 
 def _catch_up(row: ScheduleRow) -> CatchUp:

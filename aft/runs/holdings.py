@@ -38,9 +38,10 @@ class Holdings:
         expected: list[RunId] = []
 
         def expect(ids: Iterable[RunId]) -> None:
-            expected.extend(ids)
+            more = set(ids).difference(expected)  # each counts once, though it may be named again
+            expected.extend(more)
             with self._lock:
-                self._held.update(expected)
+                self._held.update(more)
 
         claimed: list[RunRow] = []
         try:

@@ -46,6 +46,14 @@ class Verb(StrEnum):
 MAIL = (Verb.SIGNAL, Verb.CHILD)
 #: What only tells where to look: it lies in other rows.
 HINTS = (Verb.CHILD, Verb.RULING)
+_NO_ORDERS = sorted({verb.value for verb in (*MAIL, *HINTS)})
+#: Why an order that an owner has looked at is unread still.
+PUT_OFF = "put off: a step of the run has to be told of it first"
+#: The condition that a run, by its id as it is spelled there, has an order that no owner has looked at.
+HAS_NEW_ORDER = (
+    f"EXISTS (SELECT 1 FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
+    f"AND i.kind NOT IN ({', '.join(repr(kind) for kind in _NO_ORDERS)}))"
+)
 
 
 #: What no owner of several runs has acted on, each run's in order.
@@ -132,17 +140,48 @@ def _letter(row: Row[Any]) -> Letter:
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
     """Tell whether a person has asked something that no owner has read."""
-    mail = [verb.value for verb in (*MAIL, *HINTS)]
     statement = select(inbox.c.seq).where(
-        inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(mail)
+        inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(_NO_ORDERS)
     )
     return connection.execute(statement.limit(1)).first() is not None
+
+
+def find_new_order(connection: Connection, run_id: RunId) -> OrderId | None:
+    """Return the last order that no owner has looked at; one that was put off is none."""
+    statement = select(inbox.c.id).where(
+        inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.note.is_(None), inbox.c.kind.not_in(_NO_ORDERS)
+    )
+    return connection.execute(statement.order_by(inbox.c.seq.desc()).limit(1)).scalar()
+
+
+def put_off(connection: Connection, run_id: RunId, number: int) -> None:
+    """Say that an order is carried out later, and nobody has to look at it now: it stays unread until then."""
+    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == number)
+    connection.execute(statement.values(note=PUT_OFF))
 
 
 def mark_heard(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:
     """Say that an owner has looked at what these entries told it to look at."""
     statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(list(numbers)))
     connection.execute(statement.values(read_epoch=epoch))
+
+
+def give_back(connection: Connection, run_id: RunId, name: str, value: str | None) -> None:
+    """Let a signal be taken again by the next that waits for it: the last one of this name and value that was taken."""
+    taken = (inbox.c.kind == Verb.SIGNAL.value, inbox.c.read_epoch.is_not(None), inbox.c.note.is_(None))
+    statement = select(inbox.c.seq, inbox.c.payload).where(inbox.c.run_id == run_id, *taken)
+    for seq, payload in connection.execute(statement.order_by(inbox.c.seq.desc())):
+        given = json.loads(payload)
+        if (given.get("name"), given.get("value")) == (name, value):
+            letter = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == seq)
+            connection.execute(letter.values(read_epoch=None))
+            return
+
+
+def refuse_orders(connection: Connection, run_id: RunId, epoch: int, why: str) -> None:
+    """Answer every order that is unread: none of them will be carried out."""
+    left = (inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.kind.not_in(_NO_ORDERS))
+    connection.execute(update(inbox).where(*left).values(read_epoch=epoch, note=f"refused: {why}"))
 
 
 def mark_read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -60,8 +60,12 @@ class Entry:
     key_generation: int = 0
     #: How many calls its parallel step has, so that people see how far that is; None for a step of its own.
     beside: int | None = None
+    #: Not None if it failed because it was interrupted: how far that interrupt reaches, as ``flows.interrupts`` says.
+    interrupt: str | None = None
     #: The owner's write that it came with: its place in the order of completion.
     seq: int = 0
+    #: The arguments that the code asked with, where a rule has changed them; None: ``args``.
+    asked: str | None = None
 
 
 #: The outcomes of several runs, each run's in the order in which they were completed.
@@ -80,11 +84,13 @@ def fields(entry: Entry, epoch: int, beside: int | None = None) -> dict[str, Any
         "name": entry.name,
         "outcome": entry.outcome.value,
         "args": entry.args,
+        "asked": entry.asked,
         "value": entry.value,
         "fault_id": entry.fault_id,
         "attempts": entry.attempts,
         "beside": beside,
         "key_generation": entry.key_generation,
+        "interrupt": entry.interrupt,
         "epoch": epoch,
         "recorded_at": entry.recorded_at,
     }
@@ -102,6 +108,12 @@ def reopen(connection: Connection, run_id: RunId, path: StepPath) -> None:
             journal.c.run_id == run_id, journal.c.path == path, journal.c.outcome == Outcome.FAILED.value
         )
     )
+
+
+def drop(connection: Connection, run_id: RunId, paths: Collection[StepPath]) -> None:
+    """Forget the outcomes of steps that a retry goes back before."""
+    if paths:
+        connection.execute(delete(journal).where(journal.c.run_id == run_id, journal.c.path.in_(list(paths))))
 
 
 def load(connection: Connection, run_id: RunId) -> list[Entry]:
@@ -124,13 +136,17 @@ def last(connection: Connection, run_id: RunId) -> Entry | None:
     return None if row is None else _entry(dict(row._mapping))
 
 
-def is_past_pivot(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run only goes forward by now."""
-    pivots = select(journal.c.path).where(journal.c.run_id == run_id, journal.c.kind == EntryKind.PIVOT.value)
-    return connection.execute(pivots.limit(1)).first() is not None
-
-
 def _entry(values: dict[str, Any]) -> Entry:
     values["kind"] = EntryKind(values["kind"])
     values["outcome"] = Outcome(values["outcome"])
     return Entry(**values)
+
+
+def names_of_completed(connection: Connection, run_id: RunId) -> list[str]:
+    """Return the names of the activities of a run that have completed, each once, by name."""
+    completed = select(journal.c.name).where(
+        journal.c.run_id == run_id,
+        journal.c.kind == EntryKind.ACTIVITY.value,
+        journal.c.outcome == Outcome.OK.value,
+    )
+    return list(connection.execute(completed.distinct().order_by(journal.c.name)).scalars())

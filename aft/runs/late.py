@@ -7,9 +7,11 @@ done. The sweeper settles each, whatever has become of the run by then:
 - the same step was recorded under the same key, and stands: the effect is the recorded one; dropped. A run that began
   anew has no journal of before: then the step's frame tells that it was recorded, and a step that nothing undoes is
   taken to have been, as the run went past it;
-- the run goes on: it may still record that step; looked at again later;
-- the run has ended without it, or had undone that step before the effect arrived: its compensator undoes it, as a
-  frame of its own (``late``); a step without compensator parks the run, "late effect".
+- the run goes on, and has no outcome of that step: it may still record it; looked at again later;
+- the run has ended or gone on without it: the step failed for good, was undone before the effect arrived, or is one of
+  an earlier generation that had not recorded it. Its compensator undoes it at once, as a frame of its own (``late``),
+  before the run goes on; a step without compensator parks the run, "late effect". A run that is suspended, parked or
+  being undone is not touched: a person or its unwinding comes first.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, exists, insert, select, true, update
 
 from aft.ids import RunId, StepPath
 from aft.runs.journal import RESTARTED, Outcome
@@ -50,7 +53,8 @@ class LateEffect:
     compensator: str | None
     epoch: int
     args: str
-    value: str
+    #: Its result; None: it could not be stored.
+    value: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,15 @@ class Found:
     status: Status
     owned: bool
     stands: bool
+    #: Whether the run went on without it: it will not record that step under this key any more.
+    over: bool = False
 
 
+#: States in which a run is woken to undo a late effect before it goes on.
+GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 _FIELDS = tuple(LateEffect.__slots__)
+#: What lies in the place of a result that could not be stored.
+_UNKNOWN = ""
 #: Frames whose step was recorded and stands, and frames that were taken off, maybe before a late effect arrived.
 _STANDING = (FrameState.OWED, FrameState.KEPT)
 _UNDONE = (FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
@@ -78,7 +88,7 @@ def write(connection: Connection, effect_id: str, effect: LateEffect, *, unless_
     known = connection.execute(select(late_effects.c.id).where(late_effects.c.id == effect_id)).first()
     if known is not None or (unless_recorded and _is_recorded(connection, effect)):
         return
-    values = {name: getattr(effect, name) for name in _FIELDS}
+    values = {name: getattr(effect, name) for name in _FIELDS} | {"value": effect.value or _UNKNOWN}
     connection.execute(insert(late_effects).values(id=effect_id, state="open", at=now(), **values))
 
 
@@ -93,18 +103,21 @@ def _is_recorded(connection: Connection, effect: LateEffect) -> bool:
     return connection.execute(statement).first() is not None
 
 
-def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]:
-    """Return late effects that can be settled now, oldest first, locked against other sweepers."""
-    stands = _stands()
+def find_open(connection: Connection, namespace: str, limit: int, just: str | None = None) -> list[Found]:
+    """Return late effects that can be settled now, oldest first, or just one; locked against other sweepers."""
+    stands, over = _stands(), _is_over()
     statement = (
-        select(late_effects, runs.c.status, runs.c.worker_id, stands.label("stands"))
+        select(late_effects, runs.c.status, runs.c.worker_id, stands.label("stands"), over.label("over"))
         .join(runs, runs.c.id == late_effects.c.run_id)
         .where(
             late_effects.c.namespace == namespace,
             late_effects.c.state == "open",
+            true() if just is None else late_effects.c.id == just,
             # Not while somebody has the run, who may be undoing the step at this moment.
             runs.c.worker_id.is_(None),
-            stands | runs.c.status.in_([status.value for status in ENDS]),
+            stands
+            | runs.c.status.in_([status.value for status in ENDS])
+            | (over & runs.c.status.in_([status.value for status in GOING])),
         )
         .order_by(late_effects.c.at)
         .limit(limit)
@@ -113,14 +126,20 @@ def find_open(connection: Connection, namespace: str, limit: int) -> list[Found]
     found = [
         Found(
             id=row.id,
-            effect=LateEffect(**{name: getattr(row, name) for name in _FIELDS}),
+            effect=_read(row),
             status=Status(row.status),
             owned=row.worker_id is not None,
             stands=row.stands,
+            over=row.over,
         )
         for row in connection.execute(statement)
     ]
     return sorted(found, key=lambda each: each.effect.run_id)  # as everybody who locks several runs
+
+
+def _read(row: Row[Any]) -> LateEffect:
+    values = {name: getattr(row, name) for name in _FIELDS}
+    return LateEffect(**values | {"value": None if row.value == _UNKNOWN else row.value})
 
 
 def _stands() -> ColumnElement[bool]:
@@ -134,6 +153,14 @@ def _stands() -> ColumnElement[bool]:
     # The journal began anew since: the frame was kept.
     past = late_effects.c.key_generation % RESTARTED < runs.c.key_generation
     return (recorded | (past & (late_effects.c.compensator.is_(None) | _has_frame(_STANDING)))) & ~_has_frame(_UNDONE)
+
+
+def _is_over() -> ColumnElement[bool]:
+    """Whether the run has gone on without the effect, unless it stands: it has another outcome, or none any more."""
+    generation = late_effects.c.key_generation % RESTARTED
+    decided = exists().where(journal.c.run_id == late_effects.c.run_id, journal.c.path == late_effects.c.path)
+    past = generation < runs.c.key_generation
+    return past | ((generation == runs.c.key_generation) & decided) | _has_frame(_UNDONE)
 
 
 def _has_frame(states: Collection[FrameState]) -> ColumnElement[bool]:
@@ -151,7 +178,7 @@ def decide(found: Found) -> Fate:
         return Fate.WAIT
     if found.stands:
         return Fate.DROP
-    if not found.status.ended:
+    if not found.status.ended and not (found.over and found.status in GOING):
         return Fate.WAIT
     return Fate.PARK if found.effect.compensator is None else Fate.UNDO
 

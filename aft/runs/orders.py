@@ -120,7 +120,8 @@ def _give(
     inbox.append(connection, run.id, seq, order, verb, payload(), by.name)
     audit.write(connection, run.id, by.name, verb.value, by.note)
     message = Message.about_order(run.id, order, at)
-    outbox.put(connection, run.namespace, [(names.resume(run.namespace), message.encode())])
+    address = names.resume_run(run.namespace, run.flow, run.version)
+    outbox.put(connection, run.namespace, [(address, message.encode())])
 
 
 def _why_not(connection: Connection, run: RunRow) -> str:

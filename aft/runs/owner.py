@@ -31,7 +31,7 @@ from aft.runs.deeds import OWNER, Guarded, Recording, Write
 from aft.runs.inbox import Letter
 from aft.runs.rows import RunRow
 from aft.runs.states import sources
-from aft.runs.waits import Wait
+from aft.runs.waits import Wait, WaitKind, encode
 from aft.store import Store
 from aft.store.leases import Lease
 from aft.store.moments import now
@@ -85,7 +85,11 @@ class Owner:
         self.unheeded: Letter | None = None
         #: The savepoints that the flow's code is in, by path, with their names.
         self.savepoints = dict(run.savepoints)
+        #: The outcome, by its place in the order, that the code had heard last when it entered each of them.
+        self.entered: dict[str, int] = {}
         self.lock = threading.RLock()
+        #: The waits that lie in the run's row.
+        self._stored_waits = run.waits
         #: Whether a write was tried whose outcome nobody knows; the next one looks first.
         self._unsure = False
 
@@ -184,6 +188,24 @@ class Owner:
         with self.lock:
             self.change(waits=(*(other for other in self.run.waits if other.path != wait.path), wait))
         return wait
+
+    def store_waits(self) -> None:
+        """Write down waits that began since the run was taken, unless all are; that is no progress of the run.
+
+        For a run that is not let go meanwhile, because other branches are at work: the next owner, should we die, goes
+        on with the same waits. The end of a child is recorded in its own row; to wait for it need not be stored.
+        """
+        with self.lock:
+            found = self.run.waits
+            if all(wait in self._stored_waits or wait.kind is WaitKind.CHILD for wait in found):
+                return
+            self.write(lambda connection, seq: None, waits=encode(found), **NO_PROGRESS)
+            self._stored_waits = found
+
+    def hear(self, inbox_seq: int) -> None:
+        """Learn the length of the inbox from somebody who has looked."""
+        with self.lock:
+            self.inbox_seq = max(self.inbox_seq, inbox_seq)
 
     def forget_wait(self, path: str) -> None:
         """Say that a step waits for nothing any more."""

@@ -24,7 +24,9 @@ from aft.ids import new_id
 from aft.runs import rows
 from aft.store import outbox
 from aft.store.moments import now
+from aft.store.spelling import has_part
 from aft.store.tables import quarantine
+from aft.texts import escape_unstorable
 
 #: Bytes of a refused message that are kept: twice what may come in; what is longer could not be let in anyway.
 MOST_KEPT = 2 * envelope.MOST_BYTES
@@ -87,7 +89,7 @@ def add(connection: Connection, namespace: str, queue: str, body: bytes, reason:
             id=made,
             namespace=namespace,
             queue=queue,
-            reason=_storable(reason)[:MOST_REASON],
+            reason=escape_unstorable(reason)[:MOST_REASON],
             size=len(body),
             body=body[:MOST_KEPT],
             at=now(),
@@ -107,11 +109,6 @@ def _prune(connection: Connection, namespace: str) -> None:
         .with_for_update(skip_locked=True)
     )
     connection.execute(delete(quarantine).where(quarantine.c.id.in_(surplus)))
-
-
-def _storable(text: str) -> str:
-    """Spell out what PostgreSQL does not take in a text."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 # Looking --------------------------------------------------------------------------------------------------------
@@ -141,9 +138,7 @@ def search(connection: Connection, namespace: str, part: str) -> Refusal | None:
     """Return what :func:`find` does, or None if there is none; raises UnknownFault if there are several."""
     if not _PART_OF_AN_ID.fullmatch(part):
         return None
-    statement = select(quarantine).where(
-        quarantine.c.namespace == namespace, quarantine.c.id.startswith(part) | quarantine.c.id.endswith(part)
-    )
+    statement = select(quarantine).where(quarantine.c.namespace == namespace, has_part(quarantine.c.id, part))
     found = connection.execute(statement.limit(2)).all()
     if len(found) > 1:
         raise UnknownFault(f"several refused messages match {part!r}; give more of the id")
@@ -196,7 +191,7 @@ def release(connection: Connection, namespace: str, refusal: Refusal, by: str, n
             "release it after the fix, or discard it with a note that says why"
         )
     _settle(connection, namespace, refusal, State.RELEASED, by, note)
-    outbox.put(connection, namespace, [(refusal.queue, refusal.body.decode())])
+    outbox.put(connection, namespace, [(_address(connection, namespace, refusal), refusal.body.decode())])
 
 
 def discard(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str) -> None:
@@ -211,8 +206,8 @@ def _settle(connection: Connection, namespace: str, refusal: Refusal, state: Sta
     settled = held.values(
         state=state.value,
         settled_at=now(),
-        settled_by=_storable(by)[:_MOST_NAME],
-        note=None if note is None else _storable(note),
+        settled_by=escape_unstorable(by)[:_MOST_NAME],
+        note=None if note is None else escape_unstorable(note),
     )
     if connection.execute(settled.returning(quarantine.c.id)).first() is None:
         raise OrderRefused(_why_not(connection, namespace, refusal))
@@ -223,6 +218,14 @@ def _why_not(connection: Connection, namespace: str, refusal: Refusal) -> str:
     if found is None:
         return f"message {refusal.id} is gone: newer ones have pushed it out; its run goes on without it"
     return f"message {refusal.id} was {found.state.value} already, by {found.settled_by}; nothing is left to be done"
+
+
+def _address(connection: Connection, namespace: str, refusal: Refusal) -> str:
+    """Where a message goes that is let in: a wake-up to those who have its run's flow."""
+    if refusal.queue == names.faults(namespace):
+        return refusal.queue
+    run = rows.get(connection, namespace, envelope.decode(refusal.body).run)
+    return names.address(refusal.queue, names.key(run.flow, run.version))
 
 
 def _is_ours(namespace: str, queue: str) -> bool:

@@ -1,8 +1,9 @@
 """Taking runs away from owners whose lease is over. Each becomes a fault of kind *abort*, counted apart.
 
 A lease that ran out need not be a death: a process may be paused, or starved, and its lock still be held; or it has
-gone on under another name. That is not counted, unless it happens to a run again and again while it gets no further:
-then it may be what keeps its workers from their heartbeats, or ends whole machines, whose locks outlive them.
+gone on under another name; or an error ended the run's thread. That is not counted, unless it happens to a run again
+and again while it gets no further: then it may be what keeps its workers from their heartbeats, or ends whole machines,
+whose locks outlive them.
 
 A death is shared by all runs of its process, so it proves little against one of them. After two such deaths a run is
 executed alone (``owner.is_solitary``), and only deaths then count towards parking it. Both counts begin anew when the
@@ -44,6 +45,7 @@ _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.death
 #: What is said of a run whose worker has died, and of one whose worker's lease ran out although it lives.
 DIED = "worker {worker} was lost while it executed this run"
 LAPSED = "the lease of worker {worker} ran out while it executed this run"
+ORPHANED = "its worker {worker} could not go on with it"
 #: An owner's death leaves these states as they are; any other becomes ``recovering``.
 _KEPT = [status.value for status in (Status.COMPENSATING, *ENDS)]
 
@@ -64,6 +66,19 @@ def any_expired(connection: Connection, namespace: str) -> bool:
     return connection.execute(statement).first() is not None
 
 
+def find_expired(
+    connection: Connection, namespace: str, limit: int, of: Collection[WorkerId] | None = None
+) -> list[RunId]:
+    """Return runs that are to be rescued; ``of``: only the runs of these workers. Locks nothing."""
+    statement = (
+        select(runs.c.id)
+        .outerjoin(workers, workers.c.id == runs.c.worker_id)
+        .where(runs.c.namespace == namespace, is_orphaned(), true() if of is None else runs.c.worker_id.in_(list(of)))
+        .limit(limit)
+    )
+    return list(connection.execute(statement).scalars())
+
+
 def rescue_expired(
     connection: Connection,
     namespace: str,
@@ -71,16 +86,19 @@ def rescue_expired(
     limit: int,
     living: Collection[WorkerId] = (),
     of: Collection[WorkerId] | None = None,
+    just: RunId | None = None,
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     """Take away up to ``limit`` runs of expired workers; their messages are the caller's to publish.
 
-    ``living`` are workers that are seen to live, though their lease is over. ``of``: only the runs of these.
+    ``living`` are workers that are seen to live, though their lease is over. ``of``: only the runs of these; ``just``:
+    only this run.
     """
     ended_alive = workers.c.stopped_at.is_not(None) & ~workers.c.died
     expired = (
         select(*_COLUMNS, (ended_alive | workers.c.id.in_(list(living))).label("lives"))
         .outerjoin(workers, workers.c.id == runs.c.worker_id)
         .where(runs.c.namespace == namespace, is_orphaned(), true() if of is None else runs.c.worker_id.in_(list(of)))
+        .where(true() if just is None else runs.c.id == just)
         .limit(limit)
         .with_for_update(of=runs, skip_locked=True)
     )
@@ -106,14 +124,15 @@ def rescue_orphans(
 ) -> list[RunRescued]:
     """Take away runs that a living worker owns, in these epochs, and does not execute; the relay publishes.
 
-    Nobody has died: the database did not answer, or not in time.
+    Nobody has died: the database did not answer in time, or an error ended the run's thread. Like a lease that ran out,
+    that counts when it happens again and again.
     """
     found = (
         select(*_COLUMNS, true().label("lives"))
         .where(tuple_(runs.c.id, runs.c.epoch).in_(orphans), runs.c.worker_id == worker)
         .with_for_update(skip_locked=True)
     )
-    events, _ = _rescue(connection, namespace, at, found, hold=0.0, why="its worker {worker} could not go on with it")
+    events, _ = _rescue(connection, namespace, at, found, hold=0.0, why=ORPHANED)
     return events
 
 
@@ -126,7 +145,7 @@ def take_away(
     )
     found = found.order_by(runs.c.id)  # as everybody who locks several
     why = f"{by} took it away from its worker {{worker}}"
-    events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, why=why)
+    events, _ = _rescue(connection, namespace, at, found.with_for_update(), hold=0.0, why=why, asked=True)
     return events
 
 
@@ -138,12 +157,13 @@ def _rescue(
     *still: ColumnElement[bool],
     hold: float,
     why: str | None = None,
+    asked: bool = False,
 ) -> tuple[list[RunRescued], list[OutboxRow]]:
     events: list[RunRescued] = []
     messages: list[tuple[str, str]] = []
     for row in connection.execute(found).all():
         died, was_alone = not row.lives, row.deaths >= MOST_SHARED_DEATHS
-        counts = died or (why is None and _lapses(connection, row.id) >= MOST_LAPSES)
+        counts = died or (not asked and _lapses(connection, row.id) >= MOST_LAPSES)
         taken = connection.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.epoch == row.epoch, runs.c.worker_id == row.worker_id, *still)

@@ -19,6 +19,7 @@ from aft.runs.states import ENDS, Status
 from aft.runs.waits import Wait
 from aft.store import moments
 from aft.store.moments import later
+from aft.store.spelling import has_part
 from aft.store.tables import runs
 
 
@@ -47,9 +48,13 @@ class RunRow:
     root_id: str
     parent_id: RunId | None
     parent_path: str | None
+    parent_generation: int | None
+    parent_seq: int | None
+    parent_inbox_seq: int | None
     waits: tuple[Wait, ...]
     savepoints: dict[str, str]
     deadline_at: datetime | None
+    pivoted_at: datetime | None
     epoch: int
     worker_id: WorkerId | None
     wake_id: str | None
@@ -65,7 +70,7 @@ class RunRow:
 
 #: Fields whose column has a unit in its name.
 _UNITS = {"expected": runs.c.expected_seconds.label("expected")}
-_MOMENTS = ("deadline_at", "due_at", "created_at", "started_at", "updated_at", "ended_at")
+_MOMENTS = ("deadline_at", "pivoted_at", "due_at", "created_at", "started_at", "updated_at", "ended_at")
 COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in RunRow.__slots__]
 
 
@@ -112,14 +117,10 @@ def get_all(connection: Connection, ids: Iterable[str]) -> dict[RunId, RunRow]:
 
 
 def find(connection: Connection, namespace: str, prefix: str) -> RunRow:
-    """Return the one run whose id begins, or ends, with what a person typed."""
+    """Return the one run whose id a person meant, who typed a part of it (``spelling.has_part``)."""
     if len(prefix) == 36:
         return get(connection, namespace, prefix)
-    # The ends of ids differ sooner than their beginnings, which are times.
-    matches = select(*COLUMNS).where(
-        runs.c.namespace == namespace,
-        runs.c.id.startswith(prefix, autoescape=True) | runs.c.id.endswith(prefix, autoescape=True),
-    )
+    matches = select(*COLUMNS).where(runs.c.namespace == namespace, has_part(runs.c.id, prefix))
     found = connection.execute(matches.limit(3)).all() if prefix else []
     if len(found) > 1:
         raise UnknownRun(f"several runs match {prefix!r}; give more of the id")
@@ -154,7 +155,7 @@ def listing(
     if priority is not None:
         statement = statement.where(runs.c.priority >= priority)
     if overdue:
-        statement = statement.where(_is_overdue())
+        statement = statement.where(is_overdue())
     return [from_row(row) for row in connection.execute(statement)]
 
 
@@ -166,7 +167,7 @@ def _needs(connection: Connection, resource: str) -> ColumnElement[bool]:
     return exists().where(named.c.value == resource)
 
 
-def _is_overdue() -> ColumnElement[bool]:
+def is_overdue() -> ColumnElement[bool]:
     """The condition that a run has not ended in its time; ``overdue_at`` does not tell, once that was told."""
     began_before = later(cast(Any, -runs.c.expected_seconds))
     return ~has_ended() & (runs.c.created_at < began_before)

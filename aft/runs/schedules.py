@@ -160,7 +160,8 @@ def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool 
     if not replace:
         differs = ", ".join([*others, *times]) or "nothing, but it is broken"
         raise OrderRefused(
-            f"schedule {new.name!r} is there already; what differs: {differs}. Choose another name, or replace it"
+            f"schedule {new.name!r} is there already; what differs: {differs}. Choose another name, or replace it: "
+            "--replace"
         )
     # Asked after the row is locked: a moment that was fired while we waited for it is past.
     moved = _begin(new.timing, tell_time(connection)) if times or row.broken is not None else {}

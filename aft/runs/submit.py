@@ -37,8 +37,8 @@ class NewRun:
     expected: timedelta | None = None
     resources: tuple[str, ...] = ()
     tags: dict[str, Any] = field(default_factory=dict)
-    #: Of a child: its parent, the step there, and the first ancestor of both.
-    parent: tuple[RunId, StepPath, RunId] | None = None
+    #: Of a child: its parent, the step there with its generation, and the first ancestor of both.
+    parent: tuple[RunId, StepPath, int, RunId] | None = None
     #: How long it may take, from when it is made to its end.
     deadline: timedelta | None = None
     #: How long it waits before it begins.
@@ -53,9 +53,9 @@ def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow
 
 
 def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
-    """Make a run that some worker will take: woken by a message, or swept if that is lost."""
+    """Make a run that some worker will take: woken by a message, which says ``at``, or swept if that is lost."""
     order = OrderId(new_id())
-    wait = _wait(new, at)
+    wait = _wait(connection, new)
     if wait is not None:
         # Its time is the timer's: a message would be there too early.
         begins = new.at if new.after is None else later(wait.total_seconds())
@@ -64,7 +64,8 @@ def enqueue(connection: Connection, new: NewRun, at: datetime, grace: timedelta)
     row, made = _insert(connection, new, wake_id=order, due_at=now(), sweep_at=later(patience(new, grace)))
     if made and row.wake_id == order:
         message = Message.about_order(row.id, order, at)
-        outbox.put(connection, new.namespace, [(names.resume(new.namespace), message.encode())])
+        address = names.resume_run(row.namespace, row.flow, row.version)
+        outbox.put(connection, new.namespace, [(address, message.encode())])
     return row, made
 
 
@@ -74,10 +75,11 @@ def patience(new: NewRun, grace: timedelta) -> float:
     return 0.0 if new.priority > 0 else grace.total_seconds()
 
 
-def _wait(new: NewRun, at: datetime) -> timedelta | None:
-    """How long a run waits that does not begin at once; None: it does."""
+def _wait(connection: Connection, new: NewRun) -> timedelta | None:
+    """How long a run waits that does not begin at once, by the database's clock; None: it does."""
     if new.at is None or new.after is not None:
         return new.after
+    at: datetime = connection.execute(select(now())).scalar_one()
     return None if new.at <= at else new.at - at
 
 
@@ -87,7 +89,7 @@ def _longer(given: timedelta | None, wait: timedelta) -> timedelta | None:
 
 
 def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunRow, bool]:
-    parent_id, parent_path, root_id = new.parent or (None, None, new.id)
+    parent_id, parent_path, parent_generation, root_id = new.parent or (None, None, None, new.id)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = (
         insert(runs)
@@ -108,6 +110,7 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             root_id=root_id,
             parent_id=parent_id,
             parent_path=parent_path,
+            parent_generation=parent_generation,
             deadline_at=None if new.deadline is None else later(new.deadline.total_seconds()),
             created_at=now(),
             updated_at=now(),

@@ -57,7 +57,8 @@ def send(connection: Connection, run: RunRow, post: Post, wakes: Callable[[RunRo
     if run.worker_id is None and wakes(run):
         changes |= wake_up(order, post.grace)
         message = Message.about_order(run.id, order, post.at)
-        outbox.put(connection, run.namespace, [(names.resume(run.namespace), message.encode())])
+        address = names.resume_run(run.namespace, run.flow, run.version)
+        outbox.put(connection, run.namespace, [(address, message.encode())])
     connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **changes))
     inbox.append(connection, run.id, seq, order, post.verb, post.payload, post.actor, post.key)
     return True

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import PoolProxiedConnection
 
-from aft.errors import StoreError
+from aft.errors import DatabaseMoved, StoreError
 from aft.telemetry import logger
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Committer(Generic[T]):
         finally:
             if mine.leads or mine.error is not None:
                 self._leave(mine)
+        if isinstance(mine.error, DatabaseMoved):
+            raise DatabaseMoved(str(mine.error))
         if mine.error is not None:
             raise StoreError(str(mine.error), transient=True)
         return mine.answer
@@ -138,15 +140,16 @@ class Committer(Generic[T]):
 
     def _write(self, items: Sequence[T]) -> list[Any]:
         """Write in one transaction, on a connection that is kept from one commit to the next."""
-        lent = self._take_kept() or self._store.lend()
-        try:
-            return self._store.write_deeds(lent, self._deed, items)
-        finally:
-            # Also after a row that somebody has locked: whoever leads next must not queue up for another one.
-            if lent.is_valid:
-                self._lent = lent
-            if self._store.closed:
-                self.close()
+        with self._store.turn():
+            lent = self._take_kept() or self._store.lend()
+            try:
+                return self._store.write_deeds(lent, self._deed, items)
+            finally:
+                # Also after a row that somebody has locked: whoever leads next must not queue up for another one.
+                if lent.is_valid:
+                    self._lent = lent
+                if self._store.closed:
+                    self.close()
 
     def close(self) -> None:
         """Let go of the connection, if nobody is using it; else whoever is does."""

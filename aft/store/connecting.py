@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.errors import ConfigError
 from aft.store.apart import watch_line
+from aft.store.lending import WORKED_ON, Lent, refuse_to_end
 
 if TYPE_CHECKING:
     import psycopg
@@ -76,6 +78,14 @@ def _anchor(url: URL) -> URL:
 
 
 def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
+    """Make the connections on which transactions are written and read."""
+    engine = _make_plain_engine(url, pool_size, lease)
+    event.listen(engine, "commit", refuse_to_end)
+    event.listen(engine, "rollback", refuse_to_end)
+    return engine
+
+
+def _make_plain_engine(url: URL, pool_size: int, lease: float) -> Engine:
     if url.drivername == "sqlite":
         engine = create_engine(
             url,
@@ -85,6 +95,7 @@ def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "checkin", _close_changed)
         return engine
     engine = create_engine(
         url,
@@ -95,6 +106,7 @@ def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
         isolation_level="READ COMMITTED",
     )
     event.listen(engine, "connect", _preparing(lease))
+    event.listen(engine, "checkin", _cleaning(lease))
     return engine
 
 
@@ -141,6 +153,42 @@ def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
         connection.commit()
 
     return prepare
+
+
+def _cleaning(lease: float) -> Callable[[psycopg.Connection[Any] | None, ConnectionPoolEntry], None]:
+    """Make what returns a connection to the pool as it was when it was new; one that cannot be is closed.
+
+    To connect anew each time would take an activity three times as long.
+    """
+    prepare = _preparing(lease)
+
+    def clean(connection: psycopg.Connection[Any] | None, record: ConnectionPoolEntry) -> None:
+        lent: Lent | None = record.info.pop(WORKED_ON, None)
+        if lent is None or connection is None:
+            return
+        if lent.changed:
+            record.close()
+            return
+        try:
+            # The server forgets the statements that were prepared, the driver does not: it must not use them.
+            connection.prepare_threshold = None
+            connection.autocommit = True
+            connection.execute("DISCARD ALL")
+            prepare(connection, record)
+            connection.autocommit = False
+        except Exception:
+            record.close()
+        except BaseException:
+            record.close()  # Ctrl-C
+            raise
+
+    return clean
+
+
+def _close_changed(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
+    lent: Lent | None = record.info.pop(WORKED_ON, None)
+    if lent is not None and connection is not None and lent.changed:
+        record.close()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:

@@ -4,7 +4,8 @@
 back if it raises; ``read()`` one that only looks, in a transaction on SQLite. There a write begins ``IMMEDIATE``: a
 deferred one that reads first and writes then can be refused half-way; this one waits its turn at the beginning.
 
-No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:`~aft.errors.StoreError`.
+No exception of SQLAlchemy or of a driver leaves a block: each becomes a :class:`~aft.errors.StoreError`. A SQLite file
+that was deleted, moved or replaced meanwhile (``store.identity``) is neither read nor written: DatabaseMoved.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
@@ -33,6 +35,9 @@ from aft.store.connecting import (
     parse_url,
 )
 from aft.store.driving import write_postgresql, write_sqlite
+from aft.store.forking import PoolGuard
+from aft.store.identity import FileIdentity, resolve
+from aft.store.lending import keep_open
 from aft.store.questions import Answer, Question, ask_postgresql, ask_sqlite, tell_sqlite
 from aft.store.turns import turns
 
@@ -43,6 +48,8 @@ LOCKED = "55P03"
 #: PostgreSQL's states for what leaves a connection as it was: a row that somebody has locked, or that is there already.
 #: After others it may be prepared for tables that have changed.
 _HARMLESS = (LOCKED, "40P01", "23")
+#: PostgreSQL's classes of states for values that it does not take: data, a constraint, a limit, a trigger that raises.
+_REFUSES = ("22", "23", "44", "54", "P0")
 #: PostgreSQL's state for a server that is a standby, for now.
 _READ_ONLY = "25006"
 
@@ -59,6 +66,13 @@ class Store:
         self.engine = make_engine(self._url, pool_size, lease)
         #: Lends connections for deeds.
         self._drivers = self.engine if self.file is not None else make_drivers(self._url, lease)
+        self._identity = None if self.file is None else FileIdentity(self.file, self.url)
+        #: Whose turn it is to write is asked by this name.
+        self._real_file = "" if self.file is None else resolve(self.file)
+        self._pool_guard: PoolGuard | None = None
+        if self._identity is not None:
+            self._watch_file(self._identity)
+            self._pool_guard = PoolGuard(self.engine, self._real_file, self.url, self._close_idle)
         #: How connections are used that read, and that write.
         self._options: dict[bool, dict[str, Any]] = {False: {WRITES: False}, True: {WRITES: True}}
         if self.file is None:
@@ -82,8 +96,8 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody looks after its connections any more."""
-        return self._closed
+        """Whether nobody looks after its connections any more, or the process is about to fork: none is kept."""
+        return self._closed or (self._pool_guard is not None and self._pool_guard.closing)
 
     @property
     def dialect(self) -> str:
@@ -94,6 +108,16 @@ class Store:
     def file(self) -> str | None:
         """The SQLite file, if it is one."""
         return self._url.database if self.dialect == "sqlite" else None
+
+    def check_file(self) -> None:
+        """Raise DatabaseMoved if the SQLite file in use was deleted, moved or replaced; else return."""
+        if self._identity is not None:
+            self._identity.check()
+
+    def _watch_file(self, identity: FileIdentity) -> None:
+        # Before connecting: SQLite would make a new, empty file in the place of the lost one.
+        event.listen(self.engine, "do_connect", lambda *_: identity.check())
+        event.listen(self.engine, "connect", lambda _, record: identity.note(record.info))
 
     def has_been_well_for(self, seconds: float) -> bool:
         """Tell whether no connection was lost in that time; what a server says right after it was away may mislead."""
@@ -127,34 +151,39 @@ class Store:
         """Let a transaction do nothing for a minute, inside the block: there it has locked no row of aft's.
 
         After it, it may again only for seconds: what is locked from then on others wait for, should our line fall
-        silent before the COMMIT.
+        silent before the COMMIT. Whoever ends the transaction inside the block gets DefinitionError, and of what it did
+        nothing remains but what it told the driver itself to commit. What it sets for the session nobody else finds.
         """
-        self._limit_idling(connection, IDLE_AT_WORK)
-        yield
-        self._limit_idling(connection, self._idle)
-
-    def _limit_idling(self, connection: Connection, seconds: float) -> None:
-        if self.file is None:
-            connection.exec_driver_sql(f"SET LOCAL {idle_for(seconds)}")
+        with keep_open(connection, idle_for(IDLE_AT_WORK), idle_for(self._idle)):
+            yield
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
+        self.check_file()
         try:
             with (
-                self._turn() if writes else nullcontext(),
+                self.turn() if writes else nullcontext(),
                 self.engine.connect().execution_options(**self._options[writes]) as connection,
-                connection.begin(),
+                nullcontext() if self._pool_guard is None else self._pool_guard.in_use(),
             ):
-                yield connection
+                with connection.begin():
+                    yield connection
+                if writes and self._identity is not None:
+                    # Before it is returned: the last connection that is closed removes the -wal file.
+                    self._identity.check_written(connection.info)
         except exc.SQLAlchemyError as error:
             raise self.explain(error) from error
+        except UnicodeEncodeError as error:
+            if writes:
+                raise  # what is written may be a user's, and so may be the error
+            raise self._explain_text(error) from error
 
     # Deeds ------------------------------------------------------------------------------------------------------
 
     def commit(self, deed: Deed[Item], item: Item) -> Any:
         """Write a deed, together with those of other threads; returns its answer when that has committed."""
         if self.file is not None:
-            turns[self.file].check(self.url)
+            turns[self._real_file].check(self.url)
         committer = self._committers.get(deed)
         if committer is None:
             committer = self._committers.setdefault(deed, Committer(self, deed))
@@ -162,6 +191,7 @@ class Store:
 
     def lend(self) -> PoolProxiedConnection:
         """Lend a connection for deeds; ``write_deeds`` ends it if it is not well any more."""
+        self.check_file()
         try:
             return self._drivers.raw_connection()
         except exc.SQLAlchemyError as error:
@@ -170,31 +200,25 @@ class Store:
             raise self.explain(self._wrap(error, lost=False)) from error
 
     def write_deeds(self, lent: PoolProxiedConnection, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
-        """Write deeds in one transaction of their own, on the driver itself; returns their answers.
+        """Write deeds in one transaction of their own, on the driver itself; returns their answers. In a ``turn``.
 
         Raises StoreError; then none of them was written, or, if the connection was lost, nobody knows.
         """
         if self.file is None:
             return self._drive(lent, lambda connection: write_postgresql(connection, _prepared(lent), deed, items))
-        return self._drive(lent, lambda connection: self._in_turn(lambda: write_sqlite(connection, deed, items)))
+        return self._drive(lent, lambda connection: self._checked(lent, lambda: write_sqlite(connection, deed, items)))
 
     def write_now(self, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
         """Write deeds that come together anyway, in one transaction of their own; returns their answers."""
-        lent = self.lend()
-        try:
+        with self.turn(), self._lent() as lent:
             return self.write_deeds(lent, deed, items)
-        finally:
-            _give_back(lent)
 
     def ask(self, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
         """Read on the driver itself, all questions at once; returns each one's rows. Raises StoreError."""
-        lent = self.lend()
-        try:
+        with self._lent() as lent:
             if self.file is None:
                 return self._drive(lent, lambda connection: ask_postgresql(connection, _prepared(lent), questions))
             return self._drive(lent, lambda connection: ask_sqlite(connection, questions))
-        finally:
-            _give_back(lent)
 
     def tell(self, words: Question, given: str) -> Answer:
         """Execute one statement that writes, on the driver itself, in a transaction of its own; returns its rows.
@@ -203,15 +227,26 @@ class Store:
         """
         if self.file is None:
             return self.ask([(words, given)])[0]
+        with self.turn(), self._lent() as lent:
+            return self._drive(
+                lent, lambda connection: self._checked(lent, lambda: tell_sqlite(connection, words, given))
+            )
+
+    @contextmanager
+    def _lent(self) -> Iterator[PoolProxiedConnection]:
         lent = self.lend()
         try:
-            return self._drive(lent, lambda connection: self._in_turn(lambda: tell_sqlite(connection, words, given)))
+            yield lent
         finally:
-            _give_back(lent)
+            if lent.is_valid:  # else it was ended
+                lent.close()
 
-    def _in_turn(self, work: Callable[[], T]) -> T:
-        with self._turn():
-            return work()
+    def _checked(self, lent: PoolProxiedConnection, work: Callable[[], T]) -> T:
+        self.check_file()
+        answer = work()
+        if self._identity is not None:
+            self._identity.check_written(lent.info)
+        return answer
 
     def _drive(self, lent: PoolProxiedConnection, work: Callable[[Any], T]) -> T:
         """Do something with a connection of the driver's own; its errors become ours, and most of them end it."""
@@ -224,9 +259,15 @@ class Store:
             if lost or not str(getattr(error, "sqlstate", None)).startswith(_HARMLESS):
                 lent.invalidate()
             raise self.explain(self._wrap(error, lost=lost)) from error
+        except UnicodeEncodeError as error:
+            raise self._explain_text(error) from error
         except BaseException:
             lent.invalidate()  # Ctrl-C, perhaps: nobody knows what it was at
             raise
+
+    def _explain_text(self, error: UnicodeEncodeError) -> StoreError:
+        """Tell of a text that no driver takes: one that was looked for, or is to be written."""
+        return StoreError(f"the database {self.url!r} takes no text with half a character: {error}", refused=True)
 
     def _wrap(self, error: Exception, *, lost: bool) -> exc.SQLAlchemyError:
         """The exception that SQLAlchemy would have raised."""
@@ -236,12 +277,12 @@ class Store:
         return cast(exc.SQLAlchemyError, wrapped)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait for the turn to write to SQLite (``store.turns``)."""
+    def turn(self) -> Iterator[None]:
+        """Wait for the turn to write to SQLite (``store.turns``); before one has a connection (``store.forking``)."""
         if self.file is None:
             yield
             return
-        turn = turns[self.file]
+        turn = turns[self._real_file]
         turn.take(SQLITE_BUSY, self.url)
         try:
             yield
@@ -254,8 +295,14 @@ class Store:
         text = " ".join(str(cause).split()) or type(cause).__name__
         if "no such table: aft_" in text or (_sqlstate(error) == "42P01" and 'relation "aft_' in text):
             return NotMigrated(f"the database {self.url!r} has no aft tables; run `aft db upgrade`")
-        locked = _sqlstate(error) == LOCKED
-        return StoreError(f"the database {self.url!r} refused: {text}", transient=is_transient(error), locked=locked)
+        if self.file is not None and not (folder := Path(self.file).parent).is_dir():
+            text += f"; there is no directory {str(folder)!r}"
+        return StoreError(
+            f"the database {self.url!r} refused: {text}",
+            transient=is_transient(error),
+            locked=_sqlstate(error) == LOCKED,
+            refused=is_refusal(error),
+        )
 
     def close(self) -> None:
         """Let go of every connection; one that is lent out, or asked for later, is closed when it comes back.
@@ -263,10 +310,13 @@ class Store:
         Harmless twice.
         """
         self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         for committer in list(self._committers.values()):
             committer.close()
-        self.engine.dispose()
-        self._drivers.dispose()
+        for engine in {self.engine, self._drivers}:  # each once: of a pool in between nobody would know
+            engine.dispose()
 
     def forget(self) -> None:
         """After a fork: every connection is the parent's; new ones are made, and nobody waits for its threads.
@@ -279,7 +329,7 @@ class Store:
 
     def _close_returned(self, connection: Any, record: ConnectionPoolEntry) -> None:
         # Into a pool that nobody looks after any more it would go open, until it is collected.
-        if self._closed:
+        if self.closed:
             record.close()
 
 
@@ -287,12 +337,6 @@ def _prepared(lent: PoolProxiedConnection) -> set[bytes]:
     """The names of the statements that a connection knows."""
     known: set[bytes] = lent.info.setdefault("aft_prepared", set())
     return known
-
-
-def _give_back(lent: PoolProxiedConnection) -> None:
-    """Return a connection that was lent, unless it was ended."""
-    if lent.is_valid:
-        lent.close()
 
 
 #: What a child after a fork must not share with its parent.
@@ -319,6 +363,17 @@ def is_transient(error: exc.SQLAlchemyError) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return any(word in str(error.orig) for word in _SQLITE_PASSES)
     return isinstance(error, exc.OperationalError | exc.InterfaceError)
+
+
+def is_refusal(error: exc.SQLAlchemyError) -> bool:
+    """Tell whether the database refused the values of a statement, not the statement or the connection."""
+    if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
+        return True  # a value that SQLAlchemy cannot convert for its column
+    if is_transient(error) or not isinstance(error, exc.DBAPIError):
+        return False
+    if isinstance(error, exc.DataError | exc.IntegrityError):
+        return True
+    return (_sqlstate(error) or "").startswith(_REFUSES)
 
 
 def _sqlstate(error: exc.SQLAlchemyError) -> str | None:

@@ -41,7 +41,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from aft.clock import Clock
-from aft.errors import StoreError
+from aft.errors import DatabaseMoved, StoreError
 from aft.ids import WorkerId, new_id
 from aft.store.engine import Store
 from aft.store.moments import later, now
@@ -70,6 +70,7 @@ class Lease:
         self._flows: Sequence[str] = ()
         self._sources: dict[str, str] = {}
         self._on_beat: Callable[[], None] = _nothing
+        self._abandoned: Callable[[], str | None] = _nothing
         self._deadline = float("-inf")
         self._stopping = threading.Event()
         self._wake = threading.Event()  # set to beat before it is time
@@ -82,11 +83,14 @@ class Lease:
         flows: Sequence[str] = (),
         sources: Mapping[str, str] | None = None,
         on_beat: Callable[[], None] | None = None,
+        abandoned: Callable[[], str | None] | None = None,
     ) -> None:
         """Become a worker, and beat from now on; ``on_beat`` is called after each beat that was heard.
 
-        ``sources`` are what rules may ask in this process, with their types.
+        ``sources`` are what rules may ask in this process, with their types. ``abandoned`` is what each beat tells of
+        attempts that were given up and have not returned.
         """
+        self._abandoned = abandoned or _nothing
         self._roles, self._flows, self._on_beat = roles, flows, on_beat or _nothing
         self._sources = dict(sources or {})
         self._enlist(self.worker)
@@ -98,6 +102,10 @@ class Lease:
         # Read before the worker: a new deadline is set after a new worker, so an old worker never gets the new one.
         deadline = self._deadline
         return worker == self.worker and self._clock.ticks() < deadline
+
+    def expire(self) -> None:
+        """Let the lease be over by our own clock: nothing more is started until a heartbeat is heard."""
+        self._deadline = float("-inf")
 
     def check(self) -> bool:
         """Ask the database whether our lease still stands; one that others have ended is over at once, here, too."""
@@ -119,6 +127,10 @@ class Lease:
             self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
             self._deadline = before + self.seconds
+
+    def hurry(self) -> None:
+        """Beat now: there is something to tell."""
+        self._wake.set()
 
     def end(self, timeout: float | None = None) -> None:
         """Stop being a worker; what it still owns may be rescued at once. Harmless twice.
@@ -144,6 +156,8 @@ class Lease:
             self._after_beat()  # once more: what has waited for the database is done now or never
             with self._store.write() as connection:
                 end_leases(connection, self._namespace, [self.worker])
+        except DatabaseMoved:
+            pass  # reported already; there is no lease any more
         except StoreError as error:
             logger.warning("lease not ended, it runs out by itself: worker=%s why=%s", self.worker, error)
         finally:
@@ -176,6 +190,7 @@ class Lease:
                     started_at=now(),
                     expires_at=later(self.seconds),
                     sign=self._sign.text,
+                    abandoned=self._abandoned(),
                 )
             )
         self.worker = worker
@@ -187,12 +202,13 @@ class Lease:
                 connection.execute(
                     update(workers)
                     .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
-                    .values(expires_at=later(self.seconds), sign=self._sign.text)
+                    .values(expires_at=later(self.seconds), sign=self._sign.text, abandoned=self._abandoned())
                 ).rowcount
             )
 
     def _beat(self) -> None:
         pause = regular = self.seconds / BEATS
+        moved = False
         while not self._stopping.is_set():
             self._wake.wait(pause)
             self._wake.clear()
@@ -202,11 +218,17 @@ class Lease:
             try:
                 self.renew()
                 self._after_beat()
+                moved = False
+            except DatabaseMoved as error:
+                self.expire()
+                if not moved:
+                    logger.error("%s: worker=%s", error, self.worker)
+                moved = True
             except StoreError as error:
                 # Sooner than usual: a database that is back in time keeps the lease alive.
                 pause = regular / BEATS
                 logger.warning("heartbeat not heard: worker=%s why=%s", self.worker, error)
-            except Exception:
+            except BaseException:
                 # The edge of a thread: whatever went wrong, a heart that stops would cost every run of this process.
                 logger.exception("heartbeat failed: worker=%s", self.worker)
 

@@ -30,7 +30,7 @@ HOLD = 10.0
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """A message that waits to be published."""
+    """A message that waits to be published; ``queue`` is an address, a queue with or without a key (``aft.names``)."""
 
     id: int
     queue: str
@@ -47,7 +47,7 @@ _PUT = (
 def put(
     connection: Connection, namespace: str, messages: Sequence[tuple[str, str]], *, hold: float = 0.0
 ) -> list[OutboxRow]:
-    """Save messages (queue, body); with ``hold`` the caller means to publish them itself, that many seconds long."""
+    """Save messages (address, body); with ``hold`` the caller means to publish them itself, that many seconds long."""
     if not messages:
         return []
     given = [{"namespace": namespace, "queue": queue, "body": body, "hold": hold} for queue, body in messages]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import BigInteger, Boolean, Float, Integer, String, Table
+from sqlalchemy import BigInteger, Boolean, ColumnElement, Float, Integer, String, Table, func
 from sqlalchemy.types import TypeEngine
 
 from aft.store.moments import Moment
@@ -57,3 +57,12 @@ def plain(value: Any) -> Any:
 def _type(table: Table, name: str) -> str:
     found = table.c[name].type
     return next(spelled for kind, spelled in _TYPES if isinstance(found, kind))
+
+
+def has_part(id_column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    """Whether an id is one that a person may have meant: it begins or ends so, or its last group, as listed, begins so.
+
+    The ends of ids differ sooner than their beginnings, which are times.
+    """
+    listed = func.substr(id_column, 25, 12).startswith(part, autoescape=True)
+    return id_column.startswith(part, autoescape=True) | id_column.endswith(part, autoescape=True) | listed

@@ -56,8 +56,12 @@ workers = Table(
     Column("died", Boolean, nullable=False, server_default=text("false")),  # its lock was seen to be free
     Column("sources", Text),  # JSON: what rules may ask here besides the facts of a case, by name
     Column("sign", Text),  # how others can see that it lives: its lock; null: only its lease tells
+    Column("abandoned", Text),  # JSON: attempts that it gave up and that have not returned; null: none
     Index("ix_aft_workers_live", "namespace", "expires_at"),
 )
+
+#: Which runs are parked that nobody outside was told of: see ``runs.parked``.
+UNTOLD = "status = 'parked' AND wake_id IS NULL AND (parked_told IS NULL OR parked_told != epoch)"
 
 runs = Table(
     PREFIX + "runs",
@@ -81,12 +85,18 @@ runs = Table(
     Column("tags", Text),  # JSON object: what people and rules have said about it
     Column("expected_seconds", Float),  # how long it should take, from when it was made to its end
     Column("overdue_at", Moment),  # when it is past that; null once that was told
+    Column("parked_told", BigInteger),  # the epoch in which somebody outside was told that it is parked
     Column("root_id", _id(), nullable=False),
     Column("parent_id", _id()),
     Column("parent_path", String(400)),
+    Column("parent_generation", Integer),  # the generation of its parent in which that step was begun
+    # Its parent's seq and inbox_seq when it ended: where its frame stands in the parent's stack.
+    Column("parent_seq", BigInteger),
+    Column("parent_inbox_seq", BigInteger),
     Column("waits", Text),  # JSON list of what it awaits, as of when it last let go: signals, times, children
     Column("savepoints", Text),  # JSON: the savepoints that it was in when it last let go, by path
     Column("deadline_at", Moment),  # when it fails if it has not ended
+    Column("pivoted_at", Moment),  # when it went past a pivot, in whichever generation: it only goes forward since
     # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("worker_id", _id()),
@@ -113,6 +123,13 @@ runs = Table(
         "parent_id",
         postgresql_where=text("parent_id IS NOT NULL"),
         sqlite_where=text("parent_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_aft_runs_untold",
+        "namespace",
+        "id",
+        postgresql_where=text(UNTOLD),
+        sqlite_where=text(UNTOLD),
     ),
     Index(
         "ix_aft_runs_overdue",
@@ -162,10 +179,12 @@ journal = Table(
     Column("name", String(200), nullable=False),
     Column("outcome", String(20), nullable=False),
     Column("args", Text),
+    Column("asked", Text),  # the arguments that the code asked with, where a rule has changed them
     Column("value", Text),
     Column("fault_id", _id()),
     Column("attempts", Integer, nullable=False),
     Column("beside", Integer),  # how many calls its parallel step has; null for a step of its own
+    Column("interrupt", String(400)),  # how far an interrupt reaches that it failed for; null: it was not interrupted
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("epoch", BigInteger, nullable=False),
     Column("recorded_at", Moment, nullable=False),
@@ -186,6 +205,9 @@ frames = Table(
     Column("args", Text),  # only where the journal has no row to take them from
     Column("value", Text),
     Column("child_id", _id()),  # the run whose whole stack this frame stands for
+    # Of a child: above which number it stands, because the child ended then, and its place among other children there.
+    Column("after_seq", BigInteger),
+    Column("after_inbox_seq", BigInteger),
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("note", Text),
     Column("pushed_at", Moment, nullable=False),
@@ -208,7 +230,8 @@ faults = Table(
     Column("lineage", Text, nullable=False),  # JSON list of the names of its class and bases, most derived first
     Column("message", Text, nullable=False),
     Column("args", Text, nullable=False),
-    Column("exact", Boolean, nullable=False),  # whether args hold all that the exception was made of
+    Column("attributes", Text, nullable=False, server_default=text("'{}'")),  # JSON object: the exception's own
+    Column("exact", Boolean, nullable=False),  # whether args and attributes hold all that the exception carried
     Column("traceback", Text, nullable=False),
     Column("said", String(20)),  # what the exception itself says
     Column("declared", String(20)),  # what the activity declares of it
@@ -229,6 +252,8 @@ faults = Table(
     Column("exception", String(20)),  # the type of exception that its rules are asked for; null: its kind tells
     Column("step", Text),  # JSON: what rules may want to know of the step: arguments, result, seconds
     Column("decision", Text),  # JSON: which rules were asked, with which facts, and what they chose
+    Column("run_status", String(20)),  # its run's state when it was decided about: what rules saw, or would have seen
+    Column("run_tags", Text),  # JSON: its run's tags then
     Column("ruling", Text),  # JSON: what the run's owner shall make of the step, if not just raise or try again
     Index("ix_aft_faults_run", "run_id", "id"),
     Index("ix_aft_faults_signature", "namespace", "name", "type", "raised_at"),
@@ -267,7 +292,7 @@ inbox = Table(
     Column("at", Moment, nullable=False),
     Column("read_epoch", BigInteger),  # the owner that acted on it
     Column("key", String(400)),  # its sender's: a second one with the same key is dropped
-    Column("note", Text),  # why it was not acted on
+    Column("note", Text),  # why it was not acted on, or not yet
     Index("uq_aft_inbox_key", "run_id", "key", unique=True),
 )
 

@@ -12,9 +12,14 @@ event                   happened                                                
 ``RunParked``           a run waits for a person                                        worker, dispatcher
 ``RunRescued``          a run was taken from a dead owner                               sweeper, worker
 ``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
+``FlowUnserved``        due runs of a flow that no live worker has; told with back-off   sweeper
 ``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
 ``WorkerDied``          a worker's sign of life is gone before its lease ran out        sweeper, worker
 ``AttemptStarted``      an activity or compensator is being called                      runner
+``AttemptAbandoned``    an attempt was given up, and its function has not returned      runner
+``AttemptReturned``     the function of an abandoned attempt returned after all         runner
+``WorkerSaturated``     too many of them: a process claims no run until one returns     worker
+``WorkerResumed``       one has returned, and it claims runs again                      worker
 ``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
 ``FrameCompensated``    a frame was undone                                              runner
 ``FrameUnresolved``     an undo is owed that the code of this process does not have     dispatcher
@@ -27,6 +32,7 @@ event                   happened                                                
 ``MessageQuarantined``  a message was refused at the door                               worker, dispatcher
 ``OutboxRelayed``       messages that their writer did not publish were published       relay
 ``LeaseLost``           a worker could not renew in time and stopped writing            worker
+``DatabaseLost``        the SQLite file was deleted, moved or replaced; all work stopped   dispatcher
 ``ScheduleFired``       a schedule's moment has come, and its run was made              dispatcher
 ``ScheduleSkipped``     a schedule's moment passed without a run                        dispatcher
 ``ScheduleBroken``      a schedule cannot be fired, and waits for a person              dispatcher
@@ -45,12 +51,16 @@ from aft.telemetry.bus import Subscriber, Telemetry, encode_event, log_event, lo
 from aft.telemetry.events import (
     ActivityOverdue,
     ActivityRecorded,
+    AttemptAbandoned,
+    AttemptReturned,
     AttemptStarted,
+    DatabaseLost,
     EffectLate,
     Event,
     ExletDone,
     FaultRaised,
     FaultRouted,
+    FlowUnserved,
     FrameCompensated,
     FrameUnresolved,
     LeaseLost,
@@ -77,17 +87,23 @@ from aft.telemetry.events import (
     SignalRefused,
     WakeIgnored,
     WorkerDied,
+    WorkerResumed,
+    WorkerSaturated,
 )
 
 __all__ = [
     "ActivityOverdue",
     "ActivityRecorded",
+    "AttemptAbandoned",
+    "AttemptReturned",
     "AttemptStarted",
+    "DatabaseLost",
     "EffectLate",
     "Event",
     "ExletDone",
     "FaultRaised",
     "FaultRouted",
+    "FlowUnserved",
     "FrameCompensated",
     "FrameUnresolved",
     "LeaseLost",
@@ -116,6 +132,8 @@ __all__ = [
     "Telemetry",
     "WakeIgnored",
     "WorkerDied",
+    "WorkerResumed",
+    "WorkerSaturated",
     "encode_event",
     "log_event",
     "logger",

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from aft.errors import is_interrupt
 from aft.telemetry.events import Event
 
 logger = logging.getLogger("aft")
@@ -50,7 +51,9 @@ class Telemetry:
             try:
                 if listens():
                     subscriber(event)
-            except Exception:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 logger.exception("telemetry subscriber failed: event=%s", event.name)
 
 

@@ -99,6 +99,15 @@ class RunOverdue(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowUnserved(Event):
+    text = "no live worker has this flow"
+    level = logging.WARNING
+    flow: str
+    version: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOverdue(Event):
     text = "activity overdue"
     level = logging.WARNING
@@ -125,6 +134,44 @@ class AttemptStarted(Event):
     path: str
     activity: str
     attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptAbandoned(Event):
+    text = "attempt abandoned"
+    level = logging.WARNING
+    run: str
+    path: str
+    activity: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReturned(Event):
+    text = "abandoned attempt returned"
+    level = logging.WARNING
+    run: str
+    path: str
+    activity: str
+    elapsed: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSaturated(Event):
+    text = "worker saturated"
+    level = logging.ERROR
+    abandoned: int
+    why: str = (
+        "so many abandoned attempts have not returned (AFT_MOST_ABANDONED) that this process claims no run until one "
+        "does; restart it, and give the calls in those activities a time limit of their own"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResumed(Event):
+    text = "worker claims again"
+    abandoned: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +285,13 @@ class LeaseLost(Event):
     text = "lease lost"
     level = logging.ERROR
     worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLost(Event):
+    text = "database lost"
+    level = logging.ERROR
     why: str
 
 

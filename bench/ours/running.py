@@ -12,6 +12,7 @@ from psycopg import sql
 import aft
 from aft import names
 from aft.brokers.base import Topology
+from aft.brokers.rabbitmq.topology import exchanges
 from aft.store.tables import metadata
 from bench import seeding
 from bench.jobs import JobFailed
@@ -50,6 +51,8 @@ def remove_queues(broker: str, topology: Topology) -> None:
     channel = connection.channel()
     for queue in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
         channel.queue_delete(queue)
+    for exchange in exchanges(topology):
+        channel.exchange_delete(exchange.name)
     connection.close()
 
 

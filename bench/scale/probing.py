@@ -13,6 +13,7 @@ from aft import names
 from aft.app import Aft
 from aft.brokers.base import Outgoing, Topology
 from aft.brokers.rabbitmq import RabbitBroker
+from aft.brokers.rabbitmq.topology import exchanges
 from aft.envelope import Kind, Message
 from aft.ids import FaultId, RunId, new_id
 from aft.runs.rescue import any_expired
@@ -83,6 +84,8 @@ def _remove(url: str, topology: Topology) -> None:
         channel = connection.channel()
         for name in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
             channel.queue_delete(name)
+        for exchange in exchanges(topology):
+            channel.exchange_delete(exchange.name)
         channel.exchange_delete(names.express(topology.namespace))
     finally:
         connection.close()

@@ -180,7 +180,8 @@ async def async_journey(journey: str) -> list[str]:
 
     async def leg(first: str, second: str) -> str:
         await book_async(journey, first)
-        return await book_async(journey, second)
+        booked: str = await book_async(journey, second)
+        return booked
 
     return list(await asyncio.gather(leg("flight", "seat"), leg("hotel", "breakfast")))
 

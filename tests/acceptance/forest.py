@@ -242,15 +242,14 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if recording.write.entry is not None:
             _local.write.notes.append(("recorded", recording.run_id, recording.write.entry["path"], 0))
 
-    def run(runner: Runner, row: RunRow, **more: Any) -> list[threading.Thread]:
+    def run(runner: Runner, row: RunRow, **more: Any) -> None:
         tools = runner._tools
         try:
-            return real_run(runner, row, **more)
+            real_run(runner, row, **more)
         except Killed:
             assert row.worker_id is not None
             with tools.store.write() as connection:
                 rescue_orphans(connection, tools.namespace, tools.clock.now(), row.worker_id, [(row.id, row.epoch)])
-            return []
         finally:
             tools.making_room.clear()
 

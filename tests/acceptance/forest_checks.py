@@ -212,7 +212,7 @@ class Check:
             entries = [entry for entry in self.journal if entry.run_id == run]
             failed = {entry.path for entry in entries if entry.outcome == "failed"}
             scopes = [entry.path for entry in entries if entry.kind == "savepoint"]
-            groups: dict[str, list[tuple[int, int, int, int, str]]] = defaultdict(list)
+            groups: dict[str, list[tuple[int, int, int, int, int, str]]] = defaultdict(list)
             for frame in self.frames:
                 if frame.run_id != run or frame.path in failed:
                     continue
@@ -220,12 +220,21 @@ class Check:
                 if spans:
                     scope = max((one for one in scopes if frame.path.startswith(f"{one}.")), key=len, default="")
                     span = min(start for start, _ in spans), max(end for _, end in spans)
-                    groups[scope].append((frame.seq, *span, pushed[run, frame.path], frame.path))
+                    was_pushed = pushed[run, frame.path]
+                    done = self._last_step(frame.child_id, was_pushed) if frame.child_id else was_pushed
+                    groups[scope].append((frame.seq, *span, done, was_pushed, frame.path))
             for group in groups.values():
                 group.sort()
-                for place, (_, start, _, _, path) in enumerate(group):
-                    for _, _, end, was_pushed, later in group[place + 1 :]:
-                        assert end < start or was_pushed > start, f"{run}: {path} undone before {later}: {group}"
+                for place, (_, start, _, _, recorded, path) in enumerate(group):
+                    for _, _, end, done, was_pushed, later in group[place + 1 :]:
+                        # A child ends by itself, somewhere between its last step and what its parent records of it.
+                        either = done < recorded or was_pushed > start
+                        assert end < start or either, f"{run}: {path} undone before {later}: {group}"
+
+    def _last_step(self, child: str, before: int) -> int:
+        """The place in the ledger of a child's last step before its parent recorded its end."""
+        steps = (place for place, event in enumerate(self.world.ledger[:before]) if event[:2] == ("recorded", child))
+        return max(steps, default=before)
 
     def _keys(self, frame: Any) -> list[tuple[str, str]]:
         if frame.child_id is None:

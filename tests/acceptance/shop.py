@@ -127,7 +127,7 @@ def with_deadline(order: str) -> str:
 @aft.flow
 def buy(order: str) -> str:
     reserve(order)
-    pay(order, Decimal("9.99"))  # type: ignore[unused-coroutine]  # a plain flow gets its value, executed
+    pay(order, Decimal("9.99"))  # a plain flow gets its value, executed
     return ship(order)
 
 
@@ -151,7 +151,7 @@ def with_savepoint(order: str) -> str:
     reserve(order)
     try:
         with aft.savepoint("payment"):
-            pay(order, Decimal(5))  # type: ignore[unused-coroutine]
+            pay(order, Decimal(5))
             ship(order)
     except OutOfStock:
         return f"kept {label(order)}"

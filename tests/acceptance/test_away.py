@@ -232,8 +232,8 @@ def test_runs_end_without_the_broker_and_it_hears_of_them_when_it_is_back(
         assert app.submit(buying, orders[0]).result(60)
         come_back = go_away(rabbit)
         try:
-            patient = [app.submit(buying, each, fails=True) for each in orders[1:7]]
-            doomed = [app.submit(regretting, each) for each in orders[7:]]
+            patient: list[aft.Run] = [app.submit(buying, each, fails=True) for each in orders[1:7]]
+            doomed: list[aft.Run] = [app.submit(regretting, each) for each in orders[7:]]
             # Each fault is told to the broker by the thread that raised it: none may be kept waiting for long.
             eventually(lambda: all(run.status.ended for run in (*patient, *doomed)))
             assert waiting(app) > 0, "what the broker has not heard of must be on record"

@@ -15,7 +15,7 @@ from aft.flows.runner import Runner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import Busy, Refused, book, book_async, gates, ledger, trouble, visit
+from tests.acceptance.agency import Busy, Refused, book, book_async, do, gates, ledger, shut, trouble, visit
 from tests.setups import Setup, eventually
 
 
@@ -116,8 +116,8 @@ def test_a_child_that_has_completed_unheard_is_undone_when_its_parent_is_cancell
     assert ledger[journey] == ["train there!", "train there", "train back", "untrain back", "untrain there"]
 
 
-class _Dies(threading.Event):
-    """A gate that ends whoever comes to it, when the failure of the other branch is recorded."""
+class _Lost(threading.Event):
+    """A gate at which the run is taken from its owner, when the failure of the other branch is recorded."""
 
     def __init__(self, app: aft.Aft) -> None:
         super().__init__()
@@ -127,17 +127,19 @@ class _Dies(threading.Event):
         if not self.is_set():
             eventually(self._app.faults)
             self.set()
-            raise KeyboardInterrupt
+            (run,) = self._app.runs()
+            run.release()
+            raise Busy
         return True
 
 
-def test_a_fault_whose_owner_died_is_decided_about_for_the_next(setup: Setup, journey: str, quick_beats: float) -> None:
+def test_a_fault_whose_owner_lost_the_run_is_decided_about_for_the_next(
+    setup: Setup, journey: str, quick_beats: float
+) -> None:
     app = setup.app(lease=quick_beats, grace="300ms")
-    gates[journey, "flight"] = _Dies(app)
+    gates[journey, "flight"] = _Lost(app)
     trouble[journey, "hotel"] = [Busy()]
-    with pytest.raises(KeyboardInterrupt):
-        app.start(agency.journey_flow, journey)
-    (run,) = app.runs()
+    run = app.start(agency.journey_flow, journey)
     with app.dispatcher():
         assert run.result(60)
     assert sorted(ledger[journey]) == ["car", "flight", "hotel", "hotel!", "invoice"]
@@ -214,7 +216,8 @@ async def abandoned(journey: str) -> str:
         with aft.savepoint():
             await asyncio.gather(leg("flight", "seat", "meal"), leg("hotel"))
     except Refused:
-        return await book_async(journey, "train")
+        booked: str = await book_async(journey, "train")
+        return booked
     return "all"
 
 
@@ -237,7 +240,8 @@ async def hung(journey: str) -> str:
     """A task of a savepoint that failed is awaited after all."""
 
     async def leg() -> str:
-        return await book_async(journey, "flight")
+        booked: str = await book_async(journey, "flight")
+        return booked
 
     tasks: list[asyncio.Task[str]] = []
     try:
@@ -392,3 +396,68 @@ def test_a_fault_still_waits_for_its_signal_when_its_run_was_given_back(
         eventually(lambda: len(hurried) >= 3 and "hotel" in ledger[journey] and run.row.worker_id is None)
         run.signal("refilled")
         assert run.result(60)[0] == "paid"
+
+
+@aft.activity(name="again_item", levels=["1h"], recoverable=(Busy,), unrecoverable=(Refused,))
+def item(name: str) -> str:
+    journey, number = name.split("/")
+    do(journey, number)
+    return number
+
+
+@aft.flow(name="again_items")
+def items(journey: str, count: int) -> list[str]:
+    return aft.map(item, [f"{journey}/{number}" for number in range(count)], concurrency=4)
+
+
+def test_an_item_that_waits_in_its_ladder_keeps_no_other_item_of_its_map_from_being_begun(
+    setup: Setup, journey: str
+) -> None:
+    app = setup.app()
+    for failing in ("2", "9", "13"):
+        trouble[journey, failing] = [Busy()]
+    with app.dispatcher():
+        app.submit(items, journey, 20)
+        eventually(lambda: len(ledger[journey]) == 20)
+    assert sorted(ledger[journey]) == sorted(f"{n}!" if n in (2, 9, 13) else str(n) for n in range(20))
+
+
+def test_no_item_is_begun_any_more_once_one_has_failed_for_good(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "2"] = [Refused("never")]
+    failing, *beside = [shut(journey, number) for number in ("2", "3", "4", "5")]
+    with app.dispatcher():
+        run = app.submit(items, journey, 200)
+        for gate in beside:
+            eventually(gate.reached.is_set)
+        failing.set()
+        eventually(app.faults)
+        for gate in beside:
+            gate.set()
+        eventually(lambda: run.status is Status.COMPENSATED)
+    assert sorted(ledger[journey]) == ["0", "1", "2!", "3", "4", "5"]
+
+
+@aft.flow(name="again_items_then_bug")
+def items_then_bug(journey: str) -> str:
+    """Not all items are begun; further down is a mistake of the flow's own."""
+    try:
+        aft.map(item, [f"{journey}/{number}" for number in range(6)], concurrency=2)
+    except Refused:
+        if (journey, "bug") in trouble:
+            raise NameError("no such name") from None
+    return book(journey, "train")
+
+
+def test_no_item_is_begun_after_its_map_has_failed_though_the_run_was_parked_since(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "1"] = [Refused("never")]
+    trouble[journey, "bug"] = []
+    with app.dispatcher():
+        run = app.submit(items_then_bug, journey)
+        eventually(lambda: run.status == "parked")
+        begun = list(ledger[journey])
+        del trouble[journey, "bug"]
+        run.retry()
+        assert run.result(60) == f"train of {journey}"
+    assert ledger[journey] == [*begun, "train"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator
 from decimal import Decimal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 import aft
 from aft.fault import FaultState
@@ -219,6 +221,100 @@ def test_a_transactional_activity_commits_with_its_record_or_not_at_all(setup: S
     assert ledger[order] == ["book!", "book"]
 
 
+def _shelve(how: str, order: str) -> None:
+    """Put books on the shelf; one of them is there already, and that is handled, in a way that ``how`` names."""
+    session, add = aft.session(), text("INSERT INTO shop_shelf (id) VALUES (:id)")
+    if how == "rollback":
+        session.execute(add, {"id": f"{order}-1"})
+        session.commit()
+    try:
+        session.execute(add, {"id": f"{order}-0"})
+    except IntegrityError:
+        session.rollback()
+    if how == "with":
+        with session:
+            session.execute(add, {"id": f"{order}-2"})
+    else:
+        session.execute(add, {"id": f"{order}-2"})
+    if how == "closes":
+        session.close()
+
+
+@aft.activity(name="shop_shelve", transactional=True)
+def shelve(how: str, order: str) -> str:
+    _shelve(how, order)
+    return "shelved"
+
+
+@aft.activity(name="shop_shelve_in_vain", transactional=True, unrecoverable=(LookupError,))
+def shelve_in_vain(order: str) -> str:
+    _shelve("rollback", order)
+    raise LookupError("nobody reads it")
+
+
+@aft.flow(name="shop_shelving")
+def shelving(how: str, order: str) -> str:
+    return shelve_in_vain(order) if how == "fails" else shelve(how, order)
+
+
+@pytest.mark.parametrize(
+    ("how", "shelved"), [("rollback", "012"), ("with", "02"), ("closes", "02"), ("plainly", "02"), ("fails", "0")]
+)
+def test_a_session_that_takes_back_what_was_refused_leaves_the_rest_to_the_outcome(
+    setup: Setup, order: str, how: str, shelved: str
+) -> None:
+    app = setup.app()
+    app.check()
+    with app.store.write() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS shop_shelf (id VARCHAR(20) PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO shop_shelf (id) VALUES (:id)"), {"id": f"{order}-0"})
+    with app.dispatcher():
+        run = app.submit(shelving, how, order)
+        if how == "fails":
+            with pytest.raises(aft.FlowCompensated):
+                run.result(60)
+        else:
+            assert run.result(60) == "shelved"
+    with app.store.read() as connection:
+        found = connection.execute(text("SELECT id FROM shop_shelf WHERE id LIKE :ours"), {"ours": f"{order}-%"})
+        assert sorted(found.scalars()) == [f"{order}-{number}" for number in shelved]
+
+
+@aft.activity(name="shop_shelve_over", transactional=True, levels=[], unrecoverable=(aft.DefinitionError,))
+def shelve_over(how: str, order: str) -> str:
+    """End the transaction itself, once; what it shelves then would be on the shelf twice after another try."""
+    connection = aft.session().connection()
+    connection.execute(text("INSERT INTO shop_shelf (id) VALUES (:id)"), {"id": f"{order}-1"})
+    if how == "swallows":
+        with contextlib.suppress(aft.DefinitionError):
+            connection.commit()
+    else:
+        getattr(connection, how)()
+    return "shelved"
+
+
+@aft.flow(name="shop_shelving_over")
+def shelving_over(how: str, order: str) -> str:
+    return shelve_over(how, order)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "close", "swallows"])
+def test_an_activity_that_ends_its_transaction_itself_has_failed_and_nothing_of_it_remains(
+    setup: Setup, order: str, how: str
+) -> None:
+    app = setup.app()
+    app.check()
+    with app.store.write() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS shop_shelf (id VARCHAR(20) PRIMARY KEY)"))
+    with app.dispatcher():
+        with pytest.raises(aft.FlowCompensated, match=r"call commit\(\) and rollback\(\) of aft.session\(\) itself"):
+            app.submit(shelving_over, how, order).result(60)
+        assert app.submit(shelving, "plainly", order).result(60) == "shelved"  # its connection is in nobody's way
+    with app.store.read() as connection:
+        found = connection.execute(text("SELECT id FROM shop_shelf WHERE id LIKE :ours"), {"ours": f"{order}-%"})
+        assert sorted(found.scalars()) == [f"{order}-0", f"{order}-2"]
+
+
 def test_a_started_activity_that_failed_is_undone_with_an_unknown_result(setup: Setup, order: str) -> None:
     app = setup.app()
     trouble[order, "request"] = [Busy()]
@@ -299,3 +395,21 @@ def test_a_stop_gives_a_run_back_at_its_next_step_and_burns_no_attempt(setup: Se
         assert run.result(60) == f"parcel-{order}"
     assert ledger[order] == ["reserve", "slow", "ship"]
     assert app.faults() == []
+
+
+@aft.activity(name="shop_mail", levels=[])
+def mail(order: str) -> None:
+    """Nothing undoes it."""
+
+
+@aft.flow(name="shop_mailed")
+def mailed(order: str) -> None:
+    mail(order)
+    raise LookupError("nobody there")
+
+
+def test_what_nothing_undoes_is_named_when_a_run_was_compensated(setup: Setup, order: str) -> None:
+    app = setup.app()
+    told = "failed, and everything it had done was undone, but for 'shop_mail' without a compensator: LookupError"
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated, match=told):
+        app.submit(mailed, order).result(60)

@@ -49,13 +49,14 @@ async def lives(order: str) -> str:
 
 @aft.flow
 def exiting(order: str) -> str:
-    exits(order)  # type: ignore[unused-coroutine]
+    exits(order)
     return "never"
 
 
 @aft.flow
 def living(order: str) -> str:
-    return lives(order)  # type: ignore[return-value]
+    alive: str = lives(order)
+    return alive
 
 
 def test_an_async_activity_that_exits_fails_alone(setup: Setup, order: str) -> None:

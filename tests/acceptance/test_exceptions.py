@@ -18,6 +18,7 @@ from aft.rules.kinds import On
 from aft.runs.states import Status
 from aft.telemetry import RuleWarned
 from tests.acceptance import theatre
+from tests.acceptance.commands import PATIENCE
 from tests.acceptance.theatre import Busy, Refused, gates, keys, ledger, listen, stops, teach, trouble, undone
 from tests.setups import Setup, eventually
 
@@ -280,7 +281,7 @@ def burn(setup: Setup) -> None:
     dispatcher = subprocess.run(
         [sys.executable, "-m", "aft", "dispatcher", "tests.acceptance.theatre"],
         env={**os.environ, **setup.environ(), "PYTHONPATH": str(Path.cwd())},
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
         capture_output=True,
     )

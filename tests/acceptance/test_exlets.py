@@ -136,6 +136,48 @@ def test_all_runs_of_a_flow_are_suspended_and_continued_and_no_others(setup: Set
     assert audit(app, by_hand.id) == audit(app, other.id) == []
 
 
+@pytest.mark.parametrize("resumed_before", [False, True])
+def test_a_person_who_suspends_a_run_that_an_exlet_holds_takes_it_over(
+    setup: Setup, show: str, resumed_before: bool
+) -> None:
+    app = setup.app()
+    teach(
+        app,
+        theatre.premiere,
+        "fault",
+        "true",
+        *(do.suspend("flow"), do.notify("http://127.0.0.1:9/"), do.complete(5), do.resume("flow")),
+    )
+    with app.dispatcher():
+        held = app.submit(theatre.premiere, f"{show}-held")
+        stops(held, Status.WAITING)
+    seen: list[str] = []
+
+    def take_over(event: object) -> None:
+        if isinstance(event, ExletDone) and event.primitive == "suspend flow":
+            if resumed_before:
+                held.resume(by="somebody")
+                stops(held, Status.WAITING)
+            held.suspend("the customer called", by="somebody")
+            seen.append(held.status.value)
+
+    app.telemetry.subscribe(take_over)
+    heard = listen(app)
+    refuse(show, "hall")
+    run = app.submit(theatre.premiere, show)
+    with app.dispatcher():
+        eventually(lambda: "continue flow" in [one.primitive for one in heard if isinstance(one, ExletDone)])
+        stops(held, Status.SUSPENDED)
+        assert seen
+        assert held.row.reason == "suspended by somebody: the customer called"
+        run.signal("word")
+        assert run.result(60) == [5, 10]
+        held.signal("word")
+        held.resume(by="somebody")
+        assert held.result(60) == [10, 10]
+    assert audit(app, held.id) == ["suspend"]
+
+
 def test_what_was_suspended_as_one_target_is_not_continued_with_another(setup: Setup, show: str) -> None:
     app = setup.app()
     steps: list[Primitive] = [
@@ -165,6 +207,38 @@ def test_what_was_suspended_as_one_target_is_not_continued_with_another(setup: S
         assert seen == [["suspend"]]
         other.signal("word")
         assert other.result(60) == [10, 10]
+
+
+def test_a_run_that_two_exlets_hold_goes_on_when_both_have_continued_it(setup: Setup, show: str) -> None:
+    app = setup.app()
+    steps = (do.suspend("flow"), do.notify("http://127.0.0.1:9/"), do.complete(5), do.resume("flow"))
+    teach(app, theatre.premiere, "fault", "true", *steps)
+    for number in range(2):
+        refuse(f"{show}-{number}", "hall")
+    with app.dispatcher(only=["work", "relay"]):
+        runs = [app.submit(theatre.premiere, f"{show}-{number}") for number in range(2)]
+        held = app.submit(theatre.premiere, f"{show}-held")
+        stops(held, Status.WAITING)
+        eventually(lambda: len(app.faults()) == 2)
+    seen: list[list[str]] = []
+
+    def count_plans() -> int:
+        with app.store.read() as connection:
+            return sum(len(plans.of_run(connection, run.id)) for run in runs)
+
+    def look(event: object) -> None:
+        if isinstance(event, ExletDone) and event.primitive == "suspend flow":
+            eventually(lambda: count_plans() == 2)
+        if isinstance(event, ExletDone) and event.primitive == "continue flow":
+            seen.append(audit(app, held.id))
+
+    app.telemetry.subscribe(look)
+    with app.dispatcher():
+        eventually(lambda: len(seen) == 2)
+        assert seen == [["suspend", "suspend"], ["suspend", "suspend", "resume"]]
+        for run in (*runs, held):
+            run.signal("word")
+        assert [run.result(60) for run in (*runs, held)] == [[5, 10], [5, 10], [10, 10]]
 
 
 def test_ancestors_are_suspended_and_continued(setup: Setup, show: str) -> None:
@@ -605,3 +679,34 @@ def test_a_replay_agrees_with_what_exlets_have_made_of_a_run(setup: Setup, show:
         run.signal("word")
         assert run.result(60) == [1, "aft.FAILED", 30, "aft.REMOVED", 20, "five failed"]
     assert ledger[show] == before
+
+
+# Maps -------------------------------------------------------------------------------------------------------------
+
+
+@aft.activity(name="theatre_item", levels=[])
+def item(number: int) -> int:
+    if number == 1:
+        raise ValueError("no")
+    return number
+
+
+@aft.flow(name="theatre_items")
+def items(count: int) -> list[str]:
+    return [str(found) for found in aft.map(item, range(count), concurrency=1)]
+
+
+@pytest.mark.parametrize(
+    ("step", "result"),
+    [
+        (do.complete(5), "5"),
+        (do.fail("no", proceed=True), str(aft.FAILED)),
+        (do.remove("activity"), str(aft.REMOVED)),
+    ],
+    ids=["complete", "proceed", "remove"],
+)
+def test_a_map_goes_on_after_an_item_that_a_rule_has_settled(setup: Setup, step: Any, result: str) -> None:
+    app = setup.app()
+    teach(app, items, "fault", "true", step)
+    with app.dispatcher():
+        assert app.submit(items, 4).result(60) == ["0", result, "2", "3"]

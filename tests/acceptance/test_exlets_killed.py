@@ -22,6 +22,7 @@ from aft.runs.inbox import Verb
 from aft.runs.states import Status
 from aft.store import tables
 from tests.acceptance import theatre
+from tests.acceptance.commands import PATIENCE
 from tests.acceptance.dying import WHERE
 from tests.acceptance.theatre import Refused, keys, ledger, stops, teach, trouble
 from tests.setups import Setup, eventually
@@ -35,7 +36,7 @@ def die(setup: Setup, where: str) -> None:
     child = subprocess.run(
         [sys.executable, "-m", "tests.acceptance.dying"],
         env={**os.environ, **setup.environ(), WHERE: where, "PYTHONPATH": str(Path.cwd())},
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
         capture_output=True,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aft
-from aft.app import versions
+from aft.app import timeline, versions
 from aft.flows.registry import Registry
 from aft.runs.states import Status
 from aft.telemetry import Event, FrameUnresolved
@@ -313,6 +313,42 @@ def test_a_person_has_a_savepoint_undone_and_the_flow_takes_another_way(setup: S
         run.compensate(to="sea", note="storm")
         assert run.result(60) == f"train of {journey}"
     assert ledger[journey] == ["deposit", "ferry", "unferry", "train"]
+
+
+@aft.flow
+def in_legs(journey: str, stops: int) -> str:
+    """Goes in two legs, each in a savepoint of the same name."""
+    for leg in ("out", "home"):
+        try:
+            with aft.savepoint("leg"):
+                for stop in range(stops):
+                    agency.book(journey, f"{leg}{stop}")
+        except aft.UndoneByHand:
+            agency.book(journey, f"stay {leg}")
+    return "arrived"
+
+
+@pytest.mark.parametrize("stops", [2, 1], ids=["in it", "left it"])
+def test_an_order_that_comes_while_a_step_is_executed_is_judged_by_the_runs_owner(
+    setup: Setup, journey: str, stops: int
+) -> None:
+    app = setup.app()
+    gate = agency.shut(journey, "out0")
+    with app.dispatcher():
+        run = app.submit(in_legs, journey, stops)
+        assert gate.reached.wait(60)
+        assert run.compensate(to="leg", note="storm") == []
+        gate.set()
+        assert run.result(60) == "arrived"
+    with app.store.read() as connection:
+        told = [happening.detail for happening in timeline.read(connection, app.namespace, run.id)[1]]
+    refused = [detail for detail in told if "not carried out: the run is not in that savepoint any more" in str(detail)]
+    if stops == 2:
+        assert ledger[journey] == ["out0", "unout0", "stay out", "home0", "home1"]
+        assert not refused
+    else:
+        assert ledger[journey] == ["out0", "home0"]
+        assert len(refused) == 1
 
 
 def test_only_a_savepoint_that_the_run_is_in_can_be_undone(setup: Setup, journey: str) -> None:

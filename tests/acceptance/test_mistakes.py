@@ -153,7 +153,7 @@ def test_awaiting_anything_but_an_activity_is_refused_and_undoes_nothing(setup: 
 def test_an_activity_that_is_called_but_not_awaited_parks(setup: Setup, order: str) -> None:
     @aft.flow(name=f"forgot_{order}")
     async def forgot(order: str) -> None:
-        shop.pay(order, 1)  # type: ignore[arg-type, unused-coroutine]
+        shop.pay(order, 1)  # type: ignore[call-overload]
 
     assert "never awaited" in (setup.app().start(forgot, order).row.reason or "")
 
@@ -161,11 +161,11 @@ def test_an_activity_that_is_called_but_not_awaited_parks(setup: Setup, order: s
 def test_an_argument_that_cannot_be_stored_is_refused_at_the_call_with_its_path(setup: Setup, order: str) -> None:
     app = setup.app()
     with pytest.raises(aft.CodecError, match="order") as refused:
-        app.start(shop.buy, object())  # type: ignore[arg-type]
+        app.start(shop.buy, object())  # type: ignore[call-overload]
     assert refused.value.path == "order"
     assert app.runs() == []
 
-    run = app.start(changing(f"argument_{order}", lambda order: shop.reserve(object())), order)  # type: ignore[arg-type]
+    run = app.start(changing(f"argument_{order}", lambda order: shop.reserve(object())), order)  # type: ignore[arg-type, call-overload]
     assert run.status == "parked"
     assert "CodecError" in (run.row.reason or "")
 
@@ -292,6 +292,29 @@ def test_starting_a_run_inside_a_flows_code_is_refused(setup: Setup, order: str)
     app = setup.app()
     run = app.start(changing(f"nested_{order}", lambda order: app.start(shop.buy, order).id), order)
     assert "start it in an activity" in (run.row.reason or "")
+
+
+def test_a_key_for_a_child_is_refused_before_it_is_started(setup: Setup, order: str) -> None:
+    app = setup.app()
+    keyed = changing(f"keyed_{order}", lambda order: shop.booked.options(key="one")(order))
+    with app.dispatcher():
+        run = app.submit(keyed, order)
+        assert "child flow 'booked' was called with key='one'" in parked(app, run)
+    assert [found.id for found in app.runs()] == [run.id]
+
+
+def test_texts_that_are_too_long_are_refused_before_the_database_does(setup: Setup, order: str) -> None:
+    app = setup.app()
+    run = app.submit(shop.buy, order)
+    assert run.signal("go", key="k" * 378)
+    assert run.signal("n" * 200, key="k/" * 90)
+    for name, key in [("go", "k" * 379), ("n" * 200, "k" * 181)]:
+        with pytest.raises(aft.DefinitionError, match="are the most: give a shorter one"):
+            run.signal(name, key=key)
+    with pytest.raises(aft.DefinitionError, match="has 201 characters; 200 are the most"):
+        run.signal("go", by="b" * 201)
+    with pytest.raises(aft.OrderRefused, match="has 201 characters; 200 are the most"):
+        run.suspend("for a while", by="b" * 201)
 
 
 def test_an_unknown_run_is_named(setup: Setup) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aft
+from aft.errors import StoreError
 from aft.fault import Fault
 from aft.flows import writing
 from aft.flows.obedience import Obedience
@@ -141,7 +142,7 @@ def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
     setup: Setup, journey: str, quick_beats: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = setup.app(lease=quick_beats)
-    end, failures = writing.end, [RuntimeError("killed between reading and ending")]
+    end, failures = writing.end, [StoreError("lost between reading and ending", transient=True)]
 
     def fail_once(tools: Any, owner: Any, status: Status, *more: Any, **given: Any) -> None:
         if status is Status.CANCELLED and failures:

@@ -61,7 +61,8 @@ def test_a_signal_that_comes_while_another_branch_is_at_work_is_taken(setup: Set
 @aft.flow(name="missed_guide")
 async def guide(journey: str) -> str:
     """A child."""
-    return await book_async(journey, "guide")
+    booked: str = await book_async(journey, "guide")
+    return booked
 
 
 @aft.flow(name="missed_guided")
@@ -329,7 +330,8 @@ async def unwritten(journey: str) -> str:
                 group.create_task(leg())
     except* Refused:
         ledger[journey].append("caught")
-    return await book_async(journey, "train")
+    booked: str = await book_async(journey, "train")
+    return booked
 
 
 def _fail_alone(journey: str) -> None:

@@ -158,6 +158,7 @@ def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(s
     assert shop.ledger[order].count("reserve") == 1
 
 
+@pytest.mark.filterwarnings("ignore::aft.NoWorkerWarning")  # until the dispatcher has another lease, there is none
 def test_a_lease_that_a_person_ended_is_no_failure_of_whoever_receives(setup: Setup) -> None:
     order = secrets.token_hex(4)
     app = setup.app(grace="300ms")

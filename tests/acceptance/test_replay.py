@@ -50,7 +50,7 @@ def test_every_scenario_ends_as_declared_in_an_empty_directory(tmp_path: Path) -
         "✓ sysadmin_approve  state=",
         "▲ push undo_sysadmin_approve",
         "✗ approve_slot  CmsBusy: the CMS is publishing an edition",
-        "◷ level 2, try 1: waits 500ms in aft-replay.delay.500ms.v1",
+        "◷ level 2, try 1: waits 500ms in aft-replay.delay.500ms.v2",
         "■ final  all levels exhausted after 4 failures",
         "▼ pop undo_sysadmin_approve",
         "▲ push undo_remind",

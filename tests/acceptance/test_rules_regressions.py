@@ -38,6 +38,7 @@ from tests.acceptance import theatre
 from tests.acceptance.theatre import Busy, Refused, gates, keys, ledger, listen, stops, teach, trouble, undone
 from tests.conftest import make_setup
 from tests.setups import Setup, eventually
+from tests.storing import Stage
 
 
 @pytest.fixture(params=["sqlite"])
@@ -682,3 +683,36 @@ def test_the_second_of_two_editors_of_an_exlet_is_told(setup: Setup) -> None:
     with pytest.raises(aft.RuleRefused, match="changed since you looked at revision 1: revision 2 by Bob"):
         app.rules.save_all([], [aft.Exlet("look", [do.park("look away")])], by="Ann", bases={"look": 1})
     assert app.rules.exlet("look").steps == (do.park("look twice"),)
+
+
+# What rules saw ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_a_rule_is_tried_on_a_fault_as_its_run_was_then_not_as_it_is_now(setup: Setup, show: str, taught: bool) -> None:
+    app = setup.app()
+    if taught:
+        teach(app, theatre.evening, "fault", "fault.name == 'Busy'", do.set(tags={"stage": "late"}), do.unwind())
+    trouble[show, "hall"] = [Busy("wait") if taught else Refused("no")]
+    with app.dispatcher():
+        run = app.submit(theatre.evening.options(tags={"stage": "early"}), show)
+        undone(run)
+    if not taught:
+        Stage(app.store, app.namespace).change(run.id, tags='{"stage": "late"}')
+    assert run.row.tags == {"stage": "late"}
+    (fault,) = app.faults()
+    trial = app.rules.test(fault.id, "run.status == 'recovering' && run.tags.stage == 'early'")
+    assert trial.holds, trial.facts
+    proposal = app.rules.propose(fault.id, "run.tags.stage == 'early'", "park")
+    assert app.rules.preview(proposal.tree).changes
+
+
+def test_and_one_about_a_constraint_as_it_was_when_that_was_violated(setup: Setup, show: str) -> None:
+    app = setup.app()
+    teach(app, theatre.evening, "activity_pre", "activity.args.what == 'hall'", do.fail("closed"))
+    with app.dispatcher():
+        run = app.submit(theatre.evening.options(tags={"stage": "early"}), show)
+        undone(run)
+    Stage(app.store, app.namespace).change(run.id, tags="{}")
+    (fault,) = app.faults()
+    assert app.rules.test(fault.id, "run.status == 'running' && run.tags.stage == 'early'").holds

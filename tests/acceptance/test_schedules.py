@@ -23,7 +23,7 @@ from aft.runs import firing, submit
 from aft.runs.calendar import MOST_MISSED
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
-from aft.store.tables import schedules
+from aft.store.tables import runs, schedules
 from aft.telemetry import Event, ScheduleBroken, ScheduleFired, ScheduleSkipped
 from tests.acceptance import agency
 from tests.acceptance.agency import ledger
@@ -213,6 +213,16 @@ def test_a_schedule_takes_the_newest_version_that_a_worker_has_unless_it_is_pinn
     assert [row.version for row in runs_of(app, pinned)] == [1]
 
 
+def test_a_version_that_only_starts_runs_elsewhere_is_not_taken_by_a_schedule(setup: Setup, journey: str) -> None:
+    app, other = setup.app(), setup.app()
+    old, new = versions(journey)
+    schedule = app.schedule("newest", old.call(), cron="0 3 * * *")
+    set_row(schedule, next_at=THREE)
+    other.start(new).result(60)  # it is a worker, too, but only for what it starts
+    fire(app, THREE)
+    assert [row.version for row in runs_of(app, schedule)] == [1]
+
+
 def test_a_flow_that_nobody_knows_is_still_started_and_waits_for_a_worker(setup: Setup, journey: str) -> None:
     app = setup.app()
     _, new = versions(journey)
@@ -295,6 +305,53 @@ def test_a_moment_is_let_go_and_told_while_the_run_before_it_has_not_ended(setup
         app.run(first.id).result(60)
     fire(app, THREE + 2 * DAY)
     assert moments_of(app, schedule) == [THREE, THREE + 2 * DAY]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_close_moments_are_all_fired_though_the_dispatcher_comes_late(
+    setup: Setup, journey: str, overlap: bool
+) -> None:
+    app = setup.app()
+    schedule = app.schedule("dense", agency.pays.call(journey), every="1s", overlap=overlap)
+    since = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=20)
+    first = since + timedelta(seconds=12)
+    set_row(schedule, since=since, next_at=first)
+    events = heard(app)
+    # Later ones may be skipped, where a run takes more than a second.
+    late = [first + timedelta(seconds=number) for number in range(8)]
+    with app.dispatcher():
+        eventually(lambda: len(moments_of(app, schedule)) >= len(late))
+    assert moments_of(app, schedule)[: len(late)] == late
+    skipped = [datetime.fromisoformat(event.moment) for event in events if isinstance(event, ScheduleSkipped)]
+    assert not set(skipped) & set(late)
+
+
+def test_a_dense_schedule_that_was_late_once_does_not_stay_late(setup: Setup, journey: str) -> None:
+    app, second = setup.app(), timedelta(seconds=1)
+    schedule = app.schedule("lagging", agency.approval.call(journey), every="2s")
+    back = datetime.now(UTC).replace(microsecond=0)
+    late = [back - 7 * second, back - 5 * second, back - 3 * second, back - second]
+    set_row(schedule, since=late[0] - 2 * second, next_at=late[0])
+    with app.dispatcher(only=["work", "intake", "relay"]):
+        for number, moment in enumerate(late):  # each run takes three seconds, in which one or two moments come
+            at = back + number * 3 * second
+            fire(app, at)
+            assert moments_of(app, schedule)[-1] == moment
+            run = app.run(runs_of(app, schedule)[-1].id)
+            set_run(app, run.row, created_at=at)
+            fire(app, at + second)
+            run.signal("verdict", "yes")
+            run.result(60)
+            set_run(app, run.row, ended_at=at + 3 * second)
+        fire(app, at + 3 * second)
+    assert moments_of(app, schedule) == [*late, at + 2 * second]
+    assert schedule.row.next_at == at + 4 * second
+
+
+def set_run(app: aft.Aft, row: RunRow, **values: Any) -> None:
+    """Edit a run's row by hand."""
+    with app.store.write() as connection:
+        connection.execute(update(runs).where(runs.c.id == row.id).values(**values))
 
 
 def test_runs_may_overlap_where_that_is_declared(setup: Setup, journey: str) -> None:

@@ -153,7 +153,8 @@ def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_replaced(terminal: T
     other = ("add", "nightly", PAYS, "j-2", "--cron", "0 4 * * *")
     said = terminal.refused(*other)
     assert said == (
-        "aft: schedule 'nightly' is there already; what differs: args, cron, zone. Choose another name, or replace it"
+        "aft: schedule 'nightly' is there already; what differs: args, cron, zone. Choose another name, or replace it: "
+        "--replace"
     )
     assert terminal.data("list") == before
     terminal.good(*other, "--replace")

@@ -106,6 +106,15 @@ def test_a_value_may_be_left_out_or_negative(terminal: Terminal, journey: str) -
     assert [one["value"] for one in terminal.data("runs", "show", run.id)["inbox"]] == [None, -5]
 
 
+def test_a_value_that_nothing_has_checked_is_not_said_to_let_the_run_go_on(
+    terminal: Terminal, journey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = waiting(terminal, journey)
+    monkeypatch.setattr(declared, "_flows", {})
+    said = terminal.good("runs", "signal", run.id, "verdict", "perhaps").stderr
+    assert "goes on as soon as a worker takes it, if its flow takes that value (-m MODULE" in said
+
+
 def test_a_module_says_which_signals_and_values_there_are(
     terminal: Terminal, journey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +124,8 @@ def test_a_module_says_which_signals_and_values_there_are(
     assert "value" in terminal.refused("runs", "signal", run.id, "verdict", "perhaps", "-m", AGENCY)
     assert "there is no module" in terminal.refused("runs", "signal", run.id, "verdict", "yes", "-m", "nowhere")
     assert unread(terminal, run) == []
-    terminal.good("runs", "signal", run.id, "verdict", "yes", "-m", AGENCY)
+    said = terminal.good("runs", "signal", run.id, "verdict", "yes", "-m", AGENCY).stderr
+    assert "goes on as soon as a worker takes it." in said
     monkeypatch.setattr(declared, "_flows", {})
     assert "agency_approval" in terminal.refused("runs", "signal", run.id, "verdict", "-m", AGENCY)
     assert len(unread(terminal, run)) == 1

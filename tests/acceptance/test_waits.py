@@ -61,10 +61,10 @@ def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
     real = writing.let_go
     sent: list[bool] = []
 
-    def let_go(tools: Any, owner: Any, blocks: Any) -> None:
+    def let_go(tools: Any, owner: Any, blocks: Any, in_doubt: Any) -> None:
         if not sent:
             sent.append(app.run(owner.run_id).signal("verdict", "yes"))
-        real(tools, owner, blocks)
+        real(tools, owner, blocks, in_doubt=in_doubt)
 
     monkeypatch.setattr(writing, "let_go", let_go)
     with app.dispatcher():
@@ -79,6 +79,13 @@ def test_signals_are_taken_in_order_and_a_repeated_key_is_dropped(setup: Setup, 
     assert [run.signal("number", number, key=str(number)) for number in (1, 2, 1, 3)] == [True, True, False, True]
     with app.dispatcher():
         assert run.result(60) == [1, 2, 3]
+
+
+def test_a_key_belongs_to_its_signal_whatever_the_two_texts_hold(setup: Setup, journey: str) -> None:
+    run = setup.app().submit(agency.collects, journey, 1)
+    sent = [("a/b", "c"), ("a", "b/c"), ("3", "a/b/c"), ("a", "b"), ("a/", "b"), ("a", "/b")]
+    assert [run.signal(name, key=key) for name, key in sent] == [True] * len(sent)
+    assert [run.signal(name, key=key) for name, key in sent] == [False] * len(sent)
 
 
 def test_a_value_of_another_type_is_refused_and_the_wait_goes_on(setup: Setup, journey: str) -> None:

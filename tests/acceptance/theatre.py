@@ -129,7 +129,8 @@ async def tasks(show: str) -> list[Any]:
 
     async def branch(name: str) -> int:
         await sell_async(show, f"{name} there", 1)
-        return await sell_async(show, f"{name} back", 1)
+        sold: int = await sell_async(show, f"{name} back", 1)
+        return sold
 
     async with asyncio.TaskGroup() as group:
         begun = [group.create_task(branch(name)) for name in ("left", "right")]
@@ -142,7 +143,8 @@ async def gathered(show: str) -> list[Any]:
 
     async def branch(name: str) -> int:
         await sell_async(show, f"{name} there", 1)
-        return await sell_async(show, f"{name} back", 1)
+        sold: int = await sell_async(show, f"{name} back", 1)
+        return sold
 
     return tell(await asyncio.gather(branch("left"), branch("right")))
 

@@ -289,7 +289,7 @@ def answer(load: str, sent: float) -> None:
 @aft.flow
 def patient(load: str) -> float:
     """Wait for a signal."""
-    sent = aft.wait_for("verdict", float)
+    sent: float = aft.wait_for("verdict", float)
     answer(load, sent)
     return sent
 

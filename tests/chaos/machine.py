@@ -24,7 +24,7 @@ from typing import Any, Literal
 from sqlalchemy import Table, delete, select, update
 
 import aft
-from aft import envelope, names
+from aft import envelope, errors, names
 from aft.app.parts import Parts
 from aft.config import Settings
 from aft.dispatcher.sweeper import Sweeper
@@ -66,11 +66,25 @@ class Nope(Exception):
     """Does not."""
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """Ends an execution on the spot: nothing of aft catches it, nothing is written."""
 
 
 _here = threading.local()
+
+
+class _Threads:
+    """The threads as aft sees them: one that executes a run here plays a process, and is the main thread of it."""
+
+    current_thread = staticmethod(threading.current_thread)
+
+    @staticmethod
+    def main_thread() -> threading.Thread:
+        return threading.current_thread() if hasattr(_here, "execution") else threading.main_thread()
+
+
+# Only Ctrl-C in a main thread is nobody's failure.
+setattr(errors, "threading", _Threads)  # noqa: B010
 
 
 def _ask(what: Literal["do", "undo"]) -> None:
@@ -307,8 +321,8 @@ class Worker:
         lease = type(parts.make_lease())(
             parts.store, parts.namespace, timedelta(seconds=LEASE), self.clock, parts.telemetry
         )
-        lease.begin(roles=["work"])
         self.tools = parts.make_tools(lease)
+        lease.begin(roles=["work"], flows=[f"{flow}@{version}" for flow, version in self.tools.registry.known])
 
     @property
     def leased(self) -> bool:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aft import names
+from aft.app import health
+from aft.store import Store
 from tests.chaos import load
 from tests.chaos.checker import check, read_facts
 from tests.chaos.cluster import NODES, Cluster, Handling
@@ -137,11 +139,12 @@ def endure(site: Site, configuration: Configuration, seed: int, seconds: float, 
     begun = time.monotonic()
     with Cluster(handling=configuration.handling) as cluster:
         here = replace(site.another(queue_type=configuration.queue_type), broker=cluster.url)
-        strikes = Strikes(cluster, configuration, names.resume(here.namespace), random.Random(seed))
         make = partial(_plan, seed, delays=configuration.delays)
         with Fleet(here.environ(), ROLES, here.log) as fleet:
             fleet.start()
             with Stream(here, make=make, progress=progress) as stream:
+                queue = partial(_wake_queue, stream.store, here.namespace)
+                strikes = Strikes(cluster, configuration, queue, random.Random(seed))
                 under_fire = _fire(strikes, seconds, progress)
                 stream.end()
                 settled = stream.settle()
@@ -195,10 +198,19 @@ class Stream(Driver):
             self.plans.append(plan)
 
 
+def _wake_queue(store: Store, namespace: str) -> str:
+    """The queue that the fleet's runs are woken through: the one of its workers' flows."""
+    with store.read() as connection:
+        pools = {frozenset(worker.flows) for worker in health.live_workers(connection, namespace)} - {frozenset()}
+    return names.pool(names.resume(namespace), next(iter(pools), frozenset()))
+
+
 class Strikes:
     """Strikes a cluster as its configuration says, and repairs it; counts what was really done."""
 
-    def __init__(self, cluster: Cluster, configuration: Configuration, queue: str, draw: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, configuration: Configuration, queue: Callable[[], str], draw: random.Random
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self.noticed = 0
         self.number = 0
@@ -282,7 +294,7 @@ class Strikes:
     def _leader(self) -> list[int]:
         """Who leads, in a list; an empty one if that cannot be told just now."""
         try:
-            return [self._cluster.leader_of(self._queue)]
+            return [self._cluster.leader_of(self._queue())]
         except ServerFailed:
             return []
 

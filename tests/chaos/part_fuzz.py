@@ -47,6 +47,7 @@ from aft.brokers.rabbitmq.address import Address
 from aft.config import Settings
 from aft.envelope import Kind, Message, Refused
 from aft.errors import CodecError, ConfigError
+from aft.flows import exceptions
 from aft.ids import FaultId, OrderId, RunId
 from aft.recovery.levels import Ladder
 from aft.runs.quarantine import MOST_KEPT, MOST_ROWS
@@ -246,9 +247,9 @@ def _call(found: dict[str, Any]) -> None:
 
 
 def judge_value(value: Any) -> bool:
-    """Writing a value gives text that reads as the same value, or a CodecError; a loose text is always given."""
-    text, _ = codec.encode_loosely(value)
-    codec.decode_untyped(text)
+    """Writing a value gives text that reads as the same value, or a CodecError; an exception may carry it."""
+    kept = exceptions.store(Exception(value))
+    codec.decode_untyped(kept.args)
     written = False
     for one in _ANNOTATIONS:
         known = codec.value_codec(one)

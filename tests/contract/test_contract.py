@@ -238,6 +238,51 @@ class TestPrefetch:
         assert sorted(seen) == list(range(300))
 
 
+class TestRouting:
+    def test_a_message_with_a_key_goes_to_a_consumer_that_has_it(self, broker: Broker, topology: Topology) -> None:
+        resume = names.resume(topology.namespace)
+        mine, other = broker.consumer([resume], 10, ["a@1", "b@1"]), broker.consumer([resume], 10, ["c@1"])
+        assert receive(mine, 10, 0.1) == receive(other, 10, 0.1) == []  # both are there
+        wait = names.delay(topology.namespace, SHORT)
+        broker.publish(
+            [Outgoing(resume, b"now", "b@1"), Outgoing(wait, b"later", "a@1"), Outgoing(resume, b"c", "c@1")]
+        )
+        got = drain(mine, 2)
+        assert sorted(delivery.body for delivery in got) == [b"later", b"now"]
+        assert {delivery.queue for delivery in got} == {resume}
+        assert [delivery.body for delivery in drain(other, 1)] == [b"c"]
+        assert receive(mine, 10, 0.2) == receive(other, 10, 0.2) == []
+
+    def test_consumers_with_the_same_keys_share_the_messages(self, broker: Broker, topology: Topology) -> None:
+        resume = names.resume(topology.namespace)
+        consumers = [broker.consumer([resume], 1, keys) for keys in (["a@1", "b@1"], ["b@1", "a@1"])]
+        for consumer in consumers:
+            assert receive(consumer, 1, 0.1) == []
+        broker.publish([Outgoing(resume, b"1", "a@1"), Outgoing(resume, b"2", "a@1")])
+        got = [body.body for consumer in consumers for body in collect(consumer, 1)]
+        assert sorted(got) == [b"1", b"2"]
+
+    def test_what_nobody_had_the_key_of_is_received_by_the_first_that_has(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        resume, wait = names.resume(topology.namespace), names.delay(topology.namespace, SHORT)
+        broker.publish([Outgoing(resume, b"now", "a@1"), Outgoing(wait, b"later", "a@1")])
+        got = drain(broker.consumer([resume], 10, ["a@1"]), 2)
+        assert sorted(delivery.body for delivery in got) == [b"later", b"now"]
+
+    @pytest.mark.parametrize("flow", ["with space/and.dot#*", "käufe→", "x" * 400], ids=["signs", "letters", "long"])
+    def test_any_name_of_a_flow_makes_a_key(self, broker: Broker, topology: Topology, flow: str) -> None:
+        resume = names.resume(topology.namespace)
+        consumer = broker.consumer([resume], 10, [names.key(flow, 1)])
+        broker.publish([Outgoing(resume, b"found", names.key(flow, 1))])
+        assert [delivery.body for delivery in drain(consumer, 1)] == [b"found"]
+
+    def test_messages_are_counted_whatever_their_keys(self, broker: Broker, topology: Topology) -> None:
+        resume = names.resume(topology.namespace)
+        broker.publish([Outgoing(resume, b"x", key) for key in ("a@1", "b@1", "")])
+        assert eventually(lambda: {one.name: one.messages for one in broker.status(topology)}[resume] == 3)
+
+
 class TestDelay:
     def test_a_delayed_message_turns_up_in_resume_not_before_its_wait(self, broker: Broker, topology: Topology) -> None:
         consumer = broker.consumer([names.resume(topology.namespace)], 10)

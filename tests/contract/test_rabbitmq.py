@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -86,7 +87,7 @@ class TestErrorsForPeople:
     def every_call(self, broker: RabbitBroker) -> Iterator[AftError]:
         """The errors of every call that can fail; anything but an AftError fails the test."""
         topology = Topology("t0", frozenset({SHORT}))
-        consumer = broker.consumer(["t0.faults.v1"], 1)
+        consumer = broker.consumer(["t0.faults.v2"], 1)
         for call in (
             lambda: broker.publish(faults(topology)),
             lambda: broker.declare(topology),
@@ -336,11 +337,82 @@ class TestTopology:
     ) -> None:
         other = RabbitBroker(rabbit.url, queue_type="classic")
         undeliverable = names.undeliverable(topology.namespace)
-        with pytest.raises(BrokerError, match=rf"{undeliverable}.*other arguments.*delete it"):
+        with pytest.raises(BrokerError, match=rf"{undeliverable}.*other arguments.*AFT_QUEUE_TYPE=quorum.*delete each"):
             other.declare(topology)
         found = other.status(topology)
         assert all(status.exists and "other arguments" in status.problem for status in found)
         assert all("inequivalent arg" in status.problem for status in found)
+
+    def test_the_queue_of_a_pool_goes_with_its_workers_and_its_messages_to_the_others(
+        self, rabbit: RabbitHarness, topology: Topology, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aft.brokers.rabbitmq.topology.POOL_EXPIRES", 1000)
+        broker, resume, keys = rabbit.broker(), names.resume(topology.namespace), frozenset({"a@1"})
+        known = replace(topology, pools=frozenset({keys}))
+        consumer = broker.consumer([resume], 1, keys)
+        receive(consumer, 1, 0.1)
+        assert names.pool(resume, keys) in {one.name for one in broker.status(known)}
+        consumer.close()
+        eventually(lambda: names.pool(resume, keys) not in {one.name for one in broker.status(known)})
+        broker.publish([Outgoing(resume, b"kept", "a@1")])
+        assert [delivery.body for delivery in drain(broker.consumer([resume], 1, ["b@1"]), 1)] == [b"kept"]
+
+    def test_bindings_that_went_with_their_exchange_are_made_again(
+        self, rabbit: RabbitHarness, topology: Topology
+    ) -> None:
+        broker, resume = rabbit.broker(), names.resume(topology.namespace)
+        pool, other = broker.consumer([resume], 8, ["a@1", "b@1"]), broker.consumer([resume], 8, ["c@1"])
+        for consumer in (pool, other):
+            receive(consumer, 1, 0.1)
+        with channel(rabbit.url) as raw:
+            raw.exchange_delete(resume)
+        broker.declare(topology)
+
+        def has_all() -> bool:
+            """Whether the pool gets what is sent to it; through the shared queue, the other one gets every second."""
+            broker.publish([Outgoing(resume, b"%d" % number, "a@1") for number in range(4)])
+            found = {pool: 0, other: 0}
+            while sum(found.values()) < 4:
+                for consumer in found:
+                    deliveries = receive(consumer, 4, 0.1)
+                    consumer.ack(deliveries)
+                    found[consumer] += len(deliveries)
+            return found[pool] == 4
+
+        eventually(has_all)
+
+    def test_a_role_that_declares_nothing_receives_from_its_pool_if_that_is_there_and_from_all_if_not(
+        self, rabbit: RabbitHarness, topology: Topology
+    ) -> None:
+        passive, resume = RabbitBroker(rabbit.url, passive=True), names.resume(topology.namespace)
+        alone = passive.consumer([resume], 1, ["a@1"])
+        receive(alone, 1, 0.1)
+        rabbit.broker().publish([Outgoing(resume, b"shared", "a@1")])
+        assert [delivery.body for delivery in drain(alone, 1)] == [b"shared"]
+        alone.close()
+        declaring = rabbit.broker().consumer([resume], 1, ["a@1"])
+        receive(declaring, 1, 0.1)
+        joined = passive.consumer([resume], 1, ["a@1"])
+        receive(joined, 1, 0.1)
+        declaring.close()
+        rabbit.broker().publish([Outgoing(resume, b"pool", "a@1")])
+        assert [delivery.body for delivery in drain(joined, 1)] == [b"pool"]
+        passive.close()
+
+    def test_a_role_that_declares_nothing_joins_a_pool_that_others_made_and_left(
+        self, rabbit: RabbitHarness, topology: Topology, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aft.brokers.rabbitmq.consumer.LOOK_PAUSE", 0.1)
+        broker, resume = rabbit.broker(), names.resume(topology.namespace)
+        passive = RabbitBroker(rabbit.url, passive=True)
+        stays = passive.consumer([resume, names.compensate(topology.namespace)], 4, ["a@1"])
+        receive(stays, 1, 0.1)
+        leaves = broker.consumer([resume], 1, ["a@1"])
+        receive(leaves, 1, 0.1)
+        leaves.close()
+        broker.publish([Outgoing(resume, b"%d" % number, "a@1") for number in range(3)])
+        assert sorted(delivery.body for delivery in drain(stays, 3)) == [b"0", b"1", b"2"]
+        passive.close()
 
     def test_a_changed_wait_is_noticed(self, rabbit: RabbitHarness, topology: Topology) -> None:
         broker = rabbit.broker()

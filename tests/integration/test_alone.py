@@ -14,8 +14,9 @@ from sqlalchemy import select
 import aft
 from aft.config import Settings
 from aft.flows import worker as rooms
+from aft.flows.solitary import ALONE_PATIENCE, LONGEST_REFUSED, MOST_PATIENCE
 from aft.flows.tools import Tools
-from aft.flows.worker import ALONE_PATIENCE, LONGEST_REFUSED, MOST_PATIENCE, Worker
+from aft.flows.worker import Worker
 from aft.recovery.takeover import Takeover
 from aft.runs.claiming import find_due
 from aft.runs.owner import MOST_SHARED_DEATHS
@@ -108,7 +109,7 @@ def submit_lonely(app: aft.Aft, stage: Stage, place: str) -> aft.Run:
 def let_time_pass(worker: Worker, stage: Stage, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let time pass whenever the worker looks whether room is wanted; returns when it did so while making it."""
     looks: list[float] = []
-    real = worker._is_one_due_alone
+    real = worker._solitary._is_due
 
     def look() -> bool:
         assert len(looks) < 200, "it is never given up"
@@ -117,7 +118,7 @@ def let_time_pass(worker: Worker, stage: Stage, seconds: float, monkeypatch: pyt
         stage.clock.passed += seconds
         return real()
 
-    monkeypatch.setattr(worker, "_is_one_due_alone", look)
+    monkeypatch.setattr(worker._solitary, "_is_due", look)
     return looks
 
 
@@ -135,7 +136,7 @@ def test_the_house_is_emptied_at_the_next_step_of_whoever_is_in_it_and_they_go_o
     worker._take_due()
     eventually(lambda: did[place] == ["long one begins"])
     run = submit_lonely(app, stage, place)
-    solitary = in_background(worker._take_alone)
+    solitary = in_background(worker._solitary.take)
     eventually(tools.making_room.is_set)
     gates[place].set()
     solitary.join(60)
@@ -152,7 +153,7 @@ def test_the_house_is_emptied_at_the_next_step_of_whoever_is_in_it_and_they_go_o
 def test_nobody_else_is_let_in_while_it_is_executed(app: aft.Aft, stage: Stage, worker: Worker, place: str) -> None:
     run = app.submit(long, place)
     stage.change(run.id, deaths=MOST_SHARED_DEATHS, sweep_at=later(-1))
-    worker._take_alone()
+    worker._solitary.take()
     eventually(lambda: did[place] == ["long one begins"])
     neighbour = app.submit(other, place)
     stage.change(neighbour.id, sweep_at=later(-1))
@@ -173,14 +174,14 @@ def test_behind_what_takes_too_long_it_waits_for_another_time_and_the_others_go_
     stage.change(neighbour.id, sweep_at=later(-1))
     assert worker._slots.take(1, timeout=0) == 1  # something takes long here
     looks = let_time_pass(worker, stage, 4.0, monkeypatch)
-    assert worker._take_alone() >= ALONE_PATIENCE
+    assert worker._solitary.take() >= ALONE_PATIENCE
     assert looks[-1] - looks[0] <= ALONE_PATIENCE, "the house was closed for longer than that"
     assert not tools.making_room.is_set()
     worker._take_due()
     eventually(lambda: neighbour.status is Status.COMPLETED and worker._slots.free(timeout=0) == 1)
     assert (run.status, stage.row(run.id).worker_id) == (Status.RUNNING, None)
     worker._slots.give(1)
-    assert worker._take_alone() == 0.0
+    assert worker._solitary.take() == 0.0
     eventually(lambda: run.status is Status.COMPLETED)
     assert did[place] == ["other", "alone"]
 
@@ -191,17 +192,17 @@ def test_each_refusal_makes_the_next_try_later_up_to_some_minutes_and_a_success_
     first = submit_lonely(app, stage, place)
     assert worker._slots.take(1, timeout=0) == 1
     let_time_pass(worker, stage, ALONE_PATIENCE, monkeypatch)
-    assert [worker._take_alone() for _ in range(6)] == [20, 40, 80, 160, LONGEST_REFUSED, LONGEST_REFUSED]
+    assert [worker._solitary.take() for _ in range(6)] == [20, 40, 80, 160, LONGEST_REFUSED, LONGEST_REFUSED]
     # And room is made for longer each time: somebody's steps may all take longer than the first patience.
     before = stage.clock.passed
-    worker._take_alone()
+    worker._solitary.take()
     assert stage.clock.passed - before >= MOST_PATIENCE
     worker._slots.give(1)
-    worker._take_alone()
+    worker._solitary.take()
     eventually(lambda: first.status is Status.COMPLETED and worker._slots.wait_idle(0))
     submit_lonely(app, stage, place)
     assert worker._slots.take(1, timeout=0) == 1
-    assert worker._take_alone() == 20
+    assert worker._solitary.take() == 20
     worker._slots.give(1)
 
 
@@ -217,7 +218,7 @@ def test_a_run_that_somebody_else_took_meanwhile_is_no_refusal(
         return real(timeout)
 
     monkeypatch.setattr(worker._slots, "take_all", take_all)
-    assert worker._take_alone() < 1, "the next one must not wait because of that"
+    assert worker._solitary.take() < 1, "the next one must not wait because of that"
     assert not tools.making_room.is_set()
     worker._slots.give(1)
 
@@ -234,7 +235,7 @@ def test_room_that_was_made_for_nothing_is_given_back(
         return taken
 
     monkeypatch.setattr(worker._slots, "take_all", take_all)
-    worker._take_alone()
+    worker._solitary.take()
     assert worker._slots.free(timeout=0) == worker._slots.size
 
 
@@ -244,7 +245,7 @@ def test_a_graceful_stop_makes_it_neither_less_nor_more_suspicious(
     run = submit_lonely(app, stage, place)
     stage.change(run.id, deaths_alone=1)
     on_entry[place] = tools.draining.set
-    worker._take_alone()
+    worker._solitary.take()
     eventually(lambda: place not in on_entry and stage.row(run.id).worker_id is None)
     with stage.store.read() as connection:
         found = connection.execute(select(runs.c.deaths, runs.c.deaths_alone).where(runs.c.id == run.id)).one()

@@ -202,30 +202,33 @@ def test_an_activity_may_be_about_something_else_between_two_statements_of_its_t
 
 
 @aft.activity(name="cut_off", transactional=True, levels=[])
-def cut_off(order: str, seen: bool) -> int:
-    """Lose the connection the first time: seen by a statement that fails, or swallowed."""
+def cut_off(order: str, how: str) -> int:
+    """Lose the connection the first time: seen by a statement that fails, swallowed, or taken for a failed one."""
     executed[order].append(f"attempt {aft.current().attempt}")
     session = aft.session()
+    connection = session.connection()
     if len(executed[order]) == 1:
         try:
             session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         except DBAPIError:
-            if seen:
+            if how == "seen":
                 raise
+            if how == "rolled back":
+                connection.rollback()
             return 0
     return int(session.execute(text("SELECT 2")).scalar_one())
 
 
 @aft.flow(name="cutting_off")
-def cutting_off(order: str, seen: bool) -> int:
-    return cut_off(order, seen)
+def cutting_off(order: str, how: str) -> int:
+    return cut_off(order, how)
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_what_an_activity_says_whose_connection_was_lost_means_nothing(migrated_url: str, seen: bool) -> None:
+@pytest.mark.parametrize("how", ["seen", "swallowed", "rolled back"])
+def test_what_an_activity_says_whose_connection_was_lost_means_nothing(migrated_url: str, how: str) -> None:
     order = secrets.token_hex(4)
     with Setup("cut off", migrated_url, "embedded").app() as app:
-        assert app.start(cutting_off, order, seen).result(60) == 2
+        assert app.start(cutting_off, order, how).result(60) == 2
         assert app.faults() == []
     assert executed[order] == ["attempt 1", "attempt 1"]
 

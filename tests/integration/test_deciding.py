@@ -17,9 +17,11 @@ from sqlalchemy import select, text
 import aft
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import CLOCKS, Sweeper
-from aft.ids import FaultId
+from aft.fault import FaultKind
+from aft.ids import FaultId, StepPath
 from aft.recovery.relay import Relay
-from aft.runs import faults
+from aft.runs import faults, inbox, steering, waking
+from aft.runs.orders import Person
 from aft.runs.rows import RunRow
 from aft.store import connecting, tables
 from aft.store.moments import later
@@ -75,6 +77,29 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
         assert decides_too.result(60) == {(second[0], other.id), (second[1], one.id)}
 
 
+def test_an_order_that_is_sent_while_its_run_is_about_to_be_parked_wakes_it(app: aft.Aft) -> None:
+    stage = Stage(app.store, app.namespace)
+    row = stage.queued()
+    stage.change(row.id, status="recovering", wake_id=None, due_at=None, sweep_at=None)
+    broken: dict[str, Any] = {"type": "builtins.ValueError", "lineage": ("builtins.ValueError",)}
+    made = a_fault(row.id, row.epoch, kind=FaultKind.COMPENSATOR, path=StepPath("1/undo"), **broken)
+    with app.store.write() as connection:
+        faults.add(connection, app.namespace, made)
+    with ThreadPoolExecutor(1) as pool:
+        with app.store.write() as connection, app.store.at_work(connection):
+            run = waking.lock(connection, app.namespace, row.id)
+            assert run is not None
+            # Whoever decides has looked at the inbox by now, and waits for the run.
+            decides = pool.submit(intake(app).decide, [made.id])
+            eventually(lambda: blocked(app) == 1)
+            steering.cancel(connection, run, Person("ann"), datetime.now(UTC), timedelta(seconds=5))
+        assert decides.result(60) == {(made.id, row.id)}
+    parked = stage.row(row.id)
+    with app.store.read() as connection:
+        (letter,) = inbox.unread(connection, row.id)
+    assert (parked.status, parked.wake_id) == ("parked", letter.id)
+
+
 @aft.flow(name="locked_order")
 def order() -> str:
     return "done"
@@ -125,6 +150,6 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
     nobody = cast(Any, None)
-    given = {"grace": timedelta(milliseconds=300), "lease": timedelta(seconds=30)}
+    given: dict[str, Any] = {"grace": timedelta(milliseconds=300), "lease": timedelta(seconds=30)}
     sweeper = Sweeper(app.namespace, app.store, intake(app), nobody, app.clock, app.telemetry, **given)
     assert sweeper.decide_forgotten() == 1

@@ -71,7 +71,7 @@ def make(stage: Stage, seed: int, world: str) -> list[Decision]:
             with stage.store.write() as connection:
                 faults.add(connection, stage.namespace, fault)
             chosen = choices(rng)
-            made.append(Decision(fault, Judgement(chosen), queue_of(stage, chosen)))
+            made.append(Decision(fault, Judgement(chosen), queue_of(stage, chosen), "flow@1"))
     return made
 
 
@@ -90,8 +90,9 @@ def decide_one_by_one(stage: Stage, chosen: list[Decision]) -> list[str]:
     with stage.store.write() as connection:
         still = set(connection.execute(still_open([decision.fault.id for decision in chosen])).scalars())
         taken = [decision for decision in chosen if decision.fault.id in still]
+        seen = carrier.look(connection, taken)
         for decision in taken:
-            carrier.carry_out(connection, decision, AT, [])
+            carrier.carry_out(connection, decision, AT, [], seen)
     return [decision.fault.id for decision in taken]
 
 
@@ -143,7 +144,8 @@ def decided(stage: Stage, *routes: Route, **run: Any) -> tuple[RunId, list[Decis
         for fault in made:
             faults.add(connection, stage.namespace, fault)
     return row.id, [
-        Decision(fault, Judgement(chosen), queue_of(stage, chosen)) for fault, chosen in zip(made, routes, strict=True)
+        Decision(fault, Judgement(chosen), queue_of(stage, chosen), "flow@1")
+        for fault, chosen in zip(made, routes, strict=True)
     ]
 
 

@@ -224,7 +224,9 @@ def test_a_released_message_goes_to_its_own_queue_as_it_was(stage: Stage, name: 
     queue = queues.get(name) or names.delay(stage.namespace, UNDECLARED)
     made = hold_good(stage, queue)
     release(stage, made)
-    assert sent(stage) == [(queue, made.body.decode())]
+    run = stage.row(envelope.decode(made.body).run)
+    key = "" if name == "faults" else names.key(run.flow, run.version)  # a wake-up goes to those who have the flow
+    assert sent(stage) == [(names.address(queue, key), made.body.decode())]
     assert find(stage, made.id).state is State.RELEASED
 
 
@@ -242,10 +244,10 @@ def test_what_is_still_wrong_is_refused_with_its_reason_and_stays(stage: Stage) 
         "8192 are the most": (message(run, x="x" * 9_000), resume),
         "only the first 16384 of its 20000 bytes": (b"x" * 20_000, resume),
         "no run has the id 'nobody'": (message(RunId("nobody")), resume),
-        "'elsewhere.resume.v1' is not a queue of namespace": (message(run), names.resume("elsewhere")),
+        "'elsewhere.resume.v2' is not a queue of namespace": (message(run), names.resume("elsewhere")),
         "v0' is not a queue of namespace": (message(run), f"{stage.namespace}.resume.v0"),
-        "soon.v1' is not a queue of namespace": (message(run), f"{stage.namespace}.delay.soon.v1"),
-        "undeliverable.v1' is not a queue": (message(run), names.undeliverable(stage.namespace)),
+        "soon.v2' is not a queue of namespace": (message(run), f"{stage.namespace}.delay.soon.v2"),
+        "undeliverable.v2' is not a queue": (message(run), names.undeliverable(stage.namespace)),
     }
     for reason, (body, queue) in wrong.items():
         made = hold(stage, body, queue)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -126,9 +125,8 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_child_does_not_wait_for_a_commit_of_its_parent(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'aft.db'}"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS, url], timeout=60).returncode == 0
+def test_a_child_does_not_wait_for_a_commit_of_its_parent(migrated_url: str) -> None:
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS, migrated_url], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -169,7 +169,7 @@ class Wiped:
         self.closed = 0
         self.declared: list[Any] = []
 
-    def consumer(self, queues: Sequence[str], prefetch: int) -> Wiped:
+    def consumer(self, queues: Sequence[str], prefetch: int, keys: Iterable[str] = ()) -> Wiped:
         return self
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:

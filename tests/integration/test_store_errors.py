@@ -136,3 +136,10 @@ def test_a_database_keeps_its_place_when_the_process_changes_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert Store("sqlite:///aft.db").file == str(tmp_path / "aft.db")
+
+
+def test_a_file_in_a_directory_that_does_not_exist_is_refused_with_the_directory(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/nowhere/aft.db")
+    with pytest.raises(StoreError, match=r"unable to open database file; there is no directory '.*nowhere'"):
+        schema.check(store)
+    store.close()

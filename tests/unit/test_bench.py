@@ -86,6 +86,12 @@ def test_goals_are_ratios_or_figures(goal: Goal, reached: bool | None) -> None:
     assert outcome(aft=[10.0], peer=[5.0]).reached(goal) is reached
 
 
+def test_a_goal_for_each_of_ours_is_reached_by_the_worst_of_them() -> None:
+    found = outcome(aft_one=[10.0], aft_two=[20.0], peer=[50.0])
+    assert [found.reached(Goal("cost", limit, each=True)) for limit in (15.0, 20.0)] == [False, True]
+    assert [found.reached(Goal("rate", limit, each=True)) for limit in (15.0, 10.0)] == [False, True]
+
+
 def test_the_page_keeps_what_stands_around_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "PERFORMANCE.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")

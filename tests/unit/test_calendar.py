@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import DefinitionError
-from aft.runs.calendar import LATE, MOST_MISSED, Calendar, CatchUp, Timing, Turn, check_timing, decide
+from aft.runs.calendar import (
+    LATE,
+    MOST_MISSED,
+    Calendar,
+    CatchUp,
+    Execution,
+    Timing,
+    Turn,
+    check_timing,
+    decide,
+    is_within,
+)
 
 VIENNA = ZoneInfo("Europe/Vienna")
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,3 +246,63 @@ def test_whatever_is_written_as_a_cron_line_is_read_or_refused(line: str) -> Non
         return
     moment = calendar.after(SINCE)
     assert moment is None or moment > SINCE
+
+
+@pytest.mark.parametrize("policy", CatchUp)
+@pytest.mark.parametrize("line", ["0 0 * * MON#5", "0 0 * 2 MON#5", "0 0 29 2 *", "30 2 * * SUN#5"])
+def test_a_day_that_comes_seldom_is_decided_about_whatever_was_missed(line: str, policy: CatchUp) -> None:
+    calendar = cron(line, "Europe/Vienna")
+    for years in (0.1, 1, 30):
+        at = FIRST + years * 365 * DAY
+        turn = decide(calendar, FIRST, at, policy)
+        assert turn.then == calendar.after(at)
+        assert all(FIRST <= moment <= at for moment in turn.fire)
+
+
+def test_moments_end_where_the_years_of_python_do() -> None:
+    last = datetime(9999, 12, 30, tzinfo=UTC)
+    assert cron("0 0 29 2 *", "UTC").after(last) is None
+    assert decide(cron("0 0 29 2 *", "UTC"), datetime(1, 1, 2, tzinfo=UTC), FIRST, CatchUp.ONE).fire
+
+
+@pytest.mark.parametrize("policy", CatchUp)
+def test_close_moments_are_all_fired_though_somebody_looks_seconds_late(policy: CatchUp) -> None:
+    second = timedelta(seconds=1)
+    calendar = Calendar(Timing(every=second), FIRST)
+    turn = decide(calendar, FIRST + second, FIRST + 5.5 * second, policy)
+    assert turn == Turn(tuple(FIRST + n * second for n in range(1, 6)), None, FIRST + 6 * second)
+
+
+def test_of_close_moments_those_of_the_last_minute_are_fired_and_the_others_were_missed() -> None:
+    second = timedelta(seconds=1)
+    calendar = Calendar(Timing(every=second), FIRST)
+    turn = decide(calendar, FIRST + second, FIRST + 100 * second, CatchUp.SKIP)
+    assert turn.fire == tuple(FIRST + n * second for n in range(40, 101))
+    assert turn.missed == FIRST + second
+
+
+def lateness_after(every: int, takes: int, away: int) -> list[timedelta]:
+    """How late runs are made in the third minute after nobody was there for a while, where none may overlap."""
+    second, runs, late = timedelta(seconds=1), list[Execution](), list[timedelta]()
+    calendar, back = Calendar(Timing(every=every * second), FIRST), FIRST + away * second
+    first = calendar.after(FIRST)
+    for tick in range(10 * 180):
+        at = back + tick * second / 10
+        turn = decide(calendar, first or at, at, CatchUp.SKIP)
+        first = turn.then
+        for moment in turn.fire:
+            if not is_within(at, runs):
+                runs.append(Execution(at, at + takes * second))
+                if at >= back + 120 * second:
+                    late.append(at - moment)
+            elif not is_within(moment, runs):
+                first = moment
+                break
+    return late
+
+
+@given(every=st.integers(1, 15), takes=st.integers(1, 30), away=st.integers(1, 55))
+def test_a_schedule_that_was_late_once_does_not_stay_late(every: int, takes: int, away: int) -> None:
+    found = lateness_after(every, takes, away)
+    assert found
+    assert max(found) <= timedelta(seconds=takes)

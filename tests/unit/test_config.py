@@ -48,9 +48,24 @@ def test_what_is_given_as_none_is_not_given(monkeypatch: pytest.MonkeyPatch) -> 
     assert Settings.load(namespace=None).namespace == "shop"
 
 
-def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", ["", "  "])
+@pytest.mark.parametrize("field", list(Settings.model_fields))
+def test_an_empty_variable_is_refused_whichever_it_is(monkeypatch: pytest.MonkeyPatch, field: str, value: str) -> None:
+    name = f"AFT_{field.upper()}"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"^{name} is set, but empty; give it a value, or unset it"):
+        Settings.load()
+
+
+def test_the_refusal_of_an_empty_variable_says_what_unsetting_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFT_DATABASE_URL", "")
+    with pytest.raises(ConfigError, match=r"unset it, which means 'sqlite:///aft\.db'"):
+        Settings.load()
+
+
+def test_an_empty_variable_whose_setting_is_given_in_code_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AFT_NAMESPACE", "")
-    assert Settings.load().namespace == "aft"
+    assert Settings.load(namespace="mine").namespace == "mine"
 
 
 def test_settings_cannot_be_changed() -> None:

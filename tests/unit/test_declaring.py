@@ -216,7 +216,7 @@ def test_a_version_is_a_whole_number_from_one(version: Any) -> None:
         ({"key": ""}, "key='' must be a text of 1 to 400"),
         ({"key": "k" * 401}, "must be a text of 1 to 400"),
         ({"key": 5}, "key=5 must be a text"),
-        ({"key": "a\x00"}, "must be a text of 1 to 400"),
+        ({"key": "a\x00"}, "holds the control character '.x00'; leave that out"),
         ({"priority": "high"}, "priority='high' must be a whole number"),
         ({"priority": True}, "priority=True must be a whole number"),
         ({"owner": ""}, "owner='' must be a text of 1 to 200"),
@@ -318,7 +318,8 @@ def test_a_compensator_that_does_not_fit_is_refused_at_import() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"levels": "5s"}, r"levels='5s' must be a list; write levels=\['5s'\]"),
+        ({"levels": "5s*"}, r"levels: '5s\*' in '5s\*' is not a level"),
+        ({"levels": ["5s*"]}, r"levels: '5s\*' is not a level"),
         ({"levels": Level("5s")}, "must be a list; write levels="),
         ({"levels": ["soon"]}, "activity 'charge': levels: 'soon' is not a duration"),
         ({"levels": ["5s"] * 33}, "activity 'charge': levels: 33 levels; 32 are the most"),

@@ -14,7 +14,9 @@ GOING = [status for status in Status if not status.ended]
 ENDED = [status for status in Status if status.ended]
 
 
-def found(status: Status, *, stands: bool = False, compensator: str | None = "refund", owned: bool = False) -> Found:
+def found(
+    status: Status, *, stands: bool = False, compensator: str | None = "refund", owned: bool = False, over: bool = False
+) -> Found:
     effect = LateEffect(
         run_id=RunId("r1"),
         namespace="shop",
@@ -28,7 +30,7 @@ def found(status: Status, *, stands: bool = False, compensator: str | None = "re
         args="{}",
         value="1",
     )
-    return Found("e1", effect, status, owned, stands)
+    return Found("e1", effect, status, owned, stands, over)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -44,6 +46,17 @@ def test_while_somebody_has_the_run_he_may_be_recording_or_undoing_it(status: St
 @pytest.mark.parametrize("status", GOING)
 def test_while_the_run_goes_on_it_may_still_record_the_step(status: Status) -> None:
     assert decide(found(status)) is Fate.WAIT
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.WAITING, Status.RECOVERING])
+def test_where_the_run_went_on_without_it_it_is_undone_at_once_or_a_person_is_asked(status: Status) -> None:
+    assert decide(found(status, over=True)) is Fate.UNDO
+    assert decide(found(status, over=True, compensator=None)) is Fate.PARK
+
+
+@pytest.mark.parametrize("status", [Status.SUSPENDED, Status.PARKED, Status.COMPENSATING])
+def test_what_a_person_has_stopped_or_is_being_undone_is_not_woken_for_it(status: Status) -> None:
+    assert decide(found(status, over=True)) is Fate.WAIT
 
 
 @pytest.mark.parametrize("status", ENDED)

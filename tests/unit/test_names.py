@@ -24,7 +24,7 @@ def test_no_two_queues_share_a_name() -> None:
 
 
 def test_a_delay_queue_tells_its_wait() -> None:
-    assert names.delay("shop", timedelta(minutes=90)) == "shop.delay.1h30m.v1"
+    assert names.delay("shop", timedelta(minutes=90)) == "shop.delay.1h30m.v2"
 
 
 def test_the_same_wait_spelled_otherwise_is_the_same_queue() -> None:

@@ -175,7 +175,7 @@ def test_the_newest_version_of_a_flow_is_found_if_none_is_named(registry: Regist
     [
         ("place_ordre", None, "no flow 'place_ordre' is registered here; did you mean 'place_order'?"),
         ("zzz", None, "no flow 'zzz' is registered here; this process knows 'place_order'"),
-        ("place_order", 7, "no flow 'place_order' version 7 is registered here; this process knows 'place_order'"),
+        ("place_order", 7, "no flow 'place_order' version 7 is registered here; this process knows version 1 of it"),
     ],
 )
 def test_an_unknown_flow_is_told_what_there_is(registry: Registry, name: str, version: int | None, said: str) -> None:

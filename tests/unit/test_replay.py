@@ -43,7 +43,7 @@ def test_the_order_of_completion_is_not_the_order_of_asking() -> None:
 
 
 def test_another_name_at_a_recorded_step_is_told_with_both() -> None:
-    said = "step 1 is activity 'charge' in the journal, but the code now calls activity 'ship' there; bring back code"
+    said = "step 1 is activity 'charge' in the journal, but the code now calls activity 'ship' there; a flow must call"
     with pytest.raises(ReplayDiverged, match=said):
         Replay([an_entry("1")]).take(StepPath("1"), ACTIVITY, "ship")
 

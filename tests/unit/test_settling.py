@@ -7,15 +7,18 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aft.errors import StoreError
 from aft.flows.asks import Ask, Landed, Returns
+from aft.flows.flow_loop import FlowLoop
+from aft.flows.interrupts import NOWHERE
 from aft.flows.leaving import Awaits, Failed, Leave, Lost
-from aft.flows.loop import FlowLoop
 from aft.flows.settling import Settler
 from aft.ids import StepPath
 from aft.runs.journal import Entry, EntryKind, Outcome
@@ -42,15 +45,17 @@ class World:
             unseen=unseen,
             is_unseen=lambda path: unseen,
             suspect=self.suspected.extend,
+            fault=lambda path: None,
+            has_failed_for_good=lambda path: False,
         )
         self.begun = begun
         stepper: Any = SimpleNamespace(
             standing=standing,
             owner=SimpleNamespace(
-                run=SimpleNamespace(deadline_at=None), unheeded=None, forget_wait=self.forgotten.append
+                run=SimpleNamespace(deadline_at=None, waits=()), unheeded=None, forget_wait=self.forgotten.append
             ),
-            tools=None,
-            mailbox=SimpleNamespace(take_news=lambda: False),
+            tools=SimpleNamespace(clock=SimpleNamespace(now=lambda: MOMENT)),
+            mailbox=SimpleNamespace(take_news=lambda: False, now=MOMENT),
         )
         self.settler = Settler(stepper, list(recorded), self._never)
 
@@ -206,6 +211,28 @@ def test_an_outcome_of_a_wait_that_was_dropped_is_passed_over_in_this_pass_and_t
     again.settler.replay.check_spent("the flow returned")
 
 
+def test_a_database_that_is_gone_when_the_deadline_is_checked_loses_the_run_and_fails_no_step() -> None:
+    world = World()
+    owner: Any = world.settler._stepper.owner
+    owner.run.deadline_at = MOMENT
+
+    class Gone:
+        @property
+        def now(self) -> datetime:
+            raise StoreError("away")
+
+    mailbox: Any = Gone()
+    world.settler._stepper.mailbox = mailbox
+    with pytest.raises(Leave) as caught:
+        world.settler.settle([world.ask("1")])
+    assert [type(block) for block in caught.value.blocks] == [Lost]
+    world.pending(world.ask("1"), world.ask("2"))
+    with pytest.raises(Leave) as caught:
+        world.settler.next()
+    assert [type(block) for block in caught.value.blocks] == [Lost]
+    assert world.performed == []
+
+
 # Until all have their outcome -----------------------------------------------------------------------------------
 
 
@@ -262,18 +289,33 @@ def test_what_an_earlier_owner_has_begun_is_settled_though_another_has_failed_fo
 
 
 def test_what_an_earlier_owner_may_have_begun_is_settled_too_and_no_more_than_that() -> None:
-    world = World(an_entry("1.1", Outcome.FAILED), unseen=True)
+    """A step that was interrupted fails at once, though others are at work."""
+    world = World(replace(an_entry("1.1", Outcome.FAILED), interrupt=NOWHERE), unseen=True)
     world.settler.settle([world.ask(f"1.{nth}") for nth in (1, 2, 3, 4)], 1)
     assert world.performed == world.suspected == ["1.2"]
 
 
+def test_what_is_known_to_be_begun_takes_nobodys_place_among_those_that_may_have_been() -> None:
+    """One in its ladder leaves its place to the next."""
+    world = World(an_entry("1.2"), begun=["1.1", "1.3"], unseen=True)
+    world.settler.settle([world.ask(f"1.{nth}") for nth in range(1, 8)], 2)
+    assert world.suspected == ["1.4", "1.5"]
+
+
+def test_nothing_is_in_doubt_where_an_activity_has_failed_for_good() -> None:
+    """That is recorded when no other is at work."""
+    world = World(an_entry("1.1", Outcome.FAILED), unseen=True)
+    world.settler.settle([world.ask(f"1.{nth}") for nth in (1, 2, 3)], 2)
+    assert world.performed == world.suspected == []
+
+
 def test_what_an_earlier_owner_may_have_begun_is_settled_though_a_failure_is_undecided() -> None:
     world = World(unseen=True)
-    fault: Any = None
-    undecided = world.ask("1.1", kind=SIGNAL, leaves=Leave(Failed(fault, None)))
+    fault: Any = SimpleNamespace(raised_at=MOMENT)
+    undecided = world.ask("1.1", leaves=Leave(Failed(fault, None)))
     with pytest.raises(Leave):
         world.settler.settle([undecided, world.ask("1.2"), world.ask("1.3")], 2)
-    assert world.performed == ["1.1", "1.2"]
+    assert sorted(world.performed) == ["1.1", "1.2"]
     assert world.suspected == ["1.1", "1.2"]
 
 
@@ -286,7 +328,7 @@ def test_where_the_flow_has_got_on_without_them_they_are_not_begun() -> None:
 
 def test_a_failure_that_nobody_has_decided_about_keeps_new_ones_from_being_begun_but_not_begun_ones() -> None:
     world = World(begun=["1.3"])
-    fault: Any = None
+    fault: Any = SimpleNamespace(raised_at=MOMENT)
     undecided = world.ask("1.1", leaves=Leave(Failed(fault, None)))
     with pytest.raises(Leave):
         world.settler.settle([undecided, world.ask("1.2"), world.ask("1.3")], 1)

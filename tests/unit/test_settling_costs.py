@@ -62,7 +62,7 @@ def make_settler(recorded: int) -> Settler:
         tools=None,
         standing=Standing(nothing, nothing, None),
         mailbox=SimpleNamespace(take_news=lambda: False),
-        owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None), unheeded=None),
+        owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None, waits=()), unheeded=None),
     )
     return Settler(stepper, [make_entry(number) for number in range(recorded)], nothing)
 

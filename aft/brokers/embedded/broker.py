@@ -7,12 +7,13 @@ SQLite. A publish is one transaction and is there whole or not at all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Connection
 
+from aft import names
 from aft.brokers.base import Outgoing, QueueStatus, Topology
 from aft.brokers.embedded import routes, rows
 from aft.brokers.embedded.consumer import EmbeddedConsumer
@@ -84,25 +85,27 @@ class EmbeddedBroker:
         if not messages:
             return
         found = self._find_routes({message.queue for message in messages})
-        targets = {route.target for route in found.values()}
+        letters = [(message, routes.with_key(found[message.queue], message.key)) for message in messages]
+        targets = {route.target for _, route in letters}
 
         def add(connection: Connection) -> None:
-            rows.add(connection, [(message, found[message.queue]) for message in messages])
+            rows.add(connection, letters)
             rows.announce(connection, targets)
 
         self._database.write(add)
         self._bell.ring(targets)
 
-    def consumer(self, queues: Sequence[str], prefetch: int) -> EmbeddedConsumer:
+    def consumer(self, queues: Sequence[str], prefetch: int, keys: Collection[str] = ()) -> EmbeddedConsumer:
         self._check_open()
         self._find_routes(set(queues))
         self._listen()
+        targets = [*queues, *(names.address(queue, key) for queue in queues for key in sorted(set(keys)))]
         consumer = EmbeddedConsumer(
             self._database,
-            queues,
+            targets,
             prefetch,
             visibility=self._visibility,
-            watch=self._watch(queues),
+            watch=self._watch(targets),
             bell=self._bell,
             forget=self._forget,
         )
@@ -112,6 +115,12 @@ class EmbeddedBroker:
     def status(self, topology: Topology) -> list[QueueStatus]:
         self._check_open()
         return self._database.read(lambda connection: routes.describe(connection, topology))
+
+    def prune(self, namespace: str) -> None:
+        self._check_open()
+        targets = Topology(namespace).routed_queues
+        while self._database.write(lambda connection: rows.prune(connection, targets)) == rows.MOST_PRUNED:
+            pass
 
     def express(self, namespace: str, body: bytes) -> None:
         self._sender.send(namespace, body)

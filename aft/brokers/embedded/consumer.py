@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from aft import names
 from aft.brokers.base import Delivery
 from aft.brokers.embedded import rows
 from aft.brokers.embedded.background import Background
@@ -114,7 +115,8 @@ class EmbeddedConsumer:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise BrokerError(f"this consumer of {', '.join(self._queues)} is closed; make a new one")
+            queues = dict.fromkeys(names.split(queue)[0] for queue in self._queues)
+            raise BrokerError(f"this consumer of {', '.join(queues)} is closed; make a new one")
 
     def _look(self) -> dict[str, float]:
         """Tell when each queue's first message is due, reading only: an empty queue is never written to."""
@@ -125,7 +127,9 @@ class EmbeddedConsumer:
         taken = self._database.write(lambda connection: self._take_from(connection, order, limit))
         self._keep(taken)
         return [
-            Delivery(row.target, row.body, redelivered=row.deliveries > 1, tag=Tag(row.id, row.deliveries))
+            Delivery(
+                names.split(row.target)[0], row.body, redelivered=row.deliveries > 1, tag=Tag(row.id, row.deliveries)
+            )
             for row in taken
         ]
 

@@ -2,15 +2,20 @@
 
 A queue is one row: its wait and its target. A work queue waits 0 and is its own target; a delay queue's
 target is the resume queue. Rows are never changed or deleted, so a route that was read once stays true.
+
+A message with a key is stored under the address of its queue and its key. Each key's messages are so a queue of their
+own, without a row here: consumers take those of the keys that they have. What nobody has the key of is deleted after an
+hour (``rows.prune``); its run is taken by its timer as soon as somebody has its flow.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aft import names
@@ -25,6 +30,11 @@ class Route:
 
     target: str
     wait_ms: int
+
+
+def with_key(route: Route, key: str) -> Route:
+    """Where a message with this key turns up."""
+    return Route(names.address(route.target, key), route.wait_ms)
 
 
 def routes_of(topology: Topology) -> dict[str, Route]:
@@ -87,13 +97,20 @@ def count(connection: Connection, targets: Iterable[str]) -> dict[str, tuple[int
     waits = messages.c.visible_at > now()
     delayed = and_(messages.c.queue != messages.c.target, messages.c.deliveries == 0, waits)
     place = case((delayed, messages.c.queue), else_=messages.c.target).label("place")
-    holder = case((waits, messages.c.consumer))
+    holder = case((waits, messages.c.consumer)).label("holder")
+    keyed = [messages.c.target.startswith(f"{target}/", autoescape=True) for target in targets]
     query = (
-        select(place, func.count(), func.count(holder.distinct()))
-        .where(messages.c.target.in_(list(targets)))
-        .group_by(place)
+        select(place, holder, func.count())
+        .where(or_(messages.c.target.in_(list(targets)), *keyed))
+        .group_by(place, holder)
     )
-    return {row[0]: (row[1], row[2]) for row in connection.execute(query)}
+    counts: Counter[str] = Counter()
+    holders: dict[str, set[str]] = {}
+    for address, consumer, number in connection.execute(query):
+        queue, _ = names.split(address)
+        counts[queue] += number
+        holders.setdefault(queue, set()).update([consumer] if consumer else [])
+    return {queue: (number, len(holders[queue])) for queue, number in counts.items()}
 
 
 def describe(connection: Connection, topology: Topology) -> list[QueueStatus]:

@@ -13,18 +13,25 @@ these is a write transaction, alone in the whole database.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
+    JSON,
+    ColumnElement,
     Connection,
     Float,
     ScalarSelect,
+    Select,
+    String,
     bindparam,
+    cast,
     delete,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -38,6 +45,11 @@ from aft.store.tables import messages
 MOST_DELIVERIES = 20
 #: The PostgreSQL channel on which publishers name the target queues of what they have published.
 CHANNEL = "aft_messages"
+
+#: Seconds for which a message is kept that nobody has the key of.
+KEPT = 3600.0
+#: Messages that one statement deletes because nobody has their key.
+MOST_PRUNED = 1000
 
 #: Seconds. SQLite's clock counts whole milliseconds; a delay gets one more so that it never ends too early.
 _GRAIN = 0.001
@@ -61,7 +73,7 @@ def add(connection: Connection, letters: Sequence[tuple[Outgoing, Route]]) -> No
         statement,
         [
             {
-                "queue": message.queue,
+                "queue": message.address,
                 "target": route.target,
                 "body": message.body,
                 "seconds": _seconds(route),
@@ -81,18 +93,11 @@ def announce(connection: Connection, targets: Iterable[str]) -> None:
 def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]:
     """Tell in how many seconds the first message of each queue can be taken; a queue without any is left out.
 
-    Reads one index entry for each queue, however many messages there are.
+    Reads one index entry for each queue, however many messages there are; the statement is the same for any number.
     """
-    firsts = [
-        select(func.min(messages.c.visible_at)).where(messages.c.target == target).scalar_subquery()
-        for target in targets
-    ]
-    clock, *moments = connection.execute(select(now(), *firsts)).one()
-    return {
-        target: (moment - clock).total_seconds()
-        for target, moment in zip(targets, moments, strict=True)
-        if moment is not None
-    }
+    statement = _NEXT_POSTGRESQL if connection.dialect.name == "postgresql" else _NEXT_SQLITE
+    rows = connection.execute(statement, {"targets": json.dumps(list(targets))})
+    return {row.target: (row.first - row.clock).total_seconds() for row in rows if row.first is not None}
 
 
 def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[Taken]:
@@ -131,6 +136,31 @@ def settle(connection: Connection, consumer: str, ids: Collection[int]) -> None:
     for chunk in _chunks(ids):
         held = _held(consumer, chunk)
         connection.execute(delete(messages).where(messages.c.id.in_(select(held.c.id))))
+
+
+def prune(connection: Connection, queues: Iterable[str]) -> int:
+    """Delete messages with keys that nobody has taken from these queues for long; tells how many."""
+    keyed = or_(*(messages.c.target.startswith(f"{queue}/", autoescape=True) for queue in queues))
+    old = (
+        select(messages.c.id)
+        .where(keyed, messages.c.visible_at <= later(-KEPT))
+        .order_by(messages.c.id)
+        .limit(MOST_PRUNED)
+        .with_for_update(skip_locked=True)
+        .cte("old")
+    )
+    return connection.execute(delete(messages).where(messages.c.id.in_(select(old.c.id)))).rowcount
+
+
+def _next(target: ColumnElement[str]) -> Select[Any]:
+    first = select(func.min(messages.c.visible_at)).where(messages.c.target == target).scalar_subquery()
+    return select(target.label("target"), now().label("clock"), first.label("first"))
+
+
+_NEXT_POSTGRESQL = _next(
+    func.json_array_elements_text(cast(bindparam("targets", type_=String), JSON)).column_valued("one")
+)
+_NEXT_SQLITE = _next(func.json_each(bindparam("targets", type_=String)).table_valued("value").c.value)
 
 
 def _seconds(route: Route) -> float:

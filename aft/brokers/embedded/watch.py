@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from aft.clock import SystemClock
+from aft.store.forking import guard
+from aft.store.identity import resolve
 
 #: Seconds between two looks at a SQLite file that has just changed, or where something is due soon.
 QUICK = 0.02
@@ -122,6 +125,7 @@ class FileWatch:
 
     def __init__(self, path: Path, bell: Bell, queues: Sequence[str]) -> None:
         self._uri = f"{path.absolute().as_uri()}?mode=rw"
+        self._file = resolve(str(path))
         self._bell = bell
         self._queues = queues
         self._connection: sqlite3.Connection | None = None
@@ -130,6 +134,8 @@ class FileWatch:
         self._closed = False
         # SQLite must not be asked and closed at the same time: that ends the process.
         self._asking = threading.Lock()
+        self._forking = False
+        guard(self)
 
     def mark(self) -> Mark:
         return Mark(self._bell.count(self._queues), self._look())
@@ -148,6 +154,19 @@ class FileWatch:
             self._closed = True
             self._disconnect()
 
+    def close_for_fork(self, deadline: float) -> str | None:
+        """Look no more until the fork is over: a child must not inherit the connection (``store.forking``)."""
+        self._forking = True
+        if not self._asking.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return self._file
+        self._disconnect()
+        self._asking.release()
+        return None
+
+    def go_on(self) -> None:
+        """Look again."""
+        self._forking = False
+
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -155,7 +174,7 @@ class FileWatch:
 
     def _look(self) -> int | None:
         with self._asking:
-            version = None if self._closed else self._ask()
+            version = None if self._closed or self._forking else self._ask()
         if version is not None and version != self._version:
             self._version, self._changed_at = version, _ticks()
         return version

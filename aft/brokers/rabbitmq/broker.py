@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Protocol
 
+from aft import names
 from aft.brokers.base import Consumer, Outgoing, QueueStatus, Subscription, Topology
 from aft.brokers.rabbitmq.address import Address
-from aft.brokers.rabbitmq.consumer import RabbitConsumer
+from aft.brokers.rabbitmq.consumer import RabbitConsumer, Source
 from aft.brokers.rabbitmq.express import ExpressSender, RabbitSubscription
 from aft.brokers.rabbitmq.publisher import Publisher
 from aft.brokers.rabbitmq.topology import QueueType, Surveyor
@@ -74,16 +76,38 @@ class RabbitBroker:
         """Store the messages, all confirmed on return. Raises Unroutable if a queue does not exist."""
         self._publisher.publish(messages)
 
-    def consumer(self, queues: Sequence[str], prefetch: int) -> Consumer:
+    def consumer(self, queues: Sequence[str], prefetch: int, keys: Collection[str] = ()) -> Consumer:
         """Return a consumer; it connects with its first ``receive``."""
         self._check_open()
-        consumer = RabbitConsumer(self._address, self._timeout, queues, prefetch, self._children.discard)
+        pools = partial(self._pools, queues, frozenset(keys))
+        looks = self._passive and bool(keys)
+        forget = self._children.discard
+        consumer = RabbitConsumer(self._address, self._timeout, queues, prefetch, forget, pools, looks)
         self._adopt(consumer)
         return consumer
+
+    def _pools(self, queues: Sequence[str], keys: frozenset[str]) -> list[Source]:
+        """Return the queues of the pool with these keys; one that cannot be declared only if it is there."""
+        if not keys:
+            return []
+        found = {names.pool(queue, keys): queue for queue in queues}
+        if self._passive:
+            return [Source(pool, queue, None, keys) for pool, queue in found.items() if self._is_there(pool)]
+        declare = self._surveyor.declare_pool
+        return [Source(pool, queue, partial(declare, queue, keys), keys) for pool, queue in found.items()]
+
+    def _is_there(self, queue: str) -> bool:
+        try:
+            return self._surveyor.exists(queue)
+        except BrokerError:
+            return False  # the broker is away, which the consumer's own connection finds out, too
 
     def status(self, topology: Topology) -> list[QueueStatus]:
         """Look at each queue of the topology, changing nothing."""
         return self._surveyor.status(topology)
+
+    def prune(self, namespace: str) -> None:
+        """Nothing is left: what nobody has the key of goes to everybody, and a queue without consumers expires."""
 
     def express(self, namespace: str, body: bytes) -> None:
         """Send to whoever listens now, from a thread of its own; never blocks, never raises, may lose."""

@@ -1,4 +1,9 @@
-"""Consuming: buffered up to the prefetch, acknowledged in batches, void when the connection is lost."""
+"""Consuming: buffered up to the prefetch, acknowledged in batches, void when the connection is lost.
+
+A pool's bindings go with their exchange when somebody deletes that: then its messages come through the shared queue.
+The first of them that reaches a worker of the pool has it bind the pool's queue again, which changes nothing where it
+is bound; what came before there was a pool comes the same way, so it is done once in a while only.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -17,6 +24,25 @@ from aft.brokers.rabbitmq.address import Address
 from aft.brokers.rabbitmq.link import Link, Work
 from aft.brokers.rabbitmq.redial import Redial
 from aft.errors import BrokerError
+
+#: Seconds between two times that a pool's queue is bound again.
+BIND_PAUSE = 1.0
+#: Seconds between two looks for a pool's queue that was not there, and that this role may not declare.
+LOOK_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A queue to receive from. ``pool`` declares and binds it first, on the same channel; None: it is there.
+
+    ``keys`` are those that it is bound to.
+    """
+
+    name: str
+    #: What deliveries say that they come from: a pool's queue stands for the one that it gets its messages by.
+    queue: str
+    pool: Callable[[Channel], None] | None = None
+    keys: frozenset[str] = frozenset()
 
 
 class RabbitConsumer:
@@ -34,11 +60,21 @@ class RabbitConsumer:
         queues: Sequence[str],
         prefetch: int,
         on_close: Callable[[RabbitConsumer], None] = lambda _: None,
+        pools: Callable[[], Sequence[Source]] = tuple,
+        looks: bool = False,
     ) -> None:
+        """``pools`` is called for each connection, and returns what to receive from besides ``queues``.
+
+        With ``looks`` it is called now and then until it returns one for each of them: others declare them.
+        """
         if not queues or prefetch < 1:
             raise ValueError(f"a consumer needs a queue and a prefetch of 1 or more, not {queues!r}, {prefetch!r}")
         self._on_close = on_close
-        self._redial = Redial(lambda: Inbox(address, timeout, queues, prefetch))
+        self._looks = looks
+        self._pools = pools
+        self._look_at = time.monotonic() + LOOK_PAUSE
+        shared = [Source(queue, queue) for queue in queues]
+        self._redial = Redial(lambda: Inbox(address, timeout, [*pools(), *shared], prefetch))
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
         """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout``
@@ -50,9 +86,17 @@ class RabbitConsumer:
         deadline = time.monotonic() + timeout
         while True:
             inbox = self._redial.session(deadline - time.monotonic())
+            if self._looks and time.monotonic() >= self._look_at:
+                self._look_for_pools(inbox)
             found = inbox.take(limit, deadline - time.monotonic())
             if found or not inbox.link.lost:
                 return found
+
+    def _look_for_pools(self, inbox: Inbox) -> None:
+        """Receive also from a pool's queue that is there by now: it takes messages from the one that all share."""
+        for source in self._pools() if inbox.lacks_pools else ():
+            inbox.join(source)
+        self._look_at = time.monotonic() + LOOK_PAUSE
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge these; those of a connection that was lost are left out, as they come again."""
@@ -69,14 +113,32 @@ class RabbitConsumer:
 class Inbox:
     """What one connection delivered, and which of it is not acknowledged yet."""
 
-    def __init__(self, address: Address, timeout: float, queues: Sequence[str], prefetch: int) -> None:
-        self._shares = dict(zip(queues, share(prefetch, len(queues)), strict=True))
+    def __init__(self, address: Address, timeout: float, sources: Sequence[Source], prefetch: int) -> None:
+        # The pools' queues and those that they stand for: most of the time only one of the two has messages.
+        queues = len({source.queue for source in sources})
+        shares = dict(zip({source.queue: None for source in sources}, share(prefetch, queues), strict=True))
+        self._shares = {source: shares[source.queue] for source in sources}
+        self._bound_at = {source: float("-inf") for source in sources if source.pool is not None}
         self._prefetch = prefetch
         self._arrived = threading.Condition()
         self._buffer: deque[Delivery] = deque()
         #: Delivery tags, ascending: in the buffer, or handed out and not acknowledged.
         self._open: dict[int, None] = {}
         self.link = Link(address, timeout, name="aft-consume", setup=self._prepare, on_lost=self._lost)
+
+    @property
+    def lacks_pools(self) -> bool:
+        """Whether there is a queue without a pool's that stands for it."""
+        return len(self._shares) < 2 * len({source.queue for source in self._shares})
+
+    def join(self, source: Source) -> None:
+        """Receive from one queue more, unless it is among them already."""
+        if any(source.name == known.name for known in self._shares):
+            return
+        share = next(share for known, share in self._shares.items() if known.queue == source.queue)
+        self._shares[source] = share
+        with suppress(BrokerError):  # lost meanwhile: the next connection has it
+            self.link.post(lambda: self._subscribe(self.link.channel, source, share, lambda _: None))
 
     def take(self, limit: int, timeout: float) -> list[Delivery]:
         """Wait for deliveries; none when the link is lost, or the prefetch is handed out already."""
@@ -120,19 +182,26 @@ class Inbox:
         """Subscribe to each queue; pika sends these one after another, ready is the last one's answer."""
         waiting = set(self._shares)
 
-        def subscribed(queue: str, _frame: object) -> None:
-            waiting.discard(queue)
+        def subscribed(source: Source, _frame: object) -> None:
+            waiting.discard(source)
             if not waiting:
                 ready()
 
-        for queue, prefetch in self._shares.items():
-            channel.basic_qos(prefetch_count=prefetch)
-            channel.basic_consume(queue, partial(self._deliver, queue), callback=partial(subscribed, queue))
+        for source, prefetch in self._shares.items():
+            if source.pool is not None:
+                source.pool(channel)
+            self._subscribe(channel, source, prefetch, partial(subscribed, source))
+
+    def _subscribe(self, channel: Channel, source: Source, prefetch: int, done: Callable[[object], None]) -> None:
+        if not channel.is_open:
+            return
+        channel.basic_qos(prefetch_count=prefetch)
+        channel.basic_consume(source.name, partial(self._deliver, source), callback=done)
 
     def _deliver(
         self,
-        queue: str,
-        _channel: Channel,
+        source: Source,
+        channel: Channel,
         method: spec.Basic.Deliver,
         _properties: BasicProperties,
         body: bytes,
@@ -140,8 +209,18 @@ class Inbox:
         tag = method.delivery_tag
         with self._arrived:
             self._open[tag] = None
-            self._buffer.append(Delivery(queue, body, bool(method.redelivered), (self, tag)))
+            self._buffer.append(Delivery(source.queue, body, bool(method.redelivered), (self, tag)))
             self._arrived.notify()
+        if not source.keys:
+            self._bind_again(source.queue, method.routing_key, channel)
+
+    def _bind_again(self, queue: str, key: str, channel: Channel) -> None:
+        """Bind the pool's queue to its keys if one of them has come through the queue that the pool stands for."""
+        for source, bound_at in self._bound_at.items():
+            now = time.monotonic()
+            if source.pool is not None and source.queue == queue and key in source.keys and now - bound_at > BIND_PAUSE:
+                self._bound_at[source] = now
+                source.pool(channel)
 
     def _lost(self) -> None:
         with self._arrived:

@@ -48,6 +48,8 @@ def closed(address: Address, reason: amqp.ChannelClosedByBroker) -> BrokerError:
     told = f"RabbitMQ at {address} closed the channel: {refused.text}"
     if refused.code == NOT_FOUND:
         return Unroutable(f"{told}; declare the queues: aft broker declare")
+    if refused.code == ACCESS_REFUSED:
+        return BrokerError(f"{told}; grant the permission, or set AFT_DECLARE_PASSIVELY=true")
     return BrokerError(f"{told}; see its log")
 
 

@@ -127,7 +127,7 @@ class Pipeline:
         self._last_tag = 0
         self._oldest = 1
         self._confirmed_at = 0.0
-        #: Queues that confirmed nothing, and until when they are left alone.
+        #: Addresses that confirmed nothing, and until when they are left alone.
         self._sick: dict[str, float] = {}
         self.link = Link(
             address,
@@ -179,7 +179,7 @@ class Pipeline:
         for tag in [tag for tag, (its, _) in self._unconfirmed.items() if its is batch]:
             _, message = self._unconfirmed.pop(tag)
             self._bytes -= len(message.body)
-            self._sick[message.queue] = time.monotonic() + SICK
+            self._sick[message.address] = time.monotonic() + SICK
         self._fill()
 
     def _prepare(self, channel: Channel, ready: Work) -> None:
@@ -202,7 +202,7 @@ class Pipeline:
         if not self._sick:
             return None
         now = time.monotonic()
-        return next((message.queue for message in messages if self._sick.get(message.queue, 0.0) > now), None)
+        return next((message.address for message in messages if self._sick.get(message.address, 0.0) > now), None)
 
     def _fill(self) -> None:
         """Send until the window is full."""
@@ -220,7 +220,9 @@ class Pipeline:
         # The id travels back with a returned message: that is how we know which one it was.
         properties = BasicProperties(delivery_mode=DeliveryMode.Persistent.value, message_id=str(tag))  # type: ignore[no-untyped-call]
         try:
-            self.link.channel.basic_publish("", message.queue, message.body, properties, mandatory=True)
+            # With a key, to the exchange of the queue's name; it routes by the key (``rabbitmq.topology``).
+            exchange, routing_key = (message.queue, message.key) if message.key else ("", message.queue)
+            self.link.channel.basic_publish(exchange, routing_key, message.body, properties, mandatory=True)
         except Exception as error:
             batch.fail(BrokerError(f"cannot publish to {message.queue!r} at {self.link.address}: {error!r}"))
             return
@@ -236,7 +238,7 @@ class Pipeline:
             found = self._unconfirmed.pop(tag, None)
             if found is not None:
                 self._bytes -= len(found[1].body)
-                self._sick.pop(found[1].queue, None)
+                self._sick.pop(found[1].address, None)
                 self._settle(*found, refused=isinstance(method, spec.Basic.Nack))
         self._fill()
 

@@ -1,12 +1,40 @@
 """Which queues are there, and with which arguments? Declared as they should be, or looked at as they are.
 
 The arguments of a queue cannot be changed once it exists; whoever changes one here raises ``names.TOPOLOGY``.
+
+**Wake-ups are routed by the run's flow@version**, so that a worker receives only what it has the code for::
+
+                        ┌─ key bound ──► NS.resume.DIGEST.v2    the pool of workers with one set of flows; expires
+    NS.resume.v2 ───────┤
+    (direct exchange)   └─ else ──► NS.resume.shared.v2 ──► NS.resume.v2    the queue that every worker receives from
+         ▲                          (its alternate exchange)
+         │ dead-lettered after the wait, with its own routing key
+    NS.delay.10s.v2 (queue) ◄── NS.delay.10s.v2 (fanout exchange)
+
+- A pool's queue is declared and bound by its workers, each time that one connects, and when a message that should have
+  come to it comes through the shared queue: its bindings go if somebody deletes the exchange. A worker's set of flows
+  never changes, nor do the bindings of a name. When no worker of the pool is left, the queue expires: a pool that a
+  deploy has replaced would collect copies for ever. What is in it then is lost, which costs a delay: each run's own
+  timer takes it after the grace.
+- A key that several pools have gives each of them a copy (in a rolling deploy, or where fleets overlap). The first
+  claims the run, the others' claim finds a stale wake: one more delivery and one more statement for each. So the pool
+  that has a free slot gets the run, and no pool that is stopping keeps a wake-up for itself.
+- A key that no pool has is not an error: the exchange's alternate takes the message into the shared queue. So nothing
+  is returned to its publisher, who would try again at once; and a delay queue, which keeps what it cannot dead-letter
+  and tries it again and again, always can. A worker that starts later finds it there. One without the flow that is
+  given it leaves the run alone: the timer of one that has it takes it after the grace.
+- A role that may only declare passively uses its pool's queue as soon as it is there, until then the shared one alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
+
+from pika.channel import Channel
+from pika.exchange_type import ExchangeType
 
 from aft import names
 from aft.brokers.base import QueueStatus, Topology
@@ -25,6 +53,9 @@ DELIVERY_LIMIT = 100
 #: For the queue of those put aside: looking at it must not use anything up. -1 says so only since RabbitMQ
 #: 4.0.
 NO_DELIVERY_LIMIT = 1_000_000_000
+#: Milliseconds after which the queue of a pool without consumers is deleted. A wake-up that is older than the grace is
+#: worth nothing, as the timer has taken its run; a broker or a worker that restarts is back sooner.
+POOL_EXPIRES = 60_000
 #: The longest that RabbitMQ can keep a message back: an unsigned 32-bit number of milliseconds.
 LONGEST_WAIT = timedelta(milliseconds=2**32 - 1)
 
@@ -47,25 +78,57 @@ class Surveyor:
             link.close()
 
     def declare(self, topology: Topology) -> None:
-        """Make every queue and the express exchange exist; with ``passive`` only make sure that they do."""
+        """Make every queue and exchange exist; with ``passive`` only make sure that they do.
+
+        The pools' queues are their workers' to declare (``rabbitmq.consumer``).
+        """
         wanted = queues(topology, self._queue_type)
         link = self._connect()
         try:
             for name, arguments in wanted.items():
                 self._declare(link, f"queue {name!r}", declare_queue(name, arguments, passive=self._passive))
+            for each in exchanges(topology):
+                self._declare(link, f"exchange {each.name!r}", each.declare(passive=self._passive))
+                if each.queue and not self._passive:
+                    self._declare(link, f"exchange {each.name!r}", each.bind)
             exchange = f"exchange {names.express(topology.namespace)!r}"
             self._declare(link, exchange, declare_exchange(topology.namespace, passive=self._passive))
         finally:
             link.close()
 
-    def status(self, topology: Topology) -> list[QueueStatus]:
-        """Look at every queue, creating none."""
-        wanted = queues(topology, self._queue_type)
+    def declare_pool(self, queue: str, keys: Iterable[str], channel: Channel) -> None:
+        """Declare the queue of the pool with these keys, and bind it; for a link's own thread.
+
+        Nothing is waited for: what the broker refuses closes the channel, and it answers in order, so that whatever is
+        asked on this channel after is answered when all of it is done.
+        """
+        name, namespace = names.pool(queue, keys := sorted(keys)), queue.partition(".")[0]
+        arguments = dict[str, Any](pool_queue(namespace, self._queue_type))
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        for key in keys:
+            channel.queue_bind(name, queue, key)
+
+    def exists(self, queue: str) -> bool:
+        """Tell whether there is such a queue that this role may use."""
         link = self._connect()
         try:
-            return [self._look(link, name, arguments) for name, arguments in wanted.items()]
+            link.ask(declare_queue(queue, {}, passive=True))
+        except Refused:
+            return False
         finally:
             link.close()
+        return True
+
+    def status(self, topology: Topology) -> list[QueueStatus]:
+        """Look at every queue, creating none. A pool's queue that is not there is left out: it comes with workers."""
+        wanted = queues(topology, self._queue_type)
+        pools = {name: pool_queue(topology.namespace, self._queue_type) for name in topology.pool_queues}
+        link = self._connect()
+        try:
+            found = [self._look(link, name, arguments) for name, arguments in (wanted | pools).items()]
+        finally:
+            link.close()
+        return [one for one in found if one.exists or one.name not in pools]
 
     def _connect(self) -> Link:
         link = Link(self._address, self._timeout, name="aft-topology")
@@ -104,13 +167,71 @@ class Surveyor:
                 who = " with a role that may" if self._passive else ""
                 return f"it does not exist; declare it{who}: aft broker declare"
             case code if code == PRECONDITION_FAILED:
-                return (
-                    f"it exists with other arguments ({refused.text}); "
-                    "drain and delete it and declare anew, or use another namespace"
-                )
+                return self._explain_difference(refused)
             case code if code == ACCESS_REFUSED:
                 return f"{refused.text}; grant the permission, or declare passively"
         return f"the broker refused: {refused}"
+
+    def _explain_difference(self, refused: Refused) -> str:
+        if (other := other_type(refused.text, self._queue_type)) is None:
+            return (
+                f"it exists with other arguments ({refused.text}); "
+                "drain and delete it and declare anew, or use another namespace"
+            )
+        # A type in the name would be no help: processes with different settings would not find each other's messages.
+        return (
+            f"it exists with other arguments ({refused.text}): as a {other} queue, and AFT_QUEUE_TYPE is "
+            f"{self._queue_type!r}; set AFT_QUEUE_TYPE={other} for every process, or change the type: stop all "
+            "dispatchers of the namespace, delete each queue that `aft broker status` shows (`rabbitmqctl delete_queue "
+            "NAME`), then run `aft broker declare`. That loses no run: those that the deleted messages would have "
+            "woken go on by their timers"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An exchange, and the queue that it is bound to, if any."""
+
+    name: str
+    type: ExchangeType
+    queue: str = ""
+    #: Where messages go that match no binding.
+    alternate: str = ""
+
+    def declare(self, *, passive: bool) -> Question:
+        """Ask for it, or, passively, only whether it is there."""
+        arguments = {"alternate-exchange": self.alternate} if self.alternate else None
+        return lambda channel, reply: channel.exchange_declare(
+            self.name,
+            self.type.value,
+            passive=passive,
+            durable=True,
+            arguments=None if passive else arguments,
+            callback=reply,
+        )
+
+    def bind(self, channel: Channel, reply: Callable[[Any], None]) -> None:
+        """Ask for its binding."""
+        channel.queue_bind(self.queue, self.name, "", callback=reply)
+
+
+def exchanges(topology: Topology) -> list[Exchange]:
+    """Return the exchanges that wake-ups go through, those first that others refer to."""
+    found: list[Exchange] = []
+    for queue in topology.routed_queues:
+        rest = names.shared(queue)
+        found += [
+            Exchange(rest, ExchangeType.fanout, queue=queue),
+            Exchange(queue, ExchangeType.direct, alternate=rest),
+        ]
+    return found + [Exchange(name, ExchangeType.fanout, queue=name) for name in topology.delay_queues]
+
+
+def other_type(text: str, queue_type: QueueType) -> QueueType | None:
+    """Return the type of an existing queue, if the broker says that this is what differs."""
+    if "x-queue-type" not in text and "'type'" not in text:
+        return None
+    return "classic" if queue_type == "quorum" else "quorum"
 
 
 def declare_queue(name: str, arguments: Arguments, *, passive: bool) -> Question:
@@ -138,7 +259,13 @@ def queues(topology: Topology, queue_type: QueueType) -> dict[str, Arguments]:
 
 def _work(namespace: str, queue_type: QueueType) -> Arguments:
     limit: Arguments = {"x-delivery-limit": DELIVERY_LIMIT} if queue_type == "quorum" else {}
-    return _forwarding(names.undeliverable(namespace), queue_type) | limit
+    aside: Arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": names.undeliverable(namespace)}
+    return _forwarding(aside, queue_type) | limit
+
+
+def pool_queue(namespace: str, queue_type: QueueType) -> Arguments:
+    """Return the arguments of a pool's queue."""
+    return _work(namespace, queue_type) | {"x-expires": POOL_EXPIRES}
 
 
 def _undeliverable(queue_type: QueueType) -> Arguments:
@@ -154,17 +281,15 @@ def _delay(namespace: str, wait: timedelta, queue_type: QueueType) -> Arguments:
         raise ValueError(f"RabbitMQ keeps a message back for {LONGEST_WAIT.days} days at the most, not {wait}")
     # The time is the queue's, not the message's: messages leave in order, a short one would wait behind a
     # long one.
-    return _forwarding(names.resume(namespace), queue_type) | {"x-message-ttl": milliseconds}
-
-
-def _forwarding(target: str, queue_type: QueueType) -> Arguments:
-    """Forward what expires or is put aside to the target; a quorum queue keeps it until that confirmed."""
-    found: Arguments = {
-        "x-queue-type": queue_type,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": target,
-        "x-overflow": "reject-publish",
+    # No routing key is set: the message keeps its own, its run's flow@version.
+    return _forwarding({"x-dead-letter-exchange": names.resume(namespace)}, queue_type) | {
+        "x-message-ttl": milliseconds
     }
+
+
+def _forwarding(target: Arguments, queue_type: QueueType) -> Arguments:
+    """Forward what expires or is put aside to the target; a quorum queue keeps it until that confirmed."""
+    found: Arguments = {"x-queue-type": queue_type, "x-overflow": "reject-publish", **target}
     if queue_type == "quorum":
         found["x-dead-letter-strategy"] = "at-least-once"
     return found

@@ -80,7 +80,7 @@ def add(
     goes and what it would have changed.
 
     \b
-      aft rules add 5f0d7bc1 --if "activity.attempts > 3" --then give_up
+      aft rules add 5f0d7bc1 --if "activity.attempts > 3" --then park
     """
     with desk(given, modules) as app:
         of = fault_of(app, fault)

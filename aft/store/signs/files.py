@@ -18,6 +18,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from aft.ids import WorkerId
+from aft.store.identity import resolve
 from aft.telemetry import logger
 
 try:
@@ -31,7 +32,7 @@ KIND = "file:"
 
 def folder_of(database: str) -> Path:
     """Where the files of a database's workers are."""
-    return Path(f"{database}-workers")
+    return Path(f"{resolve(database)}-workers")
 
 
 class FileSign:

@@ -135,7 +135,7 @@ def test_a_misspelt_source_is_recognised() -> None:
 
 
 def test_a_condition_is_a_text() -> None:
-    with pytest.raises(RuleRefused, match="is a text, not a int"):
+    with pytest.raises(RuleRefused, match="is a text, not an int"):
         Condition.compile(5)  # type: ignore[arg-type]
 
 

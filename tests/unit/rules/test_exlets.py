@@ -114,7 +114,6 @@ WRONG: list[tuple[Sequence[Any], str]] = [
         "primitive 3: suspend activity: it comes too late: primitive 2 (continue activity) has decided",
     ),
     ([do.set(tags={"a": "x" * MOST_BYTES})], f"bytes as JSON; {MOST_BYTES} are the most; store data elsewhere"),
-    ([do.park("\ud800")], "exlet 'x' holds a lone surrogate, which is no character"),
     ([do.notify(HOOK), do.complete(computed="run.argz")], "exlet 'x', primitive 2: complete with run.argz: computed: "),
     ([do.set(computed={"args.a": "1 +"})], "exlet 'x', primitive 1: set args.a: computed.args.a: "),
 ]
@@ -264,14 +263,19 @@ def test_an_exlet_is_stored_as_people_would_write_it() -> None:
     }
 
 
-names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+storable = st.characters(codec="utf-8", exclude_categories=["Cc"], include_characters="\n\t")
+names = st.text(storable, min_size=1, max_size=8)
 keys = names.filter(lambda name: name != "$aft")
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(storable, max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=6,
 )
-sentences = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(str.strip)
+sentences = st.text(storable, min_size=1, max_size=12).filter(str.strip)
 arguments = st.dictionaries(st.sampled_from(["venue", "seats", "größe"]), values, min_size=1, max_size=3)
 steps = st.one_of(
     st.builds(do.suspend, st.sampled_from(Target)),
@@ -292,7 +296,7 @@ exlets = st.builds(
     Exlet,
     names.filter(str.isprintable),
     st.lists(steps, max_size=5),
-    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.text(storable, max_size=20),
 )
 
 

@@ -356,7 +356,7 @@ def test_expressions_are_compiled_with_the_sources_that_users_register(monkeypat
         "a\nb'",
         "a'''\nb",
         "\na\n",
-        "\t\r\x00\x7f\x85\ufeff\n",
+        "\t\r\ufeff\n",
         "ü🎸",
     ],
 )
@@ -367,7 +367,7 @@ def test_every_text_comes_back(text: str) -> None:
     assert read_text(write(sheet)) == sheet
 
 
-characters = st.text(st.characters(codec="utf-8"), max_size=10)
+characters = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"], include_characters="\n\t"), max_size=10)
 said = characters.filter(lambda text: bool(text.strip()) and text != "$aft")
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(
     lambda one: one.isprintable() and one == one.strip() and not {"/", "@"} & set(one) and one not in BUILT_IN

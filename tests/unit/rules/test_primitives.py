@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.recovery.levels import Ladder
+from aft.recovery.levels import Ladder, Level
 from aft.rules import do
 from aft.rules.primitives import NOTHING, WORDS, Complete, Primitive, Set, Target, decode, expressions
 
@@ -53,7 +53,7 @@ EACH: list[tuple[Primitive, dict[str, Any], str]] = [
     (
         do.notify("http://[::1]:80/x", note="look"),
         {"do": "notify", "url": "http://[::1]:80/x", "note": "look"},
-        "notify http://::1",
+        "notify http://[::1]:80",
     ),
     (do.set(args={"venue": "mid"}), {"do": "set", "args": {"venue": "mid"}}, "set args.venue"),
     (do.set(result=None), {"do": "set", "result": None}, "set result"),
@@ -134,7 +134,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         "complete: it has both a result and one that is computed; give one of the two",
     ),
     (lambda: do.complete(computed=" "), "complete: computed is ' '; it must be a text of 1 to 1000 characters"),
-    (lambda: do.complete(object()), "complete: result: a object cannot be stored"),
+    (lambda: do.complete(object()), "complete: result: an object cannot be stored"),
     (lambda: do.complete(float("nan")), "complete: result: nan is not a number that JSON knows"),
     (lambda: Complete(date(2024, 2, 29)), "complete: result is a date, for which JSON has no word; write it as a text"),
     (
@@ -239,3 +239,17 @@ def _refuses(make: Callable[[], object], error: type[Exception]) -> bool:
 @given(st.text(alphabet="0123456789msh*, .", min_size=1, max_size=20).filter(str.strip))
 def test_a_ladder_is_read_here_exactly_if_recovery_reads_it(text: str) -> None:
     assert _refuses(lambda: do.retry(ladder=text), RuleRefused) == _refuses(lambda: Ladder.parse(text), ValueError)
+
+
+def test_a_ladder_is_given_as_activities_and_settings_have_it() -> None:
+    spelled = do.retry(ladder="5s*3, 1m")
+    assert do.retry(ladder=["5s*3", "1m"]) == do.retry(ladder=[Level("5s", tries=3), Level("1m")]) == spelled
+    assert do.retry(ladder=["5s*3", 60]) == do.retry(ladder=("5s*3", timedelta(minutes=1))) == spelled
+    assert decode({"do": "retry", "ladder": ["5s*3", "1m"]}) == spelled
+    assert str(spelled) == "retry by ladder '5s*3, 1m'"
+
+
+@pytest.mark.parametrize("ladder", [[], ["5s*"], [True], [None], [["5s"]], {"5s": 3}])
+def test_a_ladder_that_is_none_is_refused(ladder: Any) -> None:
+    with pytest.raises(RuleRefused, match="retry: ladder"):
+        do.retry(ladder=ladder)

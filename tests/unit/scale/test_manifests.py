@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from aft import names
 from aft.app import Role
 from aft.cli.dispatcher import read_roles
 from aft.config import Settings
+from aft.store.tables import runs
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 TEXT = {path.name: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.yaml"))}
 
 
-def test_workers_are_scaled_on_the_queues_that_they_take_runs_from() -> None:
+def test_workers_are_scaled_on_the_runs_that_shall_go_on() -> None:
     (namespace,) = re.findall(r"AFT_NAMESPACE: (\S+)", TEXT["dispatcher.yaml"])
-    queues = re.findall(r"queueName: (\S+)", TEXT["keda.yaml"])
+    (query,) = re.findall(r"query: >-\n((?: {10}.*\n)+)", TEXT["keda.yaml"])
 
-    assert queues == [names.resume(namespace), names.compensate(namespace)]
-    assert f"namespace = '{namespace}'" in TEXT["keda.yaml"]
+    assert f"FROM {runs.name} WHERE namespace = '{namespace}'" in query
+    assert f"interval '{Settings.load().grace.total_seconds():.0f} s'" in query
+    assert {"sweep_at", "due_at", "worker_id", "wake_id"} <= set(runs.c.keys()) & set(re.findall(r"\w+", query))
 
 
 def test_all_roles_together_are_every_role() -> None:

@@ -1,0 +1,140 @@
+"""The way that one pass over a flow's code has taken: what it asked for, and which exceptions it has heard of.
+
+A replay takes the whole way again, so a single pass knows all of it. For the flow's own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import cast
+
+from aft.flows.flow_loop import FlowLoop, FlowTask
+from aft.flows.rebuild import fault_of
+from aft.ids import StepPath
+
+
+class How(Enum):
+    """What an exception had to do with a step or a savepoint."""
+
+    RAISED = auto()  #: the step failed with it
+    LEFT = auto()  #: the savepoint was left with it
+    HANDLED = auto()  #: the code asked for the step while it handled the exception
+    ENDED = auto()  #: the task with that branch ended with it, or the flow
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An exception that the code has met at the step, the savepoint or the end of the branch at ``path``."""
+
+    error: BaseException
+    path: StepPath
+    #: How much the code had asked for and met before.
+    moment: int
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an exception came from: what the code has heard of it, and every exception on the way."""
+
+    heard: list[Heard]
+    errors: list[BaseException]
+
+
+class Course:
+    """The course of one pass."""
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        #: The loop of an async flow.
+        self._loop: FlowLoop | None = None
+        self._moment = 0
+        #: When each step was asked for, and whether by a task that had been cancelled.
+        self._asked: dict[StepPath, tuple[int, bool]] = {}
+
+    # Keeping up ---------------------------------------------------------------------------------------------------
+
+    def watch(self, loop: FlowLoop) -> None:
+        """Follow the tasks of an async flow."""
+        self._loop = loop
+        loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
+
+    def ask(self, path: StepPath) -> None:
+        """Note that the code asks for a step."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        if (handled := sys.exception()) is not None:
+            self._meet(handled, path, How.HANDLED)
+        self._moment += 1
+        self._asked[path] = self._moment, isinstance(task, FlowTask) and task.cancelling() > 0
+
+    def hear(self, error: BaseException, path: StepPath) -> None:
+        """Note that the code hears of the failure of a step."""
+        self._meet(error, path, How.RAISED)
+
+    def leave(self, error: BaseException, path: StepPath) -> None:
+        """Note that the code leaves a savepoint with an exception."""
+        self._meet(error, path, How.LEFT)
+
+    def _meet(self, error: BaseException, path: StepPath, how: How) -> None:
+        self._moment += 1
+        self.heard.append(Heard(error, path, self._moment, how))
+
+    # Asking -------------------------------------------------------------------------------------------------------
+
+    def trace(self, error: BaseException) -> Origin:
+        """Tell where an exception came from: along its causes until one is the failure of a step."""
+        heard: list[Heard] = []
+        errors: list[BaseException] = []
+        left = [error]
+        while left:
+            one = left.pop()
+            if any(one is other for other in errors):
+                continue
+            errors.append(one)
+            found = [each for each in self.heard if _is_same(each.error, one)]
+            heard += found
+            if issubclass(type(one), BaseExceptionGroup):  # its __class__ may be anything
+                left += cast(BaseExceptionGroup[BaseException], one).exceptions
+            before = one.__context__ if one.__cause__ is None else one.__cause__  # its __bool__ may raise
+            if before is not None and all(each.how is not How.RAISED for each in found):
+                left.append(before)
+        return Origin(heard, errors)
+
+    def trace_tasks(self) -> Iterator[Heard]:
+        """Yield where the exceptions came from with which tasks have ended."""
+        for _, error in self._failed_tasks():
+            yield from self.trace(error).heard
+
+    def was_asked_by(self, path: StepPath, moment: int) -> bool:
+        """Tell whether the code had asked for a step when it heard of something."""
+        return path in self._asked and self._asked[path][0] < moment
+
+    def follows(self, path: StepPath, failure: Heard, origin: Origin) -> bool:
+        """Tell whether a step, or a savepoint, that came after a failure may be there because of it.
+
+        Those of other tasks are not: unless the task had been cancelled, or ended with the same failure.
+        """
+        others = [branch for branch in self._branches(path) if not f"{failure.path}.".startswith(f"{branch}.")]
+        if not others or self._asked.get(path, (0, False))[1]:
+            return True
+        failed = [error for branch, error in self._failed_tasks() if branch in others]
+        return any(error is other for error in failed for other in origin.errors)
+
+    def _branches(self, path: StepPath) -> list[str]:
+        tasks = () if self._loop is None else self._loop.tasks
+        return [task.branch for task in tasks if path.startswith(f"{task.branch}.")]
+
+    def _failed_tasks(self) -> Iterator[tuple[str, BaseException]]:
+        yield from ((each.path, each.error) for each in self.heard if each.how is How.ENDED)
+
+
+def _is_same(error: BaseException, other: BaseException) -> bool:
+    """Whether two exceptions are one, or tell of the same fault."""
+    if error is other:
+        return True
+    fault, another = fault_of(error), fault_of(other)
+    return fault is not None and another is not None and fault.id == another.id

@@ -1,0 +1,101 @@
+"""Why a run leaves this process: what blocks its branches, sorted, and when it goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from aft.flows.leaving import (
+    Awaits,
+    Block,
+    Bounded,
+    Failed,
+    GivesBack,
+    HasMail,
+    InLadder,
+    Lost,
+    NewMail,
+    Parks,
+    Suspends,
+)
+from aft.runs.states import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Why all branches of a run cannot go on, sorted."""
+
+    failed: list[Failed]
+    in_ladder: list[InLadder]
+    awaits: list[Awaits]
+    parked: list[Parks]
+    suspends: Suspends | None
+    gives_back: GivesBack | None
+    bounded: Bounded | None = None
+
+    @property
+    def status(self) -> Status | None:
+        """The state that the run is left in; None: as it is."""
+        if self.parked:
+            return Status.PARKED
+        if self.suspends is not None:
+            return Status.SUSPENDED
+        blocks: list[Failed | InLadder | Awaits] = [*self.failed, *self.in_ladder, *self.awaits]
+        given = {block.status for block in blocks}
+        return next((status for status in (Status.RECOVERING, Status.WAITING) if status in given), None)
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether only a person makes it go on."""
+        return bool(self.parked) or self.suspends is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it stops."""
+        return self.parked[0].reason if self.parked else self.suspends.why if self.suspends else None
+
+    @property
+    def begins_more(self) -> bool:
+        """Whether it has steps to begin as soon as its failures are known not to be final."""
+        return self.bounded is not None and self.bounded.begins_more
+
+    @property
+    def is_plain_failure(self) -> bool:
+        """Whether all there is to say is that one step has failed."""
+        others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.gives_back, self.begins_more)
+        return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].letters)
+
+    def due(self, grace: timedelta) -> tuple[datetime | None, datetime | None]:
+        """When it goes on by itself, and when the timer takes it, which a ladder's message gets ahead of."""
+        tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
+        deadline = None if self.bounded is None else self.bounded.until
+        limits = [limit for limit in (*(block.wait.until for block in self.awaits), deadline) if limit is not None]
+        due = [*(fault.due_at for fault in tries if fault.due_at), *limits]
+        sweep = [*(fault.due_at + (grace if fault.queue else timedelta(0)) for fault in tries if fault.due_at), *limits]
+        return min(due, default=None), min(sweep, default=None)
+
+
+def sort(blocks: Sequence[Block]) -> Departure:
+    """Sort what blocks a run; raises NewMail if it has to be read again, and whatever it was lost for."""
+
+    def all_of(kind: type[Any]) -> list[Any]:
+        return [block for block in blocks if isinstance(block, kind)]
+
+    def one_of(kind: type[Any]) -> Any:
+        return next(iter(all_of(kind)), None)
+
+    if lost := one_of(Lost):
+        raise lost.error
+    if one_of(HasMail):
+        raise NewMail
+    return Departure(
+        all_of(Failed),
+        all_of(InLadder),
+        all_of(Awaits),
+        all_of(Parks),
+        one_of(Suspends),
+        one_of(GivesBack),
+        one_of(Bounded),
+    )

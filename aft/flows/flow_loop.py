@@ -1,0 +1,149 @@
+"""The loop that the code of an async flow runs on, in the thread that executes the run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NoReturn
+
+from aft.errors import DefinitionError
+from aft.flows.absent import REMOVED
+from aft.flows.leaving import BranchRemoved
+
+
+class FlowTask(asyncio.Task[Any]):
+    """A branch of an async flow: the steps in it are numbered under ``branch``.
+
+    Sets of tasks are gone through in the same order each time, as when a task group cancels what it has begun.
+    """
+
+    def __init__(self, coroutine: Any, number: int, branch: str, **kwargs: Any) -> None:
+        self._number = number  # asyncio puts it into a set of its own in the next line
+        super().__init__(coroutine, **kwargs)
+        self.branch = branch
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Branch(Coroutine[Any, Any, Any]):
+    """The coroutine of a task, which ends where a step of it was taken away.
+
+    Not an ``async def`` around it: a task that is cancelled before it began would leave the inner one never awaited.
+    """
+
+    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro = coro
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coro.send(value)
+        except BranchRemoved:
+            raise StopIteration(REMOVED) from None
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coro.throw(*error)
+        except BranchRemoved:
+            raise StopIteration(REMOVED) from None
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+
+class FlowLoop(asyncio.AbstractEventLoop):
+    """The loop that an async flow runs on: tasks and futures, and no way to the world outside.
+
+    It has neither a clock nor sockets: what its tasks await are steps of the run, whose outcomes are handed to them in
+    the order in which they were recorded. So they take the same way each time. Whatever else is awaited is refused.
+    """
+
+    def __init__(self, branch: Callable[[], tuple[str, contextvars.Context]]) -> None:
+        self._branch = branch
+        self._ready: deque[asyncio.Handle] = deque()
+        self.tasks: list[FlowTask] = []
+        #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
+        self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
+
+    def run_ready(self) -> None:
+        """Run what can run, until everything awaits something."""
+        while self._ready:
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def call_soon(  # type: ignore[override]  # what it is called with is asyncio's affair
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        """Begin a branch: the steps in it are numbered under a number of its own."""
+        branch, context = self._branch()
+        task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
+        self.tasks.append(task)
+        task.add_done_callback(partial(self._tell_end, branch))
+        return task
+
+    def run_main(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin with the flow itself."""
+        task = asyncio.Task(coroutine, loop=self)
+        task.add_done_callback(partial(self._tell_end, ""))
+        return task
+
+    def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(branch, error)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A task failed and nobody looked: the flow did not care."""
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise foreign_awaitable("something of asyncio")
+
+    call_later = call_at = time = _refuse  # type: ignore[assignment]
+    call_soon_threadsafe = run_in_executor = getaddrinfo = create_connection = _refuse  # type: ignore[assignment]
+
+
+def foreign_awaitable(what: str) -> DefinitionError:
+    """The error for awaiting anything but an activity in a flow."""
+    return DefinitionError(
+        f"an async flow awaited {what}; it may await activities only, and aft.sleep, aft.wait_for and child flows, "
+        "because a replay must see the same outcomes in the same order: do this inside an activity"
+    )
+
+
+class running_on:  # read as a verb; a class, because it is entered very often
+    """Let this thread's code believe that it runs on ``loop``, or on none."""
+
+    __slots__ = ("_before", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(self._before)

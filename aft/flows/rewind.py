@@ -1,0 +1,97 @@
+"""Which recorded steps a retry goes back before, in a run that failed past its pivot. Pure.
+
+The step that failed is to be executed again, and the flow may take another way from there. So everything that the flow
+did after it heard of the failure is taken back: the journal forgets those steps, and what they owe is undone before the
+run goes on. Where the flow's own code failed, it goes back before the savepoints that were undone for that, and before
+what the code did while it handled that. Steps beside the failed one did not depend on it, and keep their outcomes;
+those of them that failed, too, are executed again.
+
+What the pivot let stand is never taken back, nor is the pivot: a failure that the code heard of before it went past the
+pivot, and raised after that, stays.
+
+A step that is executed again because it failed keeps its idempotency key, unless it lies in a savepoint that is gone
+through again. Paths of other forgotten steps may mean other steps the next time, and get keys of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+
+from aft.flows.course import Course, Heard, How, Origin
+from aft.flows.leaving import Forgotten
+from aft.ids import StepPath
+from aft.runs.journal import Entry, EntryKind, Outcome
+
+#: What the code does not ask for by number: it stays.
+_BESIDE = (EntryKind.PATCH, EntryKind.RULE)
+
+
+def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseException) -> list[Forgotten]:
+    """Return the steps that a retry goes back before, oldest first; ``error`` is what the flow's code has raised."""
+    steps = {entry.path: entry for entry in entries if entry.kind not in _BESIDE}
+    pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
+    origin = course.trace(error)
+
+    def may_forget(failure: Heard) -> bool:
+        known = failure.how is How.ENDED or failure.path in steps
+        return known and not _is_held(steps, course, failure, origin, pivot)
+
+    heard = [each for each in origin.heard if may_forget(each)]
+    if not heard:
+        return []
+    first = min(heard, key=lambda each: each.moment)
+    heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_forget(each)]
+    again = _find_again(steps, course, first, heard, pivot)
+    dropped = {
+        path
+        for path, entry in steps.items()
+        if entry.seq > pivot and path not in again and _follows(course, entry, first, origin)
+    }
+    dropped |= {each.path for each in heard if each.how is How.LEFT}
+    undone = [steps[path] for path in dropped if steps[path].kind is EntryKind.SAVEPOINT]
+    under = {path for path, entry in steps.items() for savepoint in undone if _is_undone_by(entry, savepoint, pivot)}
+    # A child that has ended is not begun again, another one takes its place; and a savepoint may take another way.
+    same = {path for path in again - under if steps[path].kind is not EntryKind.CHILD}
+    return [Forgotten(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
+
+
+def _is_held(steps: Mapping[StepPath, Entry], course: Course, failure: Heard, origin: Origin, pivot: int) -> bool:
+    """Tell whether the code did something because of a failure that the pivot let stand: then the failure stays."""
+    return any(
+        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failure, origin)
+        for path, entry in steps.items()
+        if entry.kind is not EntryKind.SAVEPOINT
+    )
+
+
+def _find_again(
+    steps: Mapping[StepPath, Entry], course: Course, first: Heard, heard: Sequence[Heard], pivot: int
+) -> set[StepPath]:
+    """Find the steps that have failed and are executed again: with those that failed beside the first one."""
+    told = {each.path: each.moment for each in course.heard if each.how is How.RAISED}
+    again = {each.path for each in heard if each.how is How.RAISED}
+    calls = {steps[path].scope for path in again if steps[path].beside is not None}
+    since = steps[first.path].seq if first.how is How.RAISED else pivot
+    for path, entry in steps.items():
+        if entry.outcome is Outcome.FAILED and entry.seq > since and course.was_asked_by(path, first.moment):
+            is_beside = entry.scope in calls and told.get(path, math.inf) > first.moment
+            if is_beside or path not in told:
+                again.add(path)
+    return again
+
+
+def _follows(course: Course, entry: Entry, first: Heard, origin: Origin) -> bool:
+    """Whether the code came to a step, or left a savepoint, after it had heard of a failure, maybe because of it."""
+    if entry.kind is not EntryKind.SAVEPOINT:
+        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, first, origin)
+    left = next((each for each in course.heard if each.how is How.LEFT and each.path == entry.path), None)
+    if left is None or left.moment < first.moment:
+        return False
+    return issubclass(type(left.error), asyncio.CancelledError) or course.follows(entry.path, first, origin)
+
+
+def _is_undone_by(entry: Entry, savepoint: Entry, pivot: int) -> bool:
+    """Whether a step was undone with a savepoint; what was done before a pivot in it was not."""
+    return entry.path.startswith(f"{savepoint.path}.") and (entry.seq > pivot or savepoint.seq <= pivot)

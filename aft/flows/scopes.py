@@ -1,0 +1,35 @@
+"""Scopes number the steps of a flow: the flow itself, each savepoint, each branch."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from aft.errors import DefinitionError
+from aft.ids import StepPath
+
+#: Characters that a step's path may have: it is stored, and so are the paths and keys that are made from it.
+MOST_PATH = 300
+
+
+@dataclass(slots=True)
+class Scope:
+    """A savepoint, a branch, or the flow itself: numbers the steps directly under it."""
+
+    path: str
+    count: int = 0
+
+    def next(self) -> StepPath:
+        """Number the next step; raises DefinitionError if it is too deep to be stored, before anything is executed."""
+        self.count += 1
+        path = f"{self.path}.{self.count}" if self.path else str(self.count)
+        if len(path) > MOST_PATH:
+            raise DefinitionError(
+                f"a step is nested in {path.count('.')} savepoints, parallel steps and tasks, more than can be stored; "
+                "make a child flow of the inner ones"
+            )
+        return StepPath(path)
+
+
+#: Where the code that is running now takes its numbers from: each task of an async flow has its own.
+in_scope: ContextVar[Scope] = ContextVar("aft_scope")

@@ -1,0 +1,35 @@
+"""When is something tried again that could not be done? Later each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aft.clock import Clock
+
+#: Seconds after which something is tried again: at first, and at the most.
+FIRST, LONGEST = 1.0, 300.0
+#: How many are remembered; others are tried again at once.
+MOST = 500
+
+
+class Backoff:
+    """Remembers what failed, by its id, and for how long it is left alone; belongs to one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: When each is tried again, and how long it waits for that.
+        self._waits: dict[str, tuple[float, float]] = {}
+
+    def waiting(self) -> set[str]:
+        """Return what is not to be tried yet."""
+        here = self._clock.ticks()
+        return {one for one, (at, _) in self._waits.items() if at > here}
+
+    def note(self, failed: Iterable[str]) -> None:
+        """Note what has failed now; what was to be tried and is not among it has been settled, and is forgotten."""
+        here, before = self._clock.ticks(), self._waits
+        self._waits = {one: (at, wait) for one, (at, wait) in before.items() if at > here}
+        for one in failed:
+            if len(self._waits) < MOST:
+                wait = min(LONGEST, 2 * before[one][1]) if one in before else FIRST
+                self._waits[one] = (here + wait, wait)

@@ -1,0 +1,14 @@
+"""Tells a row that the database refuses from a database that is in trouble.
+
+Several rows are often written in one transaction. If the database refuses one of them it refuses all: the writer then
+writes each alone, and keeps only the refused one back.
+"""
+
+from __future__ import annotations
+
+from aft.errors import AftError, StoreError
+
+
+def is_about_rows(error: Exception) -> bool:
+    """Tell whether a write failed because of a row in it, not because of the database: others can be written."""
+    return error.refused if isinstance(error, StoreError) else not isinstance(error, AftError)

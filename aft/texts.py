@@ -1,0 +1,72 @@
+"""Which texts that users give can be stored and shown; and how texts for people are put together.
+
+PostgreSQL stores no NUL, no driver stores lone surrogates, and a control character in a name breaks listings and logs.
+A text that is not checked where it is given fails later, inside a transaction of aft's own.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TypeVar
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+#: The same, but for what stands between words and lines.
+_CONTROL_IN_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+#: What begins with the sound of a vowel: its first letter, or an abbreviation that is spelled out.
+_SPOKEN_VOWEL = re.compile("[aeioAEIO]|[FHLMNRSX][A-Z]")
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+#: Characters of who did something.
+MOST_BY = 200
+
+
+def find_unstorable(text: str, *, lines: bool = False) -> str | None:
+    """Return what keeps a text from being stored, in words that follow "it holds"; None if nothing does.
+
+    With ``lines`` it may have several lines and tabs, as notes do; a name may not.
+    """
+    if text.isprintable():
+        return None  # a fast way out for most: neither surrogates nor control characters are printable
+    if found := _SURROGATE.search(text):
+        return f"half a character, {found[0]!r}, which no database stores"
+    if found := (_CONTROL_IN_LINES if lines else _CONTROL).search(text):
+        return f"the control character {found[0]!r}"
+    return None
+
+
+def check_storable(
+    what: str, text: str | None, error: type[Exception], *, lines: bool = False, most: int | None = None
+) -> None:
+    """Raise ``error`` if a text cannot be stored; ``lines`` as for :func:`find_unstorable`, ``most`` characters."""
+    if text is not None and most is not None and len(text) > most:
+        raise error(f"{what}={text!r:.60} has {len(text)} characters; {most} are the most: give a shorter one")
+    if text is not None and (found := find_unstorable(text, lines=lines)) is not None:
+        raise error(f"{what}={text!r:.100} holds {found}; leave that out")
+
+
+def choose(what: str, given: str, choices: type[Choice], error: type[Exception]) -> Choice:
+    """Return the member of an enumeration that a text names, or raise ``error`` that says which there are."""
+    try:
+        return choices(given)
+    except ValueError:
+        known = ", ".join(repr(choice.value) for choice in choices)
+        raise error(f"{what}={given!r:.60} is none of {known}") from None
+
+
+def escape_unstorable(text: str) -> str:
+    """Return a text, of an exception for example, with everything escaped that no database stores."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def with_article(name: str) -> str:
+    """Put "a" or "an" before the name of a type, as it is spoken: an int, a uint, an OSError, an HTTPError."""
+    return f"{'an' if _SPOKEN_VOWEL.match(name) else 'a'} {name}"
+
+
+def shorten(text: str, most: int = 500) -> str:
+    """Return a text of ``most`` characters at the most."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

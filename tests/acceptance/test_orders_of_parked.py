@@ -1,0 +1,313 @@
+"""What is asked of a run just before it is parked is carried out; and nothing but an order lets a parked run go on."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import update
+
+import aft
+from aft.rules.kinds import On
+from aft.rules.tree import Node, Tree
+from aft.runs.rows import RunRow
+from aft.runs.states import Status
+from aft.store.tables import runs
+from tests.setups import Setup, eventually
+
+did: dict[str, list[str]] = defaultdict(list)
+gates: dict[str, threading.Event] = defaultdict(threading.Event)
+#: Orders whose flow has no mistake any more.
+mended: set[str] = set()
+#: All of a dispatcher that decides about faults, and nobody who executes runs.
+DECIDES = ["intake", "sweep", "relay"]
+
+
+@pytest.fixture
+def order() -> str:
+    return secrets.token_hex(4)
+
+
+def unbook_seat(order: str) -> None:
+    did[order].append("unbook_seat")
+
+
+@aft.compensate_with(unbook_seat)
+@aft.activity
+def book_seat(order: str) -> None:
+    did[order].append("book_seat")
+
+
+@aft.activity(levels=["1h"])
+def odd_seat(order: str) -> None:
+    raise KeyError("odd_seat")
+
+
+@aft.flow
+def seat_booking(order: str) -> None:
+    book_seat(order)
+    odd_seat(order)
+
+
+@aft.flow
+def seat_trip(order: str) -> None:
+    book_seat(order)
+    seat_booking(order)
+
+
+def parks(setup: Setup) -> aft.Aft:
+    """An app whose rules park every run in which ``odd_seat`` fails."""
+    app = setup.app()
+    app.rules.save_all([Tree("*", On.FAULT, "odd_seat", 0, {1: Node(1, "true", "park")}, 1)], [])
+    return app
+
+
+def decide_only(app: aft.Aft, run: aft.Run[None]) -> None:
+    """Let the run's fault be decided about, while nobody executes anything."""
+    with app.dispatcher(only=DECIDES):
+        eventually(lambda: not app.faults(state="open"))
+    assert run.status == "parked"
+
+
+def test_a_cancel_is_carried_out_though_the_run_is_parked_before_it_is_read(setup: Setup, order: str) -> None:
+    app = parks(setup)
+    run = app.start(seat_booking, order)
+    run.cancel(note="not wanted any more")
+    decide_only(app, run)
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        run.result(60)
+    assert did[order] == ["book_seat", "unbook_seat"]
+    assert [fault.state for fault in app.faults()] == ["resolved"]
+
+
+def test_a_cancel_without_undoing_is_carried_out_though_the_run_is_parked_before_it_is_read(
+    setup: Setup, order: str
+) -> None:
+    app = parks(setup)
+    run = app.start(seat_booking, order)
+    run.cancel(compensate=False)
+    decide_only(app, run)
+    with app.dispatcher():
+        eventually(lambda: run.status == "cancelled")
+    assert did[order] == ["book_seat"]
+    assert [fault.state for fault in app.faults()] == ["resolved"]  # nobody is to look at it any more
+
+
+def test_a_cancelled_parent_is_undone_though_its_child_is_parked_before_it_hears_of_it(
+    setup: Setup, order: str
+) -> None:
+    app = parks(setup)
+    run = app.start(seat_trip, order)
+    with app.dispatcher(only=["work", "relay"]):
+        eventually(lambda: app.runs(flow="seat_booking", status="recovering"))
+    (child,) = app.runs(flow="seat_booking")
+    run.cancel()
+    child.cancel()
+    decide_only(app, child)
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated):
+        run.result(60)
+    assert did[order] == ["book_seat", "book_seat", "unbook_seat", "unbook_seat"]
+
+
+def broken_release(order: str) -> None:
+    did[order].append("broken_release")
+    raise ValueError("a bug in the compensator")
+
+
+@aft.compensate_with(broken_release)
+@aft.activity
+def reserve_seat(order: str) -> None:
+    did[order].append("reserve_seat")
+
+
+@aft.activity(levels=[], unrecoverable=(ValueError,))
+def seat_fails(order: str) -> None:
+    raise ValueError("no")
+
+
+@aft.flow
+def seat_reserving(order: str) -> None:
+    book_seat(order)
+    with aft.savepoint("trial"):
+        reserve_seat(order)
+        seat_fails(order)
+
+
+def test_a_cancel_is_carried_out_though_a_compensator_parks_the_run_before_it_is_read(setup: Setup, order: str) -> None:
+    app = setup.app()
+    run = app.start(seat_reserving, order)
+    with app.dispatcher(only=DECIDES):
+        eventually(lambda: not app.faults(state="open"))
+    with app.dispatcher(only=["work", "relay"]):
+        eventually(lambda: [fault for fault in app.faults(state="open") if fault.kind == "compensator"])
+    run.cancel()
+    decide_only(app, run)
+    with app.dispatcher():
+        eventually(lambda: run.row.cause == "cancel" and rests(run.row) and run.status == "parked")
+        run.frame_done(note="by hand")
+        with pytest.raises(aft.FlowCompensated):
+            run.result(60)
+    assert did[order] == ["book_seat", "reserve_seat", "broken_release", "broken_release", "unbook_seat"]
+
+
+@aft.flow
+def seats_within(order: str) -> None:
+    with aft.savepoint("outer"):
+        book_seat(order)
+        with aft.savepoint("inner"):
+            reserve_seat(order)
+            seat_fails(order)
+
+
+def test_an_order_that_has_to_wait_for_a_compensator_does_not_try_it_again_and_again(setup: Setup, order: str) -> None:
+    app = setup.app()
+    run = app.start(seats_within, order)
+    with app.dispatcher(only=DECIDES):
+        eventually(lambda: not app.faults(state="open"))
+    with app.dispatcher(only=["work", "relay"]):
+        eventually(lambda: [fault for fault in app.faults(state="open") if fault.kind == "compensator"])
+    run.compensate(to="outer")
+    decide_only(app, run)
+    with app.dispatcher():
+        eventually(lambda: did[order].count("broken_release") > 1)
+        eventually(lambda: rests(run.row) and run.status == "parked")
+        run.frame_done(note="by hand")
+        with pytest.raises(aft.FlowCompensated):
+            run.result(60)
+    assert did[order] == ["book_seat", "reserve_seat", "broken_release", "broken_release", "unbook_seat"]
+
+
+def test_a_resumed_run_stays_parked_if_it_was_parked_before_it_went_on(setup: Setup, order: str) -> None:
+    app = parks(setup)
+    run = app.start(seat_booking, order)
+    run.suspend()
+    run.resume()
+    decide_only(app, run)
+    why = run.row.reason
+    with app.dispatcher():
+        eventually(lambda: rests(run.row) and run.status == "parked")
+    assert [fault.state for fault in app.faults()] == ["parked"]
+    assert run.row.reason == why
+
+
+@aft.activity(levels=[])
+def print_ticket(order: str) -> int:
+    did[order].append("printed")
+    if len(did[order]) > 1:
+        return 1
+    gates[order].wait(60)
+    return "not a number"  # type: ignore[return-value]
+
+
+@aft.flow
+def ticketing(order: str) -> int:
+    with aft.savepoint("printing"):
+        return print_ticket(order)
+
+
+def stop_while_it_prints(app: aft.Aft, order: str, ask: Callable[[aft.Run[int]], object]) -> aft.Run[int]:
+    """Ask something of a run while its step is executed, which then cannot keep its result."""
+    run = app.submit(ticketing, order)
+    eventually(lambda: did[order] == ["printed"])
+    ask(run)
+    gates[order].set()
+    eventually(lambda: rests(run.row))
+    return run
+
+
+def rests(row: RunRow) -> bool:
+    return row.status is not Status.RUNNING and row.worker_id is None and row.wake_id is None
+
+
+def test_a_run_that_parks_while_it_is_asked_to_stop_stays_parked_until_a_retry(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = stop_while_it_prints(app, order, lambda run: run.suspend("wait a bit"))
+        assert (run.status, did[order]) == ("parked", ["printed"])
+        assert "returned what cannot be stored" in (run.row.reason or "")
+        assert [fault.state for fault in app.faults()] == ["parked"]
+        with pytest.raises(aft.OrderRefused, match="parked"):
+            run.resume()
+        run.retry()
+        assert run.result(60) == 1
+    assert did[order] == ["printed", "printed"]
+
+
+def test_an_order_to_undo_to_a_savepoint_that_a_parked_run_is_not_in_executes_nothing(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = stop_while_it_prints(app, order, lambda run: run.compensate(to="elsewhere"))
+        assert (run.status, did[order]) == ("parked", ["printed"])
+        run.retry()
+        assert run.result(60) == 1
+
+
+@aft.activity
+def send_ticket(order: str) -> None:
+    did[order].append("sent")
+
+
+@aft.flow
+def seat_selling(order: str) -> str:
+    try:
+        with aft.savepoint("selling"):
+            book_seat(order)
+            if order not in mended:
+                raise NameError("no such name")
+            send_ticket(order)
+    except aft.UndoneByHand:
+        return "undone"
+    return "sold"
+
+
+def test_a_run_that_was_parked_for_its_code_is_undone_to_a_savepoint_and_begins_nothing(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(seat_selling, order)
+        eventually(lambda: run.status == "parked")
+        mended.add(order)
+        run.compensate(to="selling")
+        assert run.result(60) == "undone"
+    assert did[order] == ["book_seat", "unbook_seat"]
+
+
+@aft.flow
+def ticketing_or_not(order: str) -> str:
+    try:
+        with aft.savepoint("printing"):
+            print_ticket(order)
+    except aft.UndoneByHand:
+        return "undone"
+    return "printed"
+
+
+def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone_to_a_savepoint(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    gates[order].set()
+    with app.dispatcher():
+        run = app.submit(ticketing_or_not, order)
+        eventually(lambda: run.status == "parked")
+        run.compensate(to="printing")
+        assert run.result(60) == "undone"
+    assert did[order] == ["printed"]
+
+
+def test_an_ended_run_that_is_parked_says_how_it_ended(setup: Setup, order: str) -> None:
+    app = parks(setup)
+    run = app.start(seat_booking, order)
+    run.cancel(compensate=False)
+    with app.dispatcher():
+        eventually(lambda: run.status == "cancelled")
+    with app.store.write() as connection:  # as for an effect that came late
+        connection.execute(update(runs).where(runs.c.id == run.id).values(status="parked", reason="late"))
+    with pytest.raises(aft.OrderRefused, match="has ended, it is cancelled, and parked since"):
+        run.cancel()
+    with pytest.raises(aft.OrderRefused, match="has ended cancelled, and parked since; only a completed one"):
+        run.compensate()
