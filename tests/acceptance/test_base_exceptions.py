@@ -379,7 +379,7 @@ def test_a_defect_of_aft_beneath_a_step_is_no_failure_that_the_flow_hears_of(
         with monkeypatch.context() as patch:
             patch.setattr(Settler, "_settle_alone" if flow is catching else "_begin_pending", defective)
             run = app.submit(flow, place)
-            eventually(lambda: run.status.ended or run.status == "parked")
+            eventually(lambda: (row := run.row).status.ended or row.status == "parked")
         assert "a defect of aft: ZeroDivisionError: a defect" in (run.row.reason or "")
         assert did[place] == []
         run.retry(note="fixed")

@@ -88,7 +88,7 @@ def test_children_are_undone_by_the_order_in_which_they_ended_after_a_deadline_t
         eventually(lambda: Status.COMPLETED in children(app, run))
         k2.set()
         eventually(lambda: children(app, run) == [Status.COMPLETED] * 2)
-        eventually(lambda: run.row.deadline_at is None or app.clock.now() > run.row.deadline_at)
+        eventually(lambda: (row := run.row).deadline_at is None or app.clock.now() > row.deadline_at)
         q.set()
         with pytest.raises(aft.FlowCompensated):
             run.result(60)

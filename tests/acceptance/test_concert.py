@@ -53,7 +53,7 @@ def organise(app: Aft, name: str) -> Run:
     concert = f"{name}-{app.namespace}"
     box_office.plan(concert)
     run = app.submit(organise_concert.options(key=concert), concert, "The Ripples")
-    eventually(lambda: run.status is Status.WAITING and awaits_signal(run.row.waits, "sales_closed"))
+    eventually(lambda: (row := run.row).status is Status.WAITING and awaits_signal(row.waits, "sales_closed"))
     return run
 
 

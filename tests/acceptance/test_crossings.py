@@ -102,7 +102,7 @@ def test_an_effect_that_arrives_after_its_step_was_undone_is_undone_too(setup: S
         assert did[order] == ["effect", "withdraw"]
         gates[order].set()
         eventually(lambda: did[order] == ["effect", "withdraw", "late effect", "withdraw"])
-        eventually(lambda: run.row.worker_id is None and run.status == "compensated")
+        eventually(lambda: (row := run.row).worker_id is None and row.status == "compensated")
 
 
 @aft.activity

@@ -226,7 +226,7 @@ def test_a_child_that_could_not_be_undone_entirely_leaves_its_parent_so(
         if cancelled:
             eventually(lambda: run.status is Status.WAITING)
             run.cancel()
-            eventually(lambda: run.status is Status.COMPENSATING and run.row.worker_id is None)
+            eventually(lambda: (row := run.row).status is Status.COMPENSATING and row.worker_id is None)
         app.run(children_of(app, run)[0].id).skip_frame(note="written off")
         with pytest.raises(aft.FlowFailed):
             run.result(60)
@@ -263,7 +263,9 @@ def test_a_map_over_children_keeps_to_its_concurrency(setup: Setup, journey: str
     with app.dispatcher():
         run = app.submit(asks_all, ["a", "b", "c", "d"])
         for ended in range(4):
-            eventually(lambda: run.status is Status.WAITING and run.row.worker_id is None and not unread(app, run))
+            eventually(
+                lambda: (row := run.row).status is Status.WAITING and row.worker_id is None and not unread(app, run)
+            )
             children = children_of(app, run)
             assert len(children) == min(ended + 2, 4)
             app.run(children[ended].id).signal("verdict", "yes")

@@ -76,7 +76,7 @@ def ask_while_it_executes(app: aft.Aft, flow: aft.Flow[[str], None], order: str,
     for ask in asks:
         ask(run)
     gates[order].set()
-    eventually(lambda: run.row.worker_id is None and run.row.wake_id is None)
+    eventually(lambda: (row := run.row).worker_id is None and row.wake_id is None)
     return run
 
 

@@ -146,7 +146,7 @@ def test_a_cancel_is_carried_out_though_a_compensator_parks_the_run_before_it_is
     run.cancel()
     decide_only(app, run)
     with app.dispatcher():
-        eventually(lambda: run.row.cause == "cancel" and rests(run.row) and run.status == "parked")
+        eventually(lambda: (row := run.row).cause == "cancel" and rests(row) and row.status == "parked")
         run.frame_done(note="by hand")
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
@@ -173,7 +173,7 @@ def test_an_order_that_has_to_wait_for_a_compensator_does_not_try_it_again_and_a
     decide_only(app, run)
     with app.dispatcher():
         eventually(lambda: did[order].count("broken_release") > 1)
-        eventually(lambda: rests(run.row) and run.status == "parked")
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
         run.frame_done(note="by hand")
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
@@ -188,7 +188,7 @@ def test_a_resumed_run_stays_parked_if_it_was_parked_before_it_went_on(setup: Se
     decide_only(app, run)
     why = run.row.reason
     with app.dispatcher():
-        eventually(lambda: rests(run.row) and run.status == "parked")
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
     assert [fault.state for fault in app.faults()] == ["parked"]
     assert run.row.reason == why
 

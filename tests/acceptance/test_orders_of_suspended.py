@@ -74,7 +74,7 @@ def suspend_waiting(app: aft.Aft, order: str) -> aft.Run[None]:
     gates[order].set()
     with app.dispatcher():
         run = app.submit(viewing, order)
-        eventually(lambda: run.status == "waiting" and run.row.worker_id is None)
+        eventually(lambda: (row := run.row).status == "waiting" and row.worker_id is None)
         run.suspend("the owner is to look first")
     return run
 
@@ -160,7 +160,7 @@ def test_an_order_that_cannot_be_carried_out_does_not_resume_a_run(setup: Setup,
     assert is_still(run)
     with app.dispatcher():
         run.resume()
-        eventually(lambda: run.status == "waiting" and run.row.worker_id is None)
+        eventually(lambda: (row := run.row).status == "waiting" and row.worker_id is None)
         run.signal("seen")
         run.result(60)
     assert did[order] == ["cellar", "flat", "look"]

@@ -164,7 +164,7 @@ def test_a_suspended_and_resumed_run_is_listed_by_what_it_waits_for(terminal: Te
         run.suspend("a look", by="ann")
         assert "suspended by ann: a look" in detail(terminal, run)
         run.resume()
-        eventually(lambda: run.status is Status.WAITING and run.row.worker_id is None)
+        eventually(lambda: (row := run.row).status is Status.WAITING and row.worker_id is None)
     assert "waits for signal 'verdict'" in detail(terminal, run)
 
 

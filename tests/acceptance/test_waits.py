@@ -12,6 +12,7 @@ import aft
 from aft.flows import writing
 from aft.flows.slots import Slots
 from aft.runs import inbox
+from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, gates, ledger, trouble
@@ -21,6 +22,10 @@ from tests.setups import Setup, eventually
 @pytest.fixture
 def journey() -> str:
     return secrets.token_hex(4)
+
+
+def is_in_its_ladder(row: RunRow) -> bool:
+    return row.status is Status.RECOVERING and row.worker_id is None and row.due_at is not None
 
 
 def test_a_run_waits_for_a_signal_and_holds_nothing_meanwhile(setup: Setup, journey: str) -> None:
@@ -145,7 +150,7 @@ def test_a_wait_that_is_over_is_none_any_more(setup: Setup, journey: str) -> Non
     trouble[journey, "after"] = [aft.Recoverable("later", after="10m")]
     with app.dispatcher():
         run = app.submit(agency.naps, journey, "50ms")
-        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+        eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
     assert run.row.waits == ()
 
 
@@ -199,8 +204,10 @@ def test_a_signal_is_good_for_one_try_of_the_fault_that_waited_for_it(setup: Set
         run = app.submit(agency.pays, journey)
         eventually(lambda: run.row.waits)
         run.signal("refilled", 1)
-        eventually(lambda: ledger[journey] == ["pay!", "pay!"] and run.row.worker_id is None and run.row.waits)
-        assert run.status is Status.RECOVERING
+        rests = eventually(
+            lambda: ledger[journey] == ["pay!", "pay!"] and (row := run.row).worker_id is None and row.waits and row
+        )
+        assert rests.status is Status.RECOVERING
         run.signal("refilled", 2)
         assert run.result(60) == "paid"
     assert ledger[journey] == ["pay!", "pay!", "pay"]
@@ -241,11 +248,10 @@ def test_what_is_resumed_before_its_next_try_is_due_waits_for_it(setup: Setup, j
     trouble[journey, "pay"] = [aft.Recoverable("later", after="1h")]
     with app.dispatcher():
         run = app.submit(agency.pays, journey)
-        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+        eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
         run.suspend()
         run.resume()
-        eventually(lambda: run.status is Status.RECOVERING and run.row.worker_id is None)
-        assert run.row.due_at is not None
+        eventually(lambda: is_in_its_ladder(run.row))
     assert ledger[journey] == ["pay!"]
 
 
@@ -278,7 +284,7 @@ def test_a_run_in_its_ladder_can_be_cancelled(setup: Setup, journey: str) -> Non
     with app.dispatcher():
         run = app.submit(agency.approval, journey)
         run.signal("verdict", "yes")
-        eventually(lambda: run.status is Status.RECOVERING and run.row.wake_id is not None)
+        eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
             run.result(60)

@@ -117,7 +117,7 @@ def test_a_wait_beside_a_working_branch_is_stored_and_the_next_owner_goes_on_wit
         assert (stored.kind, stored.name) == (WaitKind.SIGNAL, "word")
         epoch = run.row.epoch
         run.release()
-        eventually(lambda: run.row.worker_id is not None and run.row.epoch > epoch)
+        eventually(lambda: (row := run.row).worker_id is not None and row.epoch > epoch)
         assert run.row.waits == (stored,)
         run.signal("word", "lunch")
         gate.set()

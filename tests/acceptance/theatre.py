@@ -266,7 +266,7 @@ def listen(app: aft.Aft) -> list[Event]:
 
 def stops(run: aft.Run, status: Status) -> None:
     """Wait until a run is in a state, and nobody has it."""
-    eventually(lambda: run.status is status and run.row.worker_id is None)
+    eventually(lambda: (row := run.row).status is status and row.worker_id is None)
 
 
 def undone(run: aft.Run) -> None:
