@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from aft import durations, names
@@ -128,10 +129,31 @@ def _spell(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _say_what_is_right(problem: ErrorDetails) -> str:
+    bounds = problem.get("ctx", {})
+    match problem["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "write a whole number"
+        case "greater_than_equal":
+            return f"write {bounds['ge']} or more"
+        case "less_than_equal":
+            return f"write {bounds['le']} or less"
+        case "bool_parsing" | "bool_type":
+            return "write true or false"
+        case "literal_error":
+            return f"write {bounds['expected']}"
+        case "string_type":
+            return "write a text"
+        case "extra_forbidden":
+            return "that is not a setting of aft"
+        case _:
+            return problem["msg"].removeprefix("Value error, ")
+
+
 def _explain(error: ValidationError) -> str:
     parts = []
     for problem in error.errors():
-        text = problem["msg"].removeprefix("Value error, ")
+        text = _say_what_is_right(problem)
         field = ".".join(str(part) for part in problem["loc"])
         shown = f" is {problem['input']!r}"
         # A URL may hold a password, whatever name it is given under; a secret may come under one that is misspelt.

@@ -70,11 +70,14 @@ def parse_url(text: str) -> URL:
 def _anchor(url: URL) -> URL:
     """Make a SQLite file's path absolute, so that a process that changes its folder keeps its database."""
     if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
-        shown = "that" if "@" in str(url.database) or url.host else repr(url.render_as_string())
+        shown = "that" if "@" in str(url.database) or url.host else repr(f"sqlite:///{url.database or ''}")
         raise ConfigError(
             f"{shown} is not a file, and a database in memory cannot keep a promise; write 'sqlite:///aft.db'"
         )
-    return url.set(database=str(Path(url.database).absolute()))
+    file = Path(url.database).absolute()
+    if file.is_dir():
+        raise ConfigError(f"{str(file)!r} is a folder; name a file in it: 'sqlite:///{file / 'aft.db'}'")
+    return url.set(database=str(file))
 
 
 def make_engine(url: URL, pool_size: int, lease: float) -> Engine:

@@ -11,6 +11,7 @@ that was deleted, moved or replaced meanwhile (``store.identity``) is neither re
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -52,6 +53,8 @@ _HARMLESS = (LOCKED, "40P01", "23")
 _REFUSES = ("22", "23", "44", "54", "P0")
 #: PostgreSQL's state for a server that is a standby, for now.
 _READ_ONLY = "25006"
+#: What PostgreSQL says to whoever connects to a database that is not there; it comes without a state.
+_NO_DATABASE = re.compile(r'FATAL: +database ".*" does not exist')
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -297,6 +300,8 @@ class Store:
             return NotMigrated(f"the database {self.url!r} has no aft tables; run `aft db upgrade`")
         if self.file is not None and not (folder := Path(self.file).parent).is_dir():
             text += f"; there is no directory {str(folder)!r}"
+        elif _NO_DATABASE.search(text):
+            text += "; create it, or correct the URL (AFT_DATABASE_URL)"
         return StoreError(
             f"the database {self.url!r} refused: {text}",
             transient=is_transient(error),

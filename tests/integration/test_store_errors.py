@@ -143,3 +143,10 @@ def test_a_file_in_a_directory_that_does_not_exist_is_refused_with_the_directory
     with pytest.raises(StoreError, match=r"unable to open database file; there is no directory '.*nowhere'"):
         schema.check(store)
     store.close()
+
+
+def test_a_postgresql_database_that_is_not_there_is_to_be_created(postgres_url: str) -> None:
+    store = Store(f"{postgres_url}_missing")
+    with pytest.raises(StoreError, match=r"does not exist; create it, or correct the URL"), store.read():
+        pass
+    store.close()

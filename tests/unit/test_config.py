@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,12 +108,17 @@ def test_variables_of_the_tests_are_none_of_its_business(monkeypatch: pytest.Mon
         ({"lease": "soon"}, "AFT_LEASE is 'soon': 'soon' is not a duration; write '250ms'"),
         ({"lease": "100ms"}, "lease must be half a second or more"),
         ({"grace": -1}, "AFT_GRACE is -1: -1 is not a duration between 0 and ten years"),
-        ({"immediate": -1}, "AFT_IMMEDIATE is -1: "),
-        ({"concurrency": 0}, "AFT_CONCURRENCY is 0: "),
-        ({"queue_type": "fast"}, "AFT_QUEUE_TYPE is 'fast': "),
+        ({"immediate": -1}, "AFT_IMMEDIATE is -1: write 0 or more"),
+        ({"immediate": 1.5}, "AFT_IMMEDIATE is 1.5: write a whole number"),
+        ({"concurrency": 0}, "AFT_CONCURRENCY is 0: write 1 or more"),
+        ({"concurrency": 1001}, "AFT_CONCURRENCY is 1001: write 1000 or less"),
+        ({"concurrency": "many"}, "AFT_CONCURRENCY is 'many': write a whole number"),
+        ({"declare_passively": "perhaps"}, "AFT_DECLARE_PASSIVELY is 'perhaps': write true or false"),
+        ({"queue_type": "fast"}, "AFT_QUEUE_TYPE is 'fast': write 'quorum' or 'classic'"),
+        ({"namespace": 5}, "AFT_NAMESPACE is 5: write a text"),
         ({"broker_url": "kafka://h"}, "AFT_BROKER_URL: write 'embedded', or 'amqp://user:password@host:5672/vhost'"),
         ({"lease": "soon", "concurrency": 0}, "AFT_LEASE is 'soon'.*; AFT_CONCURRENCY is 0"),
-        ({"databse": "x"}, "AFT_DATABSE is 'x': "),
+        ({"databse": "x"}, "AFT_DATABSE is 'x': that is not a setting of aft"),
         ({"webhook_secret": ""}, "AFT_WEBHOOK_SECRET: must not be empty"),
     ],
 )
@@ -182,7 +189,7 @@ def test_a_port_that_is_no_number_is_a_wrong_setting() -> None:
     ("url", "said"),
     [
         ("sqlite://", "a database in memory cannot keep a promise"),
-        ("sqlite:///:memory:", "a database in memory cannot keep a promise"),
+        ("sqlite:///:memory:", "'sqlite:///:memory:' is not a file, and a database in memory cannot keep a promise"),
         ("mysql://me@h/db", "aft does not know the database 'mysql'"),
         ("nonsense", "'nonsense' is not a database URL; write 'sqlite:///aft.db'"),
     ],
@@ -190,6 +197,11 @@ def test_a_port_that_is_no_number_is_a_wrong_setting() -> None:
 def test_a_database_that_aft_cannot_use_is_refused_with_one_that_it_can(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Store(url)
+
+
+def test_a_folder_is_no_database_and_a_file_in_it_is_proposed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{str(tmp_path)!r} is a folder; name a file in it: 'sqlite:///")):
+        Store(f"sqlite:///{tmp_path}")
 
 
 @pytest.mark.parametrize("url", ["postgresql://me@h/db", "postgres://me@h/db", "postgresql+psycopg://me@h/db"])
