@@ -20,7 +20,7 @@ from aft.fault import Fault, FaultState
 from aft.flows import writing
 from aft.flows.children import Children
 from aft.flows.leaving import Leave, NewMail, Over, Parks, Suspends
-from aft.flows.reaching import LEFT_SAVEPOINT, find_reached
+from aft.flows.reaching import LEFT_SAVEPOINT, find_ambiguity, find_reached
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.rules import kept
@@ -125,6 +125,8 @@ class Obedience:
         # A path of an earlier generation may mean another savepoint by now.
         if "to" in letter.payload and letter.payload.get("generation", run.key_generation) != run.key_generation:
             return LEFT_SAVEPOINT
+        if "to" in letter.payload and (ambiguity := find_ambiguity(self._stepper.owner, letter)) is not None:
+            return ambiguity
         if letter.verb is Verb.CANCEL and letter.payload.get("compensate", True) and run.pivoted_at is not None:
             return "the run has gone past its pivot and only goes forward"
         if _is_for_going(letter) and run.ended_as is not None:

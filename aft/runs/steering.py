@@ -7,8 +7,9 @@ woken to act. One transaction: letter, audit and wake exist together or not at a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, delete, literal, select, update
@@ -232,7 +233,19 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
     if not found:
         inside = ", ".join(repr(name or path) for path, name in run.savepoints.items()) or "none"
         raise OrderRefused(f"run {run.id} is not in savepoint {savepoint!r}; it is in {inside}")
+    if are_side_by_side(found):
+        raise OrderRefused(f"run {run.id} {spell_side_by_side(savepoint, found)}")
     return found[-1]
+
+
+def are_side_by_side(paths: Sequence[str]) -> bool:
+    """Tell whether savepoints are in different branches; else each is in the one before."""
+    return any(not inner.startswith(f"{outer}.") for outer, inner in pairwise(paths))
+
+
+def spell_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
+    """Say which of several savepoints of one name could be meant."""
+    return f"is in {len(paths)} savepoints {savepoint!r} side by side; name one by its path: {', '.join(paths)}"
 
 
 def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, undo: bool) -> None:

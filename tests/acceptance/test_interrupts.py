@@ -301,6 +301,56 @@ def test_undoing_to_a_savepoint_waits_for_what_is_executed_and_reaches_the_other
     assert unread(app, run) == []
 
 
+@aft.flow(name="interrupts_legs")
+async def legs(journey: str) -> list[str]:
+    """Two branches, each in a savepoint of the same name."""
+
+    async def leg(what: str) -> str:
+        try:
+            with aft.savepoint("leg"):
+                await book_async(journey, f"{what} seat")
+                await book_async(journey, what)
+                return await book_async(journey, f"{what} meal")
+        except aft.UndoneByHand:
+            return "undone"
+
+    return [str(done) for done in await asyncio.gather(leg("ferry"), leg("cabin"))]
+
+
+def test_a_name_of_savepoints_side_by_side_is_refused_and_a_path_is_taken(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    fails_for_long(journey, "ferry", "cabin")
+    with app.dispatcher():
+        run = app.submit(legs, journey)
+        eventually(lambda: in_ladders(app, run, 2))
+        row = eventually(lambda: (row := run.row).worker_id is None and len(row.savepoints) == 2 and row)
+        one, other = row.savepoints
+        for dry_run in (True, False):
+            with pytest.raises(aft.OrderRefused, match=f"2 savepoints 'leg' side by side; name one .*: {one}, {other}"):
+                run.compensate(to="leg", dry_run=dry_run)
+        assert [undo.path for undo in run.compensate(to=one)] == [f"{one}.1"]
+        eventually(lambda: (row := run.row).worker_id is None and list(row.savepoints) == [other])
+        run.compensate(to="leg")
+        assert run.result(60) == ["undone", "undone"]
+    assert sorted(ledger[journey][4:]) == ["uncabin seat", "unferry seat"]
+
+
+def test_a_run_that_is_executed_refuses_a_name_of_savepoints_side_by_side(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    gate = shut(journey, "ferry")
+    other = shut(journey, "cabin")
+    with app.dispatcher():
+        run = app.submit(legs, journey)
+        assert gate.reached.wait(60)
+        assert other.reached.wait(60)
+        run.compensate(to="leg")
+        gate.set()
+        other.set()
+        assert run.result(60) == [f"ferry meal of {journey}", f"cabin meal of {journey}"]
+    assert unread(app, run) == []
+    assert not [entry for entry in ledger[journey] if entry.startswith("un")]
+
+
 # Exlets -----------------------------------------------------------------------------------------------------------
 
 
