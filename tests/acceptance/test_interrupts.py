@@ -310,7 +310,8 @@ async def legs(journey: str) -> list[str]:
             with aft.savepoint("leg"):
                 await book_async(journey, f"{what} seat")
                 await book_async(journey, what)
-                return await book_async(journey, f"{what} meal")
+                meal: str = await book_async(journey, f"{what} meal")
+                return meal
         except aft.UndoneByHand:
             return "undone"
 
