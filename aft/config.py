@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -18,7 +19,11 @@ from aft.errors import ConfigError
 #: Variables beginning with AFT_ that are not settings of a process.
 _NOT_OURS = ("AFT_TEST_",)
 #: Settings whose value is shown to nobody.
-_SECRETS = ("webhook_secret",)
+_SECRETS = ("webhook_secret", "old_webhook_secret", "message_key", "old_message_key")
+
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]+\]?")
+#: Characters of a key.
+LEAST_KEY = 16
 
 Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 
@@ -46,13 +51,26 @@ class Settings(BaseSettings):
     concurrency: int = Field(default=8, ge=1, le=1000)
     #: How many attempts that were given up and have not returned one process may have; with so many it claims no run.
     most_abandoned: int = Field(default=100, ge=1, le=10_000)
+    #: How many generations of children a run may have below it.
+    most_depth: int = Field(default=50, ge=1, le=1000)
+    #: How many children a run may begin, each time that it begins anew.
+    most_children: int = Field(default=10_000, ge=1, le=1_000_000)
+    #: How many runs of one family, a run with all that are below it, may be under way.
+    most_family: int = Field(default=20_000, ge=1, le=1_000_000)
     #: RabbitMQ's kind of queue: ``quorum``, or ``classic`` where the broker is a single old node.
     queue_type: Literal["quorum", "classic"] = "quorum"
     #: For roles that may not declare queues: check that they exist, make nothing.
     declare_passively: bool = False
     #: What notices are signed with, so that their receivers know who sent them; without it they are not signed.
     webhook_secret: SecretStr | None = Field(default=None, repr=False)
-
+    #: While the secret is changed: the one before, which notices are signed with as well.
+    old_webhook_secret: SecretStr | None = Field(default=None, repr=False)
+    #: Hosts that notices may be sent to, separated by commas; without it, every host that has a public address.
+    webhook_hosts: str | None = None
+    #: What messages are sealed with, of 16 characters or more: then those without a seal are refused.
+    message_key: SecretStr | None = Field(default=None, repr=False)
+    #: While the key is changed: the one before, whose seals are taken, too.
+    old_message_key: SecretStr | None = Field(default=None, repr=False)
     #: Where a dispatcher sends a notice of each run that is parked, whoever parked it; without it nobody is told.
     notify_parked_url: str | None = Field(default=None, repr=False)
 
@@ -75,13 +93,50 @@ class Settings(BaseSettings):
             raise ValueError("write 'embedded', or 'amqp://user:password@host:5672/vhost'")
         return value
 
-    @field_validator("webhook_secret")
+    @field_validator(*_SECRETS)
     @classmethod
     def _secret(cls, value: SecretStr | None) -> SecretStr | None:
         text = None if value is None else value.get_secret_value()
         if text is not None and (not text or text != text.strip()):
             raise ValueError("must not be empty, nor begin or end with white space")
         return value
+
+    @field_validator("message_key", "old_message_key")
+    @classmethod
+    def _key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < LEAST_KEY:
+            raise ValueError(f"must have {LEAST_KEY} characters or more; `openssl rand -hex 32` makes one")
+        return value
+
+    @model_validator(mode="after")
+    def _old_ones(self) -> Settings:
+        for name in ("webhook_secret", "message_key"):
+            if getattr(self, f"old_{name}") is not None and getattr(self, name) is None:
+                raise ValueError(f"{_variable('old_' + name)} is set, and {_variable(name)} is not: set both, or none")
+        return self
+
+    @field_validator("webhook_hosts")
+    @classmethod
+    def _hosts(cls, value: str | None) -> str | None:
+        for host in (value or "").split(",") if value is not None else ():
+            if not _HOST.fullmatch(host.strip()):
+                raise ValueError("write hosts, separated by commas: 'hooks.example.com, *.example.org, 10.1.2.3'")
+        return value
+
+    @property
+    def listed_hosts(self) -> tuple[str, ...]:
+        """The hosts that notices may be sent to, as listed; none: all that are public."""
+        return tuple(host.strip() for host in (self.webhook_hosts or "").split(",") if host.strip())
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """What notices are signed with: each of these."""
+        return _reveal(self.webhook_secret, self.old_webhook_secret)
+
+    @property
+    def message_keys(self) -> tuple[str, ...]:
+        """What messages are sealed with: the first of these; the others are taken, too."""
+        return _reveal(self.message_key, self.old_message_key)
 
     @model_validator(mode="after")
     def _times(self) -> Settings:
@@ -99,6 +154,10 @@ class Settings(BaseSettings):
             return cls(**settings)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from None
+
+
+def _reveal(*secrets: SecretStr | None) -> tuple[str, ...]:
+    return tuple(secret.get_secret_value() for secret in secrets if secret is not None)
 
 
 def _variable(field: str) -> str:

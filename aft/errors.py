@@ -24,6 +24,7 @@
     │   ├── DeadlineExceeded         the run did not end in time
     │   ├── UndoneByHand             a person has a savepoint undone
     │   ├── ReplayDiverged           the flow's code no longer matches the run's journal
+    │   ├── LimitExceeded            a run would begin more children than it may
     │   ├── ActivityFailed           a final failure whose own class cannot be rebuilt
     │   ├── NotKept                  a flow uses what was not kept of an activity's exception
     │   └── FlowEnded                the run ended without a result
@@ -157,6 +158,10 @@ class UndoneByHand(AftError):
 
 class ReplayDiverged(AftError):
     """Raised when a flow's code no longer matches the journal of the run that it replays."""
+
+
+class LimitExceeded(AftError):
+    """Raised when a run would begin more children than the settings allow; the run is parked."""
 
 
 class ActivityFailed(AftError):

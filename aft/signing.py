@@ -21,10 +21,10 @@ _MOST_CHARACTERS = 1000
 _TIME = re.compile(r"[0-9]{1,15}")
 
 
-def sign(secret: str, body: bytes, at: float) -> str:
-    """Spell the signature of a body that is sent at that time."""
+def sign(secret: str, body: bytes, at: float, *others: str) -> str:
+    """Spell the signature of a body that is sent at that time; while a secret is changed, with the others as well."""
     moment = str(math.floor(at))
-    return f"t={moment},v1={_digest(secret, moment, body)}"
+    return ",".join([f"t={moment}", *(f"v1={_digest(one, moment, body)}" for one in (secret, *others))])
 
 
 def verify(secret: str, body: bytes, header: str, now: float, tolerance: float = TOLERANCE) -> bool:

@@ -18,6 +18,8 @@ from aft.brokers.rabbitmq.topology import exchanges
 from aft.config import Settings
 from aft.store import Store, schema
 
+#: Where the tests' receivers of notices are.
+HERE = "127.0.0.1, localhost"
 #: Names of the combinations.
 SETUPS = ("sqlite", "postgresql", "postgresql+rabbitmq")
 #: The two of them that most people have.
@@ -39,7 +41,7 @@ class Setup:
 
         Its lease outlasts a machine that stands still: a test whose owner was overtaken would tell of the machine.
         """
-        given = {"lease": 60.0, "grace": 1.0, "levels": "50ms*2, 100ms"} | settings
+        given = {"lease": 60.0, "grace": 1.0, "levels": "50ms*2, 100ms", "webhook_hosts": HERE} | settings
         made = aft.Aft(
             settings=Settings.load(
                 database_url=self.database, broker_url=self.broker, namespace=self.namespace, **given
@@ -54,6 +56,7 @@ class Setup:
             "AFT_DATABASE_URL": self.database,
             "AFT_BROKER_URL": self.broker,
             "AFT_NAMESPACE": self.namespace,
+            "AFT_WEBHOOK_HOSTS": HERE,
         }
 
     def close(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
+from aft import forked
 from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules import RuleDesk
@@ -57,9 +57,9 @@ class Aft(Parts):
         super().__init__(settings, registry, clock or SystemClock())
         self._lock = threading.Lock()
         self._tools: Tools | None = None
-        self._pid = os.getpid()
         #: Rules and exlets: look at them, teach them.
         self.rules = RuleDesk(self)
+        forked.tell(self)
 
     @classmethod
     def from_env(cls) -> Aft:
@@ -127,12 +127,15 @@ class Aft(Parts):
                 "start it in an activity"
             )
         options = flow.run_options
+        encoded, left_out = flow.arguments.encode_whole(args, kwargs)
         return NewRun(
             id=RunId(new_id()),
             namespace=self.namespace,
             flow=flow.name,
             version=flow.version,
-            args=flow.arguments.encode(flow.arguments.bind(args, kwargs)),
+            args=encoded,
+            defaulted=left_out,
+            arguments=flow.arguments,
             key=options.key,
             priority=options.priority,
             owner=options.owner,
@@ -283,10 +286,16 @@ class Aft(Parts):
         if tools is not None:
             tools.abandoned.wait(GIVEN_UP)
         try:
-            if tools is not None and self._pid == os.getpid():
+            if tools is not None:
                 tools.lease.end()
         finally:
             super().close()
+
+    def forget_in_child(self) -> None:
+        """After a fork: connections, lease and heartbeat are the parent's, and who has the lock may not be here."""
+        self._lock = threading.Lock()
+        self._tools = None
+        super().forget_in_child()
 
     def __enter__(self) -> Aft:
         return self
@@ -297,10 +306,6 @@ class Aft(Parts):
     def _own_tools(self) -> Tools:
         """The tools for runs that this process starts itself: a worker, made when first needed."""
         with self._lock:
-            if self._pid != os.getpid():
-                # A fork: connections, lease and heartbeat are the parent's.
-                self.store.forget()
-                self._tools, self._pid = None, os.getpid()
             if self._tools is None:
                 self.check()
                 tools = self.make_tools(self.make_lease())

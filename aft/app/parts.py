@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from aft import forked
 from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.config import Settings
@@ -24,6 +25,8 @@ from aft.recovery.levels import Ladder
 from aft.recovery.sender import Sends
 from aft.rules.book import Book
 from aft.runs.holdings import Holdings
+from aft.runs.limits import Limits
+from aft.sealing import Seal
 from aft.store import Store, schema
 from aft.store.leases import Lease
 from aft.telemetry import Telemetry
@@ -45,10 +48,16 @@ class Parts:
             lease=settings.lease.total_seconds(),
         )
         self.ladder = _make_ladder(settings)
+        self.seal = Seal(settings.message_keys)
         self.broker = _make_broker(settings, self.store)
         self.loop = LoopThread()
         self.book = Book(self.store, self.namespace, clock, self.telemetry)
         self._checked = False
+
+    def forget_in_child(self) -> None:
+        """After a fork: the broker's connections and threads are the parent's."""
+        forked.inherited.append(self.broker)
+        self.broker = _make_broker(self.settings, self.store)
 
     def delays(self) -> Delays:
         """The delay queues of this namespace."""
@@ -79,6 +88,8 @@ class Parts:
             grace=self.settings.grace,
             holdings=Holdings(),
             book=self.book,
+            limits=Limits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
+            seal=self.seal,
             attempts=Attempts(self.clock, self.telemetry),
             inbox_watch=InboxWatch(self.store),
             abandoned=AbandonedAttempts(self.clock, self.telemetry, self.settings.most_abandoned),
@@ -98,6 +109,7 @@ class Parts:
             self.settings.grace,
             Judge(self.namespace, self.store, self.book),
             plans or self.make_plans(),
+            self.seal,
         )
 
     def make_plans(self) -> Plans:

@@ -23,7 +23,9 @@ import threading
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from aft import forked
 from aft.app import leftover
 from aft.app.leftover import Leftover
 from aft.app.parts import Parts
@@ -75,19 +77,32 @@ class DispatcherProcess:
         self._app = app
         self._roles = roles
         self._concurrency = concurrency
+        self._begin_afresh()
+        #: Called once ``failure`` is set, on a thread of this process.
+        self.on_failure: Callable[[], None] = _nothing
+        forked.tell(self)
+
+    def _begin_afresh(self) -> None:
         self._services: list[Service] = []
         self._intake: Intake | None = None
         self._notices: Notices | None = None
         self._worker: Worker | None = None
         self._sender: Sender | None = None
         self._tools: Tools | None = None
-        self._lease = app.make_lease()
+        self._lease = self._app.make_lease()
         self._forget_events: Callable[[], None] = _nothing
         self._stopped = threading.Event()
         #: Why this process can do nothing any more; None: it can.
         self.failure: AftError | None = None
-        #: Called once ``failure`` is set, on a thread of this process.
-        self.on_failure: Callable[[], None] = _nothing
+
+    def forget_in_child(self) -> None:
+        """After a fork: one that was started is the parent's, which alone may stop it."""
+        started = bool(self._services)
+        forked.inherited.append(dict(vars(self)))
+        self._forget_events()
+        self._begin_afresh()
+        if started:
+            self._stopped.set()
 
     def start(self) -> None:
         """Check database, declarations and queues, then begin; raises before anything has begun."""
@@ -96,12 +111,15 @@ class DispatcherProcess:
         app.registry.check()
         delays = app.delays()
         delays.declare(app.waits())
-        relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock)
+        relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock, app.seal)
         self._sender = sender = Sender(relay)
         plans = app.make_plans()
         self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
-        self._services = [Service("sender", sender.send, telemetry), Service("tidy", sender.tidy, telemetry)]
+        self._services = [
+            Service("sender", sender.send, telemetry, sender.interrupt),
+            Service("tidy", sender.tidy, telemetry),
+        ]
         if Role.RELAY in self._roles:
             self._services.append(
                 Service(Role.RELAY.value, lambda: 0.0 if relay.run_once() else RELAY_PAUSE, telemetry)
@@ -174,12 +192,12 @@ class DispatcherProcess:
 
     def _make_intake_services(self, intake: Intake, plans: Plans) -> list[Service]:
         self._notices = self._make_notices()
-        steps = {
-            Role.INTAKE.value: while_leased(self._lease, intake.step),
-            "plans": plans.step,
-            "notices": self._notices.step,
-        }
-        return [Service(name, step, self._app.telemetry) for name, step in steps.items()]
+        telemetry = self._app.telemetry
+        return [
+            Service(Role.INTAKE.value, while_leased(self._lease, intake.step), telemetry, intake.interrupt),
+            Service("plans", plans.step, telemetry, plans.interrupt),
+            Service("notices", self._notices.step, telemetry),
+        ]
 
     def _make_sweep_services(self, intake: Intake, takeover: Takeover) -> list[Service]:
         app, grace, lease = self._app, self._app.settings.grace, self._app.settings.lease
@@ -202,10 +220,12 @@ class DispatcherProcess:
     def _make_notices(self) -> Notices:
         # Imported here: a process that tells nobody does not pay for loading an HTTP client.
         from aft.dispatcher.notices import Notices
+        from aft.dispatcher.receivers import Receivers
 
-        app, secret = self._app, self._app.settings.webhook_secret
-        given = None if secret is None else secret.get_secret_value()
-        return Notices(app.namespace, app.store, app.telemetry, app.clock, given)
+        app, settings = self._app, self._app.settings
+        named = [] if settings.notify_parked_url is None else [urlsplit(settings.notify_parked_url).hostname or ""]
+        receivers = Receivers(settings.listed_hosts, named)
+        return Notices(app.namespace, app.store, app.telemetry, app.clock, settings.webhook_secrets, receivers)
 
     def _join_workers(self, tools: Tools) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []

@@ -187,7 +187,7 @@ class RuleDesk:
         self._refuse_built_in(exlet)
         self._parts.check()
         self._shelf.check([], [exlet], self.sources())
-        self._shelf.write([], [(exlet, base)], by or me(), note)
+        self._write([], [(exlet, base)], by or me(), note)
         return self.exlet_history(exlet.name)[0].number
 
     def propose(
@@ -278,7 +278,7 @@ class RuleDesk:
         self._parts.check()
         self._shelf.check(found, built, self.sources())
         exlets_with = [(one, (bases or {}).get(one.name)) for one in built]
-        self._shelf.write([(tree, tree.revision) for tree in found], exlets_with, by or me(), note)
+        self._write([(tree, tree.revision) for tree in found], exlets_with, by or me(), note)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,15 @@ class RuleDesk:
 
     def _save(self, tree: Tree, by: str, note: str | None, base: int) -> int:
         self._shelf.check([tree], [], self.sources())
-        return self._shelf.write([(tree, base)], [], by, note)[0]
+        return self._write([(tree, base)], [], by, note)[0]
+
+    def _write(
+        self, trees: list[tuple[Tree, int]], made: list[tuple[Exlet, int | None]], by: str, note: str | None
+    ) -> list[int]:
+        """Save an edit. In this process it is in force when this returns; in others, when their books look again."""
+        numbers = self._shelf.write(trees, made, by, note)
+        self._parts.book.look_again()
+        return numbers
 
     def _rules(self, tree: Tree | None = None) -> Rules:
         """The rules in force, with this tree in its place."""

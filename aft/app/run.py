@@ -25,6 +25,7 @@ from aft.errors import (
     FlowCompensated,
     FlowFailed,
     OrderRefused,
+    StoreError,
     UnknownFlow,
 )
 from aft.fault import Fault
@@ -47,6 +48,8 @@ from aft.texts import MOST_BY, check_storable
 
 #: Seconds between two looks at a run that somebody waits for: at first, and at the most.
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
+#: Seconds for which a database may be away while somebody waits for a run.
+AWAY = 30.0
 #: Activities that a message names at the most.
 MOST_NAMED = 3
 #: Seconds between two looks at who could execute a run that somebody waits for.
@@ -100,7 +103,8 @@ class Run(Generic[R_co]):
         patience = checks.check_patience("timeout", timeout)
         began = looked = time.monotonic()
         pause, told = FIRST_LOOK, False
-        while not (row := self.row).status.ended:
+        row = self.row
+        while not row.status.ended:
             moment = time.monotonic()
             waited = moment - began
             if not told and moment - looked >= WARN_AFTER:
@@ -110,8 +114,20 @@ class Run(Generic[R_co]):
             left = LONGEST_LOOK if patience is None else patience - waited
             time.sleep(min(pause, max(left, 0.001)))
             pause = min(LONGEST_LOOK, pause * 1.5)
+            row = self._look_again(patience is None or left > AWAY)
         value: R_co = self._value(row)
         return value
+
+    def _look_again(self, may_wait: bool) -> RunRow:
+        """Read its row, which was read before; a database that is just restarted, or failing over, is asked again."""
+        began = time.monotonic()
+        while True:
+            try:
+                return self.row
+            except StoreError as error:
+                if not error.transient or not may_wait or time.monotonic() - began > AWAY:
+                    raise
+                time.sleep(LONGEST_LOOK)
 
     # By hand ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +152,7 @@ class Run(Generic[R_co]):
         self._order(steering.suspend, reason, by)
 
     def resume(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Let it go on after ``suspend``; raises OrderRefused if it is not suspended."""
+        """Let it go on after ``suspend``, also if it has not stopped yet; else raises OrderRefused."""
         self._order(steering.resume, note, by)
 
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
@@ -153,8 +169,8 @@ class Run(Generic[R_co]):
         what stands all the same. With ``dry_run`` nothing is done; where the order would be refused, or the run is
         parked for a compensator, each obstacle says so.
 
-        Which savepoints a run is in only its worker knows while it executes the run. With ``to`` it judges the order
-        at the next step then, so an empty list is returned, and a dry run is refused.
+        Which savepoints a run is in only its worker knows while it executes the run; if that was lost, the next one.
+        With ``to`` it judges the order at the next step then, so an empty list is returned, and a dry run is refused.
 
         A worker that has the compensators of its activities will do, also if nobody has its flow any more. With ``to``
         the flow is needed, as it goes on from there.
@@ -166,7 +182,7 @@ class Run(Generic[R_co]):
             scope = "" if to is None else steering.find_savepoint(row, to)
             found = [] if scope is None else undoing.plan(connection, row, registry, scope)
         if scope is None and dry_run:
-            raise OrderRefused(f"run {self.id} is being executed: only its worker knows which savepoints it is in")
+            raise OrderRefused(f"{_spell_owner(row)} knows which savepoints it is in")
         if not dry_run:
             order = steering.compensate if to is None else functools.partial(steering.undo_to, savepoint=to)
             self._order(order, note, by)
@@ -285,6 +301,12 @@ class Run(Generic[R_co]):
         return f"<run {self.id}>"
 
 
+def _spell_owner(row: RunRow) -> str:
+    if row.worker_id is not None:
+        return f"run {row.id} is being executed: only its worker"
+    return f"run {row.id} is not executed, and its worker was lost: only the next one"
+
+
 def _waits_for_a_person(row: RunRow) -> bool:
     return row.status is Status.PARKED and row.wake_id is None
 
@@ -297,7 +319,7 @@ def _end_of(row: RunRow) -> tuple[type[FlowCompensated | FlowFailed | FlowCancel
         row.cause or "", "failed"
     )
     if row.status is Status.FAILED:
-        return FlowFailed, f"{began}, and part of its undoing was let go by hand"
+        return FlowFailed, f"{began}, and not all that it did was undone: `aft runs show {row.id}` tells what may stand"
     return FlowCompensated, began if row.cause == "order" else f"{began}, and everything it had done was undone"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from aft.app.parts import Parts
@@ -123,6 +124,10 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
 
 
 def _run_options(of: str, said: Options) -> RunOptions:
-    if said.key is not None or said.after is not None or said.at is not None:
-        raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out key=, after= and at=")
-    return RunOptions(said.priority, said.owner, said.expected, said.resources)
+    """What is said of a schedule's runs; raises DefinitionError for what no run of a schedule can have."""
+    theirs = {each.name for each in fields(RunOptions)}
+    others = [name for name in said.given() if name not in theirs]
+    if others:
+        named = " and ".join(f"{name}=" for name in others)
+        raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out {named}")
+    return RunOptions(**{name: value for name, value in said.given().items() if name in theirs})

@@ -24,7 +24,8 @@ MOST_CHILDREN = 30
 class Story:
     """What happened to a run, oldest first; ``children`` are the stories of those that are told, by their step.
 
-    Of children that several generations of the run started at one step, the newest is told.
+    Of several children that were started at one step, by generations of the run say, one that waits for a person is
+    told, else the newest.
     """
 
     row: RunRow
@@ -44,8 +45,12 @@ def tell(connection: Connection, namespace: str, run_id: RunId, depth: int = DEP
     row, happenings = timeline.read(connection, namespace, run_id)
     children: dict[str, Story] = {}
     if depth > 0 and any(one.what is What.CHILD for one in happenings):
-        newest = {child.parent_path: child for child in families.of(connection, run_id)}
-        for child in _most_telling(list(newest.values())):
+        of_step: dict[str | None, RunRow] = {}
+        for child in families.of(connection, run_id):
+            before = of_step.get(child.parent_path)
+            if before is None or before.status is not Status.PARKED or child.status is Status.PARKED:
+                of_step[child.parent_path] = child
+        for child in _most_telling(list(of_step.values())):
             children[child.parent_path or ""] = tell(connection, namespace, child.id, depth - 1)
     return Story(row, happenings, children)
 

@@ -128,8 +128,8 @@ _BY_EXLET = {Outcome.PROCEED: What.PROCEEDED, Outcome.REMOVED: What.REMOVED}
 
 
 def _of_entry(entry: Entry, letter: Letter | None, children: list[RunRow]) -> list[Happening]:
-    if entry.kind in (EntryKind.ACTIVITY, EntryKind.RULE) and entry.outcome is Outcome.FAILED:
-        return []  # the fault tells it
+    if entry.outcome is Outcome.FAILED and entry.kind is not EntryKind.CHILD:
+        return []  # the fault tells it: also where a wait, or a pivot, was interrupted
     kinds = {
         EntryKind.ACTIVITY: _BY_EXLET.get(entry.outcome, What.ACTIVITY),
         EntryKind.RULE: What.RULED,
@@ -190,6 +190,8 @@ def _of_letter(letter: Letter) -> list[Happening]:
         why = (letter.note or "").removeprefix("refused: ")
         detail = f"of {letter.actor} was not carried out: {why}"
         return [Happening(letter.at, What.DEED, None, letter.verb.value, detail, by=letter.actor)]
+    if letter.read and letter.note is not None:
+        return [Happening(letter.at, What.DEED, None, letter.verb.value, f"of {letter.actor} was {letter.note}")]
     if letter.verb not in (Verb.CHILD, Verb.RULING) and not letter.read:
         return [Happening(letter.at, What.UNREAD, None, name, value, by=letter.actor)]
     if letter.verb in (Verb.CANCEL, Verb.COMPENSATE) and letter.actor == PARENT:
@@ -248,7 +250,8 @@ _NOT_FINAL = (Do.COMPLETE, Do.PROCEED, Do.REMOVE, Do.PARK)
 
 def _of_fault(fault: Fault, plan: Plan | None) -> list[Happening]:
     if fault.kind is FaultKind.ABORT:
-        aborted = Happening(fault.raised_at, What.ABORTED, None, fault.name, fault.message)
+        unseen = "; nobody has seen what it did then, which may stand" if fault.state is FaultState.FINAL else ""
+        aborted = Happening(fault.raised_at, What.ABORTED, None, fault.name, f"{fault.message}{unseen}")
         return [aborted, *_of_rule(fault, plan)]
     story = [Happening(fault.raised_at, What.FAULT, fault.path, fault.name, _spell_fault(fault))]
     if fault.kind is FaultKind.FLOW and fault.state is not FaultState.FINAL:

@@ -115,6 +115,10 @@ class Consumer(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """Let the receive that waits, or else the next one, return what there is; any thread may say so."""
+        ...
+
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Say that these are dealt with; they do not come again, unless the connection was lost meanwhile."""
         ...

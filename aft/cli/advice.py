@@ -21,8 +21,11 @@ def advise(row: RunRow, family: Iterable[RunRow] = ()) -> None:
         short = short_id(stuck.id)
         who = "It" if stuck.id == row.id else f"Its descendant {short}"
         say(f"{who} waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
-        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed;")
-        say(f"`aft runs cancel {short}` undoes what it has done instead.")
+        can_be_cancelled = stuck.pivoted_at is None and stuck.cause is None and stuck.ended_as is None
+        end = ";" if can_be_cancelled else "."
+        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed{end}")
+        if can_be_cancelled:
+            say(f"`aft runs cancel {short}` undoes what it has done instead.")
 
 
 def begins_later(row: RunRow) -> bool:

@@ -7,6 +7,7 @@ SQLite file that does not exist is not made.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from aft.runs import schedules
 from aft.runs.notices import receiver
 from aft.runs.schedules import ScheduleRow
 from aft.store import schema
+from aft.store.private import is_open_to_others
 
 #: A wait in the outbox that is normal: the relay looks every few moments.
 NORMAL_BACKLOG = timedelta(seconds=5)
@@ -144,6 +146,9 @@ class Examination:
             yield problem("database", str(error), f"{first}, or correct AFT_DATABASE_URL or --database")
             return
         yield ok("database", f"{app.store.url} ({version})")
+        if app.store.file is not None and is_open_to_others(app.store.file):
+            says = f"others than its owner may read or write {app.store.file!r}, which holds arguments and results"
+            yield warning("files", says, f"chmod go-rwx {shlex.quote(app.store.file)}*")
         yield self._schema(found)
 
     def _schema(self, found: str | None) -> Check:

@@ -16,7 +16,7 @@ from aft.cli.errors import one_line
 from aft.cli.given import Given
 from aft.cli.modules import load
 from aft.cli.opening import opened
-from aft.cli.output import Column, console, iso, json_option, moment, print_json, print_table
+from aft.cli.output import Column, console, iso, json_option, moment, print_json, print_table, tame
 from aft.errors import ConfigError
 
 MARKS = {
@@ -88,7 +88,7 @@ def _print(out: Console, check: Check) -> None:
         lines += [Text("→ " if number == 0 else "  ") + line for number, line in enumerate(advice)]
     with out.capture() as drawn:
         for number, line in enumerate(lines):
-            out.print((head if number == 0 else Text(" " * head.cell_len)) + line, soft_wrap=True)
+            out.print(tame((head if number == 0 else Text(" " * head.cell_len)) + line), soft_wrap=True)
     # Click finds a way to show the marks where the terminal's encoding has none for them.
     click.echo(drawn.get(), nl=False)
 

@@ -126,7 +126,7 @@ def _line_by_line() -> Iterator[Show]:
             key = (row.id, one.at, one.what, one.path, one.name)
             if key not in printed:
                 printed.add(key)
-                click.echo(line(row, one))
+                click.echo(printable(line(row, one)))
 
     yield show
 
@@ -144,4 +144,4 @@ def line(row: RunRow, one: Happening) -> str:
     said = f"  {one_line(one.detail)}" if one.detail and one.what is not What.CHILD else ""
     sent = f"  from {one.by}" if one.by else ""
     child = f"  run {short_id(row.id)}" if row.parent_id is not None else ""
-    return f"{exactly(one.at)}  {one.what.value:<8}  {printable(one.name)}{where}{said}{sent}{child}"
+    return f"{exactly(one.at)}  {one.what.value:<8}  {one.name}{where}{said}{sent}{child}"

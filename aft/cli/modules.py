@@ -53,10 +53,9 @@ def load_module(name: str) -> ModuleType:
     """Import one module, or raise Failure that says what was tried, or what failed inside it."""
     _refuse_file(name)
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    _look_here_last(here)
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise Failure(_missing(name, error, here)) from None
@@ -64,6 +63,29 @@ def load_module(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         # Whatever a user's module raises while it is imported is the user's to see.
         raise _broken(name, error) from None
+    _check_is_meant(module, here)
+    return module
+
+
+def _look_here_last(here: str) -> None:
+    """Let modules be found in the current folder, unless Python was told not to (PYTHONSAFEPATH, -P).
+
+    Last: a file that somebody has put there must not be taken for a module of Python's, or for an installed one.
+    """
+    if here not in sys.path and not sys.flags.safe_path:
+        sys.path.append(here)
+
+
+def _check_is_meant(module: ModuleType, here: str) -> None:
+    """Raise Failure if an installed module was found, and the current folder has one of that name."""
+    top = module.__name__.partition(".")[0]
+    found = getattr(module, "__file__", None)
+    if sys.flags.safe_path or found is None or Path(found).is_relative_to(here) or top not in _modules_in(Path(here)):
+        return
+    raise Failure(
+        f"{module.__name__!r} is {found}, and there is a module {top!r} in {here}, too: rename that one, or say "
+        f"PYTHONPATH={here} if you mean it"
+    )
 
 
 def stray_app(loaded: Loaded, settings: Settings) -> str:
@@ -104,6 +126,9 @@ def _missing(name: str, error: ModuleNotFoundError, here: str) -> str:
         which += f", not even {error.name!r},"
     near = difflib.get_close_matches(name, _modules_in(Path(here)), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "is it installed in this Python, or in another directory?"
+    if sys.flags.safe_path:
+        hint = "PYTHONSAFEPATH, or -P, keeps Python from looking in the current folder: say PYTHONPATH, or install it"
+        return f"{which} on the path of {sys.executable}; {hint}"
     return f"{which} in {here} or on the path of {sys.executable}; {hint}"
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aft.cli.errors import one_line
+from aft.cli.errors import one_line, printable
 
 #: Characters of a shortened id: its last ones, which differ soonest. Commands take them for the whole id.
 SHORT_ID = 12
@@ -73,7 +73,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]])
 
 
 def _cell(value: str | Text) -> Text:
-    return value if isinstance(value, Text) else Text(one_line(value))
+    return tame(value) if isinstance(value, Text) else Text(one_line(value))
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]], total: int) -> list[int]:
@@ -105,8 +105,19 @@ def print_text(out: Console, text: Text) -> None:
     out.print(showable(out, text), highlight=False, soft_wrap=True)
 
 
+def tame(text: Text) -> Text:
+    """Spell out what a terminal would obey instead of showing; what is styled stays so."""
+    tamed, done = Text(), 0
+    for place, sign in enumerate(text.plain):
+        if not (sign.isprintable() or sign == "\n"):
+            tamed.append_text(text[done:place]).append(printable(sign))
+            done = place + 1
+    return tamed.append_text(text[done:]) if done else text
+
+
 def showable(out: Console, text: Text) -> Text:
-    """Spell what the terminal's encoding lacks as question marks: better than nothing at all."""
+    """Spell what the terminal's encoding lacks as question marks, and what it would obey as it is written."""
+    text = tame(text)
     if not out.options.ascii_only:
         return text
     plain = text.plain.translate(_PLAIN).encode(out.encoding, "replace").decode(out.encoding)
@@ -121,13 +132,13 @@ def _encodable(line: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not _speaks_unicode()))
+    """Print a value as JSON, in ASCII: a terminal would obey some of what else may be in it."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def say(text: str) -> None:
     """Tell a person something beside the data."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def short_id(value: str) -> str:

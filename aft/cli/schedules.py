@@ -21,6 +21,7 @@ from aft.cli.groups import Noun, Words
 from aft.cli.marks import status_style
 from aft.cli.opening import NoDatabase, looking, opened
 from aft.cli.output import Column, exactly, json_option, moment, print_json, print_table, say, short_id
+from aft.cli.said import run_options
 from aft.errors import DefinitionError, UnknownRun
 from aft.runs import rows
 from aft.runs import schedules as table
@@ -153,8 +154,7 @@ def _tell_broken(found: list[ScheduleRow]) -> None:
     help="What becomes of moments that no dispatcher was there for.",
 )
 @click.option("--overlap", is_flag=True, help="Make a run though the last one has not ended.")
-@click.option("--owner", metavar="NAME", help="Whose its runs are.")
-@click.option("--priority", type=int, default=0, help="Its runs' priority.")
+@run_options
 @click.option("--replace", is_flag=True, help="Replace the schedule of that name.")
 @click.pass_obj
 def add(
@@ -168,14 +168,13 @@ def add(
     zone: str,
     catch_up: str,
     overlap: bool,
-    owner: str | None,
-    priority: int,
     replace: bool,
+    said: dict[str, Any],
 ) -> None:
     """Run a flow at certain times.
 
     An ARGUMENT is a JSON value, or a plain text if it is not JSON, or NAME=VALUE. FLOW is run in its newest version, or
-    in the one that FLOW@VERSION names.
+    in the one that FLOW@VERSION names. What is said about a run holds for each of the schedule's.
 
     \b
       aft schedules add nightly shop:close_day vienna --cron '0 3 * * *' --zone Europe/Vienna
@@ -191,7 +190,7 @@ def add(
         new = new_schedule(
             app.namespace,
             name,
-            flow.options(owner=owner, priority=priority).call(*args, **kwargs),
+            flow.options(**said).call(*args, **kwargs),
             cron=cron,
             every=every,
             zone=zone,

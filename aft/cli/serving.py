@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
 
-from aft import durations
+from aft import durations, forked
 from aft.app import Aft, DispatcherProcess
 from aft.cli.errors import Failure, tell
 from aft.cli.output import say
@@ -42,6 +42,11 @@ class InHand:
         self._lock = threading.Lock()
         self._draining = False
         self._released: dict[str, None] = {}
+        forked.tell(self)
+
+    def forget_in_child(self) -> None:
+        """After a fork: who has the lock may not be here."""
+        self._lock = threading.Lock()
 
     def hear(self, event: Event) -> None:
         """Follow an event."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from typing import Any
 
 import click
 
 from aft.app import Aft, Run
 from aft.cli.advice import begins_later, tell_if_nobody_works
-from aft.cli.arguments import find_flow, read_arguments, read_tags, read_time
+from aft.cli.arguments import find_flow, read_arguments, read_time
 from aft.cli.errors import Failure
 from aft.cli.given import Given
 from aft.cli.groups import Words
 from aft.cli.opening import opened
 from aft.cli.output import exactly, say
+from aft.cli.said import run_options
 from aft.codec import stored_to_text
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
@@ -46,7 +49,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--key", metavar="TEXT", help="The same key means the same run: nothing is started twice.")
 @click.option("--after", metavar="DURATION", help="Begin later: in 1h, 30m.")
 @click.option("--at", metavar="TIME", help="Begin then: 2027-01-31T08:00+01:00.")
-@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For rules and people; more than once.")
+@run_options
 @click.option("--here/--submit", "here", default=False, help="Execute it here, or let a dispatcher do it.")
 @click.option(
     "--wait",
@@ -65,9 +68,9 @@ def start(
     key: str | None,
     after: str | None,
     at: str | None,
-    tags: tuple[str, ...],
     here: bool,
     wait: float | None,
+    said: dict[str, Any],
 ) -> None:
     """Start a run and print its id.
 
@@ -86,7 +89,7 @@ def start(
         raise click.UsageError("--here executes it now; a run that begins later is a dispatcher's: leave out --here")
     flow, loaded = find_flow(target, modules)
     args, kwargs = read_arguments(flow, words)
-    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at), tags=read_tags(tags))
+    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at), **said)
     with opened(given, loaded) as app:
         begin = app.start if here else app.submit
         run = begin(flow, *args, **kwargs)
@@ -95,7 +98,8 @@ def start(
             _tell_stand(app, run)
         else:
             say(f"run {run.id}")
-            click.echo(_await(app, run, wait))
+            found = _await(app, run, wait)
+            click.echo(found if found.isprintable() else json.dumps(json.loads(found)))
 
 
 def _tell_stand(app: Aft, run: Run) -> None:

@@ -14,6 +14,7 @@ from aft.cli.marks import MARKS, status_style
 from aft.cli.output import format_named, moment, short_id, shorten
 from aft.cli.waits import spell_between, spell_wait
 from aft.codec import tagged_to_json
+from aft.compensation.stack import FrameState
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
@@ -40,7 +41,8 @@ def word(row: RunRow, happening: Happening, room: int, number: str = "") -> Text
         case What.POPPED:
             return _with_value(f"pop {name}", style, happening.detail, room)
         case What.SETTLED:
-            return Text(f"{name}: {detail} by hand", style)
+            kept = happening.detail == FrameState.KEPT.value
+            return Text(f"{name}: {'kept: the run went past its pivot' if kept else f'{detail} by hand'}", style)
         case What.UNDONE:
             return Text(f"{name} undone", style)
         case What.WAIT:

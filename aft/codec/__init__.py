@@ -18,7 +18,7 @@ Sets come back as sets that are gone through in the same order in every process 
 Codecs hold no state that changes; they may be used from several threads.
 """
 
-from aft.codec.arguments import ArgumentsCodec, arguments_codec, result_codec
+from aft.codec.arguments import ArgumentsCodec, arguments_codec, read_by_name, result_codec
 from aft.codec.comparing import is_same
 from aft.codec.display import stored_to_json, stored_to_text, tagged_to_json, value_to_json
 from aft.codec.limits import MOST_BYTES, MOST_DEPTH
@@ -35,6 +35,7 @@ __all__ = [
     "arguments_codec",
     "decode_untyped",
     "is_same",
+    "read_by_name",
     "result_codec",
     "stored_to_json",
     "stored_to_text",

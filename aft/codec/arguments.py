@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aft.codec.comparing import is_same
 from aft.codec.refusal import first_line, show
 from aft.codec.text import decode_untyped, write
 from aft.codec.values import ValueCodec, value_codec
@@ -63,6 +64,14 @@ class ArgumentsCodec:
         self._remember(text, bound)
         return text, text if len(given) == len(self.names) else self._write({name: tagged[name] for name in given})
 
+    def encode_whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Spell the arguments of a call, with the defaults of those that it leaves out, and name these."""
+        bound = self._bind(args, kwargs)
+        left_out = tuple(name for name in self.names if name not in bound.arguments)
+        if left_out:
+            bound.apply_defaults()
+        return self.encode(bound), left_out
+
     def encode(self, bound: inspect.BoundArguments) -> str:
         """Spell the arguments as one JSON object; raises CodecError, its path begins with the parameter."""
         text = self._write(self._tag(bound))
@@ -89,6 +98,22 @@ class ArgumentsCodec:
         """Make an argument of what was read of it; raises only CodecError."""
         self._refuse_surplus({name: found})
         return self._codecs[name].build(found, name)
+
+    def is_same(self, name: str, was: Any, now: Any) -> bool:
+        """Tell whether two values that were read for an argument are the same to the function."""
+        if is_same(was, now, was):
+            return True
+        try:
+            return is_same(self.build(name, was), self.build(name, now), was)
+        except CodecError:
+            return False
+
+    def is_default(self, name: str, found: Any) -> bool:
+        """Tell whether what was read for an argument is what the function takes if it is left out."""
+        bound = inspect.BoundArguments(self.signature, OrderedDict())
+        bound.apply_defaults()
+        defaults = read_by_name(self._write(self._tag(bound)))
+        return name in defaults and self.is_same(name, defaults[name], found)
 
     def decode(self, text: str) -> dict[str, Any]:
         """Read arguments by name, each as its annotation says; raises only CodecError."""
@@ -141,6 +166,15 @@ class ArgumentsCodec:
                     f"which is no parameter of it; it has {', '.join(map(repr, self.names)) or 'none'}",
                     path=str(name)[:40],
                 )
+
+
+def read_by_name(text: str) -> dict[str, Any]:
+    """Read stored arguments without their types; none if that is not possible."""
+    try:
+        found = decode_untyped(text)
+    except CodecError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def arguments_codec(fn: Callable[..., Any]) -> ArgumentsCodec:

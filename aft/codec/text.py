@@ -60,16 +60,18 @@ def _check_limits(text: str) -> None:
         raise CodecError("the stored text holds a lone surrogate") from None
     if size > MOST_BYTES:
         raise CodecError(f"the stored text has {size} bytes; {MOST_BYTES} are the most")
-    if text.count("[") + text.count("{") > MOST_DEPTH:
-        _check_depth(text)
+    check_depth(text)
 
 
-def _check_depth(text: str) -> None:
+def check_depth(text: str) -> None:
+    """Raise CodecError if a text in JSON is nested deeper than anything that is stored."""
+    if text.count("[") + text.count("{") <= MOST_DEPTH:
+        return
     depth = 0
     for found in _BRACKETS.finditer(text):
         depth += _NESTING.get(found[0], 0)
         if depth > MOST_DEPTH:
-            raise CodecError(f"the stored text is nested more than {MOST_DEPTH} deep")
+            raise CodecError(f"it is nested more than {MOST_DEPTH} deep")
 
 
 def _read_float(text: str) -> float:

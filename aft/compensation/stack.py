@@ -15,7 +15,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, distinct, func, insert, select, tuple_, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    delete,
+    distinct,
+    func,
+    insert,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from aft.ids import RunId, StepPath
 from aft.runs.journal import RESTARTED, Entry, EntryKind, Outcome
@@ -54,6 +67,8 @@ class Frame:
     child_id: str | None = None
 
 
+#: The result of a frame's step, where the journal has one: what a failed step keeps there is none.
+_RESULT = case((journal.c.outcome == Outcome.OK.value, journal.c.value))
 _COLUMNS = [
     frames.c.seq,
     frames.c.path,
@@ -62,7 +77,7 @@ _COLUMNS = [
     frames.c.compensator,
     frames.c.state,
     func.coalesce(frames.c.args, journal.c.args).label("args"),
-    func.coalesce(frames.c.value, journal.c.value).label("value"),
+    func.coalesce(frames.c.value, _RESULT).label("value"),
     frames.c.key_generation,
     frames.c.note,
     frames.c.pushed_at,
@@ -102,7 +117,7 @@ OWED = Question.about(
     f"""
 SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
     coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE {_OF_STEP})),
-    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE {_OF_STEP})),
+    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE {_OF_STEP} AND j.outcome = '{Outcome.OK.value}')),
     f.key_generation, f.note, f.pushed_at, f.settled_at, f.child_id
 FROM {frames.name} AS f
 WHERE f.run_id {{among}} AND f.state IN ({_STATES})
@@ -111,7 +126,8 @@ ORDER BY coalesce(f.after_seq, f.seq) DESC, coalesce(f.after_inbox_seq, 0) DESC,
 )
 #: Whether a person let a frame of a run go: then it was not fully undone.
 SKIPPED = Question.about(
-    f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' LIMIT 1"
+    f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' "
+    f"AND compensator <> '{NOTHING}' LIMIT 1"
 )
 #: Runs without a parent, with all that are below them, whose owed frames are looked at together.
 MOST_FAMILIES = 10_000
@@ -280,6 +296,8 @@ def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
     Its path may mean another step then. Frames that were taken off tell how often a path was used, so a step without
     any gets one that says that it stands, or has failed; unless it is executed again under the ``same_key``.
     """
+    if entry.kind not in (EntryKind.ACTIVITY, EntryKind.CHILD):
+        return  # it has no frame: one at its path is another step's, of an earlier generation
     of_step = (
         frames.c.run_id == run_id,
         frames.c.path == entry.path,
@@ -288,7 +306,7 @@ def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
     owed = update(frames).where(*of_step, frames.c.state == FrameState.OWED.value)
     values = {"args": func.coalesce(frames.c.args, entry.args), "value": func.coalesce(frames.c.value, entry.value)}
     connection.execute(owed.values(state=FrameState.LATE.value, **values))
-    if same_key or entry.kind not in (EntryKind.ACTIVITY, EntryKind.CHILD):
+    if same_key:
         return
     found = {row.child_id for row in connection.execute(select(frames.c.child_id).where(*of_step))}
     if None in found:
@@ -314,7 +332,7 @@ def carry_over(connection: Connection, run_id: RunId) -> None:
         & (journal.c.path == frames.c.path)
         & (journal.c.key_generation == frames.c.key_generation)
     )
-    for column, source in ((frames.c.args, journal.c.args), (frames.c.value, journal.c.value)):
+    for column, source in ((frames.c.args, journal.c.args), (frames.c.value, _RESULT)):
         found = select(source).where(of_step).scalar_subquery()
         connection.execute(
             update(frames).where(frames.c.run_id == run_id, _PENDING, column.is_(None)).values({column: found})

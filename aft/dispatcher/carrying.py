@@ -22,6 +22,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId, StepPath
 from aft.rules import plans
 from aft.runs import inbox, parking, waits, waking
+from aft.runs.inbox import Verb
 from aft.runs.states import Status
 from aft.runs.waits import Wait, WaitKind
 from aft.store import outbox
@@ -85,8 +86,8 @@ class Carrier:
 
     def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
         seconds = None if chosen.wait is None else chosen.wait.total_seconds()
-        if chosen.signal is not None and not self._await_signal(connection, decision.fault, chosen):
-            seconds = 0.0  # it came before the fault was decided about
+        # One that came before the fault was decided about is taken by the run: by this step, or by another that waits.
+        is_there = chosen.signal is not None and self._await_signal(connection, decision.fault, chosen.signal)
         self._mark(
             connection,
             decision,
@@ -99,18 +100,18 @@ class Carrier:
         )
         # Without a queue the timer is the way back; with one it comes in only if the message does not.
         slack = 0.0 if decision.queue is None else self._grace
-        self._wake(connection, decision.fault, seconds, slack)
+        self._wake(connection, decision.fault, 0.0 if is_there else seconds, slack)
 
-    def _await_signal(self, connection: Connection, fault: Fault, chosen: Retry) -> bool:
-        """Let the run await a signal, unless it is there already; its row is locked."""
+    def _await_signal(self, connection: Connection, fault: Fault, signal: str) -> bool:
+        """Let the run await a signal; tells whether one is there already. The run's row is locked."""
         run = waking.lock(connection, self._namespace, fault.run_id)
-        letters = inbox.unread(connection, fault.run_id)
-        if run is None or any(letter.payload.get("name") == chosen.signal for letter in letters):
+        if run is None:
             return False
         here = connection.execute(select(now())).scalar_one()
-        wait = Wait(fault.path or StepPath(""), WaitKind.FAULT, chosen.signal or "", here)
+        wait = Wait(fault.path or StepPath(""), WaitKind.FAULT, signal, here)
         connection.execute(update(runs).where(runs.c.id == fault.run_id).values(waits=waits.encode([*run.waits, wait])))
-        return True
+        sent = [letter for letter in inbox.unread(connection, fault.run_id) if letter.verb is Verb.SIGNAL]
+        return any(letter.payload.get("name") == signal for letter in sent)
 
     def _wake(self, connection: Connection, fault: Fault, seconds: float | None, slack: float) -> None:
         """Let the run go on when this fault is due, unless a branch of it does before, or a person has stopped it."""

@@ -25,7 +25,7 @@ from aft.rules.kinds import On
 from aft.rules.plans import Plan
 from aft.rules.primitives import NOTHING, Target
 from aft.runs import faults as fault_rows
-from aft.runs import inbox, parking, steering, waking
+from aft.runs import parking, steering, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
@@ -84,21 +84,30 @@ def decide(
 
 
 def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime, grace: timedelta) -> None:
-    """Let a fault that no primitive has decided about go its way: with what was set, or as aft would have it."""
+    """Let a fault that no primitive has decided about go its way: with what was set, or as aft would have it.
+
+    In the transaction that ends its plan: from then on nothing else would wake the run. Orders that it has not read
+    change nothing about that. They may be for other steps, or be refused.
+    """
     run, fault = _lock(connection, namespace, plan.run_id, plan.fault_id)
-    if run is None or fault is None or _is_over(connection, run):
+    if run is None or fault is None:
         return
+    post = Post(Verb.RULING, {"fault": fault.id}, plan.actor, at, grace)
+    if fault.path is None:
+        # Its worker was lost, whatever the run was doing: also one that is being undone, or has ended, has to go on.
+        _follow_death(connection, run, fault, route(fault, classify(fault)), post)
+        return
+    if run.cause is not None:
+        return  # it is being undone: nobody asks for its steps any more, and its end settles their faults
     ruling, why = Ruling.decode(fault.ruling), f"exlet {plan.exlet.name} is done"
     if ruling.result and fault.exception != On.ACTIVITY_POST:
         chosen: Settled = Rule(Ruling(Do.COMPLETE), FaultState.FINAL, f"{why}; it has a result")
     elif ruling.args or fault.kind is FaultKind.CONSTRAINT:
         chosen = Rule(Ruling(Do.GO), FaultState.WAITING, f"{why}; it goes on")
-    elif fault.path is None:
-        chosen = route(fault, classify(fault))
     else:
-        _hand_back(connection, run, fault, Post(Verb.RULING, {"fault": fault.id}, plan.actor, at, grace))
+        _hand_back(connection, run, fault, post)
         return
-    _follow(connection, run, fault, ruling, chosen, Post(Verb.RULING, {"fault": fault.id}, plan.actor, at, grace))
+    _follow(connection, run, fault, ruling, chosen, post)
 
 
 def park(
@@ -113,8 +122,7 @@ def park(
 
 def again(fault: Fault, ruling: Ruling | None = None) -> Ruling:
     """What it means to try a step again: one that had its effect is undone before."""
-    had_effect = fault.exception == On.ACTIVITY_POST
-    return replace(ruling or Ruling(), do=Do.AGAIN if had_effect else None)
+    return replace(ruling or Ruling(), do=Do.AGAIN if kept.had_effect(fault) else None)
 
 
 def fault_of(fault: Fault, ruling: Ruling) -> dict[str, Any]:
@@ -129,13 +137,6 @@ def _lock(connection: Connection, namespace: str, run_id: RunId, fault_id: str) 
     statement = select(faults).where(faults.c.id == fault_id, faults.c.state == FaultState.HANDLED.value)
     row = connection.execute(statement.with_for_update()).one_or_none()
     return run, None if row is None else fault_rows.from_row(row)
-
-
-def _is_over(connection: Connection, run: RunRow) -> bool:
-    """Whether a run is being ended or undone, or was told to: nothing more is decided about its steps."""
-    ends = (Verb.CANCEL, Verb.COMPENSATE)
-    told = any(letter.verb in ends for letter in inbox.unread(connection, run.id))
-    return told or run.cause is not None or run.ended_as is not None
 
 
 def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, chosen: Settled, post: Post) -> None:

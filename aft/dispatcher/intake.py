@@ -32,6 +32,7 @@ from aft.ids import FaultId, RunId
 from aft.recovery.delays import Delays
 from aft.recovery.door import Admitted, Door
 from aft.recovery.sender import Sends
+from aft.sealing import Seal
 from aft.store import Store
 from aft.store.outbox import OutboxRow
 from aft.store.refusals import is_about_rows
@@ -59,6 +60,7 @@ class Intake:
         grace: timedelta,
         judge: Judge,
         plans: Plans,
+        seal: Seal,
     ) -> None:
         self._namespace = namespace
         self._store = store
@@ -71,7 +73,7 @@ class Intake:
         self._plans = plans
         self._chooser = Chooser(namespace, store, delays, telemetry, judge)
         self._carrier = Carrier(namespace, self._grace)
-        self._door = Door(namespace, store, telemetry, (Kind.FAULT,))
+        self._door = Door(namespace, store, telemetry, (Kind.FAULT,), seal)
         self._in_doubt = False
         self._consumer: Consumer | None = None
 
@@ -105,6 +107,12 @@ class Intake:
             self._in_doubt = True
             raise
         return 0.0
+
+    def interrupt(self) -> None:
+        """Let a step that waits for messages return. Any thread may say so."""
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.interrupt()
 
     def step_back(self) -> None:
         """Stop receiving until the next step; what was not acknowledged comes again. Any thread may say so."""

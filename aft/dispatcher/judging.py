@@ -145,19 +145,29 @@ class Judge:
 def choose(fault: Fault, exlet: Exlet, decision: Decision, found: Case, default: Route) -> Route | None:
     """What an exlet means for a fault; None: it cannot answer one of this kind."""
     if isinstance(default, _SAME.get(exlet.name, ())):
-        return default  # which knows more: what the exception asked for, whether it must be alone
+        # Which knows more: what the exception asked for, whether it must be alone.
+        return _park(fault, fault.message) if fault.kind is FaultKind.CONSTRAINT else default
     chosen = plain_route(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
     if fault.kind is FaultKind.COMPENSATOR:
         # An undo that cannot be done must not be forgotten: it is tried again, or a person looks.
         return chosen if chosen is None or isinstance(chosen, Retry) else Park(decision.why)
     if fault.path is None and isinstance(chosen, Rule | GiveUp):
         return None  # nobody knows which step it was
+    if isinstance(chosen, Park):
+        return _park(fault, chosen.why)
     if chosen is not None:
         return chosen
     known = kinds({name: one.type for name, one in sources.declared.items()})
     computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
     named = {name for source in computed for name in names(source, known)}
     return Carry(exlet, dict(found.learn(named)), decision.why)
+
+
+def _park(fault: Fault, why: str) -> Park | Rule:
+    """Let a person look; where a worker was lost in a step its owner parks the run, so that the step's undo is owed."""
+    if fault.exception == On.ABORT:
+        return Rule(Ruling(Do.PARK, why=why), FaultState.FINAL, why)
+    return Park(why)
 
 
 #: What is built in, where aft itself would do the same.

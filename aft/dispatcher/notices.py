@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from aft.clock import Clock
 from aft.dispatcher.posting import Answer, Meaning, NoAnswer, judge, post
+from aft.dispatcher.receivers import Receivers
 from aft.ids import NoticeId
 from aft.recovery.answers import read_retry_after
 from aft.runs import notices
@@ -47,7 +48,8 @@ class Notices:
         store: Store,
         telemetry: Telemetry,
         clock: Clock,
-        secret: str | None,
+        secrets: Sequence[str] = (),
+        receivers: Receivers | None = None,
         *,
         limit: float = LIMIT,
         chance: Callable[[], float] = random.random,
@@ -56,7 +58,8 @@ class Notices:
         self._store = store
         self._telemetry = telemetry
         self._clock = clock
-        self._secret = secret
+        self._secrets = secrets
+        self._receivers = receivers or Receivers()
         self._limit = limit
         self._chance = chance
         #: What is being sent, and to whom; guarded, like all that follows, by the condition.
@@ -131,7 +134,7 @@ class Notices:
             answer = self._send(notice)
         except NoAnswer as error:
             self._try_later(notice, str(error), None)
-        except ValueError as error:  # no URL to send to: the row was not written by us
+        except ValueError as error:  # no URL to send to, or not from here
             self._give_up(notice, str(error))
         else:
             self._obey(notice, answer)
@@ -139,9 +142,9 @@ class Notices:
     def _send(self, notice: Notice) -> Answer:
         body = notice.body.encode()
         headers = {"Content-Type": "application/json", "Aft-Notice": notice.id, "User-Agent": f"aft/{__version__}"}
-        if self._secret is not None:
-            headers[HEADER] = sign(self._secret, body, self._clock.now().timestamp())
-        return post(notice.url, body, headers, self._limit)
+        if self._secrets:
+            headers[HEADER] = sign(self._secrets[0], body, self._clock.now().timestamp(), *self._secrets[1:])
+        return post(notice.url, body, headers, self._limit, self._receivers)
 
     def _obey(self, notice: Notice, answer: Answer) -> None:
         meaning = judge(answer.status)

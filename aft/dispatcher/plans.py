@@ -57,6 +57,10 @@ class Plans:
         """Let a plan that has just been made be carried out at once."""
         self._waiting.put(plan_id)
 
+    def interrupt(self) -> None:
+        """Let the step that waits for a plan, or else the next one, return."""
+        self._waiting.put("")
+
     def step(self) -> float:
         """Do one primitive of a plan, or a batch of it; now and then look what others have left."""
         if self._clock.ticks() - self._looked >= PAUSE:
@@ -68,7 +72,7 @@ class Plans:
             plan_id = self._waiting.get(timeout=PAUSE)
         except queue.Empty:
             return 0.0
-        if self._go_on(plan_id):
+        if plan_id and self._go_on(plan_id):
             self._waiting.put(plan_id)  # behind the others: one that is for many runs must not keep them waiting
         return 0.0
 

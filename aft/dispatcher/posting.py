@@ -9,14 +9,16 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from aft.dispatcher.receivers import Receivers
 from aft.runs.notices import check_url
 
 #: Bytes of an answer's body that are read: enough for a reason, and for a short answer to end as its sender meant.
@@ -58,7 +60,7 @@ def judge(status: int) -> Meaning:
     return Meaning.LATER
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], limit: float) -> Answer:
+def post(url: str, body: bytes, headers: Mapping[str, str], limit: float, receivers: Receivers) -> Answer:
     """Send and return the answer; raises NoAnswer, or ValueError if that is no URL to send to.
 
     Takes ``limit`` seconds at the most once the host's name is resolved; a host that has several addresses, none of
@@ -68,6 +70,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], limit: float) -> Ans
     connection = _connection(parts, limit)
     expired = threading.Event()
     try:
+        _lead_to(connection, receivers.find(connection.host, connection.port))
         with _cut_off_after(limit, connection, expired):
             connection.connect()
             _check(expired)
@@ -90,6 +93,21 @@ def _connection(parts: SplitResult, limit: float) -> HTTPConnection:
     if parts.scheme == "https":
         return HTTPSConnection(host, parts.port or HTTPS_PORT, timeout=limit, context=_tls())
     return HTTPConnection(host, parts.port or HTTP_PORT, timeout=limit)
+
+
+def _lead_to(connection: HTTPConnection, addresses: Sequence[str]) -> None:
+    """Let a connection be made to these addresses, one after the other; its host's name is not resolved again."""
+
+    def connect(_: object, timeout: float, *more: Any) -> socket.socket:
+        for address in addresses[:-1]:
+            try:
+                return socket.create_connection((address, connection.port), timeout)
+            except OSError:
+                continue
+        return socket.create_connection((addresses[-1], connection.port), timeout)
+
+    # The library has no other door for this; TLS still asks for a certificate of the host's name.
+    connection._create_connection = connect  # type: ignore[attr-defined]
 
 
 @cache

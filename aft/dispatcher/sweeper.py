@@ -6,10 +6,11 @@
 - Runs that say they were compensated, above a child that is parked for such an effect: parked (see ``runs.families``).
 - Runs that take longer than they were expected to: told, once.
 - Due runs of flows that no live worker has: looked at again later, and later each time (``runs.unserved``).
+- Runs that nothing would ever wake: woken, and told as an error (see ``runs.forgotten``).
 - Runs that are parked: somebody outside is sent a notice, if the settings say where to (see ``runs.parked``).
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
-run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue,
+run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue, RunForgotten,
 FlowUnserved.
 """
 
@@ -24,8 +25,7 @@ from sqlalchemy import ColumnElement, Connection, exists, select, update
 from aft import names
 from aft.brokers.base import Broker
 from aft.clock import Clock
-from aft.compensation import stack
-from aft.compensation.stack import FrameState
+from aft.compensation import late_frames
 from aft.dispatcher.intake import Intake
 from aft.envelope import Message
 from aft.errors import AftError, StoreError
@@ -33,13 +33,13 @@ from aft.fault import FaultState
 from aft.ids import OrderId, new_id
 from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
-from aft.runs import families, inbox, late, overdue, parked, parking, unserved, waking
+from aft.runs import families, forgotten, inbox, late, overdue, parked, parking, unserved, waking
 from aft.runs.late import Fate, Found
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
 from aft.store.refusals import is_about_rows
 from aft.store.tables import faults, runs
-from aft.telemetry import EffectLate, FlowUnserved, RunParked, ServiceFailed, Telemetry, logger
+from aft.telemetry import EffectLate, FlowUnserved, RunForgotten, RunParked, ServiceFailed, Telemetry, logger
 from aft.texts import escape_unstorable, shorten
 
 #: Rows of each kind that one round looks at.
@@ -48,6 +48,8 @@ BATCH = 200
 PRUNE_EVERY = 1000
 #: Rounds between two looks at runs above one that is parked after its end: all that are parked are gone through.
 ABOVE_EVERY = 4
+#: Rounds between two looks at runs that nothing would ever wake: all that have no owner are gone through.
+FORGOTTEN_EVERY = 60
 #: Seconds by which the clocks of processes may differ from the database's.
 CLOCKS = 60.0
 
@@ -100,6 +102,7 @@ class Sweeper:
             self.park_above,
             self.tell_overdue,
             self.postpone_unserved,
+            self.wake_forgotten,
             self.tell_parked,
         ):
             try:
@@ -199,6 +202,19 @@ class Sweeper:
             self._telemetry.emit(FlowUnserved(flow=flow, version=version, runs=count))
         return len(found)
 
+    def wake_forgotten(self) -> int:
+        """Wake the runs that nothing would ever wake; tells how many."""
+        if self._rounds % FORGOTTEN_EVERY:
+            return 0
+        with self._store.read() as connection:
+            if not forgotten.any_forgotten(connection, self._namespace):
+                return 0
+        with self._store.write() as connection:
+            woken = forgotten.wake(connection, self._namespace, BATCH)
+        for run_id in woken:
+            self._telemetry.emit(RunForgotten(run=run_id))
+        return len(woken)
+
     def tell_parked(self) -> int:
         """Write a notice of each run that waits for a person; one that cannot be written stops no other."""
         if self._notify_parked is None:
@@ -223,7 +239,7 @@ class Sweeper:
     def settle_late(self) -> int:
         """Drop, undo or park what arrived late."""
         with self._store.read() as connection:
-            found = [one.id for one in late.find_open(connection, self._namespace, BATCH)]
+            found = [one.id for one in late.find_open(connection, self._namespace, BATCH, lock=False)]
         put_off = self._unsettled.waiting()
         ids = [effect_id for effect_id in found if effect_id not in put_off]
         if not ids:
@@ -272,7 +288,8 @@ class Sweeper:
             return False
         if fate is Fate.PARK and not self._park(connection, found, refused):
             return False
-        late.settle(connection, found.id, fate)
+        if fate is not Fate.UNDO:
+            late.settle(connection, found.id, fate)
         return True
 
     def _owe(self, connection: Connection, found: Found) -> bool:
@@ -286,18 +303,7 @@ class Sweeper:
         ).one_or_none()
         if row is None:
             return False  # somebody has the run just now; the next round looks again
-        frame = stack.fields(
-            effect.path,
-            effect.scope,
-            effect.activity,
-            effect.compensator or "",
-            at=self._clock.now(),
-            state=FrameState.LATE,
-            key_generation=effect.key_generation,
-            args=effect.args,
-            value=effect.value,
-        )
-        stack.push(connection, effect.run_id, row.seq, frame)
+        late_frames.owe(connection, found, row.seq, self._clock.now())
         message = Message.about_order(effect.run_id, order, self._clock.now())
         address = names.resume_run(self._namespace, row.flow, row.version)
         outbox.put(connection, self._namespace, [(address, message.encode())])

@@ -82,6 +82,11 @@ class Activity(Generic[P, R_co]):
         return self.compensator is not None and (self.compensator.when == "started" or self.policy.probe is not None)
 
     @property
+    def is_traced(self) -> bool:
+        """Whether the database tells if it was begun: by its frame, or because all that it does commits with it."""
+        return self.arms or self.policy.transactional
+
+    @property
     def does_without_result(self) -> bool:
         """Whether its compensator can undo it though its result is not known; where it arms, that was checked."""
         return self.arms or self.compensator is None or self.compensator.does_without_result

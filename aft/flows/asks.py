@@ -11,7 +11,7 @@ from aft.codec import ArgumentsCodec
 from aft.flows.divergence import check_arguments
 from aft.flows.leaving import Block
 from aft.ids import FaultId, StepPath
-from aft.runs.journal import Entry, EntryKind
+from aft.runs.journal import Entry, EntryKind, Outcome
 
 #: Told of an outcome when it is committed, before any other is.
 Landed = Callable[[Entry], None]
@@ -46,6 +46,10 @@ class Ask:
     read: Callable[[Entry], Returns | Raises]
     quick: bool = False
     needed: bool = True
+    #: Whether its effect is undone with the run, once its outcome is recorded.
+    undoable: bool = False
+    #: Whether nobody can have begun it, unless the database tells of it: its frame is there before, or all is after.
+    is_traced: bool = False
     #: Whether an earlier owner has begun it, as far as the database tells.
     was_begun: Callable[[], bool] = lambda: False
     #: The arguments that it is asked for with, those of them that the code gives, and how they are read; None: none.
@@ -59,6 +63,8 @@ class Ask:
     stop: Callable[[], None] | None = None
     #: The fault of an interrupt that reaches it, which a step beside it was told.
     interrupted: FaultId | None = None
+    #: Whether the code asks for it while it is about to begin anew.
+    tidies: bool = False
     #: Who awaits it, in an async flow.
     future: asyncio.Future[Any] | None = None
 
@@ -71,6 +77,21 @@ class Ask:
         check_arguments(f"step {self.path}", f"{self.kind.value} {self.name!r}", self.arguments, recorded, self.args)
 
     @property
+    def takes_signal(self) -> bool:
+        """Whether it waits for a signal, which is nobody else's once it has taken it."""
+        return self.kind is EntryKind.SIGNAL
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its outcome is a failure, for good."""
+        return self.entry is not None and self.entry.outcome is Outcome.FAILED
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nobody waits for it any more: its task was cancelled."""
+        return self.future is not None and self.future.done()
+
+    @property
     def is_idle(self) -> bool:
-        """Whether it has neither effects, nor an outcome, nor anybody who waits for it: its task was cancelled."""
-        return not self.needed and self.entry is None and self.future is not None and self.future.done()
+        """Whether it has neither effects, nor an outcome, nor anybody who waits for it."""
+        return not self.needed and self.entry is None and self.is_dropped

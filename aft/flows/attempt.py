@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from aft import durations
 from aft.clock import Clock
 from aft.compensation.registry import UNKNOWN
-from aft.errors import DefinitionError, Recoverable, StoreError, is_a, is_interrupt
+from aft.errors import Recoverable, StoreError, is_a, is_interrupt
 from aft.flows import context
 from aft.flows.abandonment import AbandonedAttempts
 from aft.flows.context import ActivitySession, AttemptContext, Current
@@ -42,6 +42,7 @@ from aft.ids import StepPath
 from aft.rules.asking import Decision
 from aft.rules.kinds import On
 from aft.runs.owner import Fenced, LeaseOver, Owner, Then
+from aft.store.lending import Spoilt
 
 #: How often in a row a transaction may be lost before its activity is held to be the reason; the seconds before it is
 #: made for the second time, and by how much longer each further wait is.
@@ -213,15 +214,16 @@ class Performer:
         write before it begins or after it has ended: one that waited for this transaction inside its own write would
         keep it from being written for ever.
         """
-        owner = attempt.owner
+        owner, recorded = attempt.owner, False
         with owner.lock:
             try:
                 with owner.store.write() as connection:
                     value = self._work(attempt, AttemptContext(current, connection), connection)
                     owner.write_in(connection, attempt.record(value))
+                    recorded = True
             except StoreError as error:
                 if not owner.settle_unknown():
-                    raise (Lost() if error.transient else Raised(error)) from error
+                    raise (Lost() if error.transient else Raised(_refusal(error, recorded=recorded))) from error
             else:
                 owner.seq += 1
             if attempt.recorded is not None:
@@ -230,17 +232,16 @@ class Performer:
     def _work(self, attempt: Attempt, ours: AttemptContext, connection: Connection) -> Any:
         """Call the function in the transaction; whatever comes of it means nothing if the connection was lost."""
         try:
-            with attempt.owner.store.at_work(connection):
+            with attempt.owner.store.at_work(connection) as lent:
                 try:
                     value = self._call(attempt, ours)
-                    if ours.session is not None:
-                        _release(ours.session)
-                except Raised as raised:
-                    _check_line(connection, raised.error)
-                    raise
-                _check_line(connection, None)
-        except DefinitionError as error:
-            raise Raised(error) from error
+                finally:
+                    lent.take_back()
+                lent.loosen()
+                if ours.session is not None:
+                    _release(ours.session)
+        except Spoilt as spoilt:
+            raise Raised(spoilt.error) from spoilt.error
         return value
 
     def _call(self, attempt: Attempt, ours: AttemptContext) -> Any:
@@ -318,9 +319,12 @@ def _check_lease(owner: Owner) -> None:
         raise LeaseOver(f"the lease of worker {owner.worker} is over; its runs are somebody else's")
 
 
-def _check_line(connection: Connection, raised: BaseException | None) -> None:
-    if connection.invalidated:
-        raise StoreError("the connection to the database was lost while it worked", transient=True) from raised
+def _refusal(error: StoreError, *, recorded: bool) -> BaseException:
+    """What an activity has failed with whose transaction was refused.
+
+    After the record only the COMMIT is left: what it refuses are constraints that the activity had deferred.
+    """
+    return error.__cause__ or error if recorded and error.refused else error
 
 
 def _failure(lost: Lost, times: int) -> Recoverable:

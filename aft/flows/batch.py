@@ -4,22 +4,27 @@ Once one has failed for good no more are begun, except those that an earlier own
 that nobody saw must not be forgotten. While it is not decided whether a failure is final, nothing new is begun either:
 the run leaves, and is back soon.
 
-They are begun in order, and so many are at work at a time. So what an earlier owner may have begun without anybody
-having seen it are the first of which nothing is known, at most so many. An activity's final failure is journaled when
-no other is at work: where the journal has one, all that had been begun was seen.
+They are begun in order, and so many are at work at a time. So what an owner that died may have begun without anybody
+having seen it are the first of which nothing is known, at most so many. That an activity's failure is final is decided
+while nobody owns the run, and journaled when no other is at work: once it is decided, all that had been begun was seen,
+or is known by name to be in doubt. A failure by an interrupt is journaled while others are at work, and says which.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from aft.fault import FaultState
 from aft.flows.asks import Ask
+from aft.flows.doubts import UNDO
 from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, Lost, Parks
 from aft.flows.standing import Standing
-from aft.runs.journal import EntryKind, Outcome
+from aft.ids import StepPath
+from aft.rules import kept
+from aft.runs.journal import EntryKind
 
 #: What stops the run as a whole: nothing is begun any more.
 STOPS = (GivesBack, HasMail, Lost, Parks)
@@ -36,12 +41,7 @@ class Batch:
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
         self._asks = set(asks)
         new = [ask for ask in asks if ask.entry is None and not ask.flying and not ask.blocks]
-        begun = {ask for ask in new if ask.was_begun()}
-        if standing.unseen and not any(map(_is_final_failure, asks)):
-            unknown = [ask for ask in new if ask not in begun][: self._most]
-            doubtful = [ask for ask in unknown if ask.kind is EntryKind.ACTIVITY]
-            standing.suspect(ask.path for ask in doubtful)
-            begun.update(doubtful)
+        begun = {ask for ask in new if ask.path in standing.doubts or ask.was_begun()}
         final = {ask for ask in begun if standing.has_failed_for_good(ask.path)}
         self._begun = deque(ask for ask in new if ask in begun and ask not in final)
         self._final = deque(ask for ask in new if ask in final)
@@ -64,6 +64,10 @@ class Batch:
     def keeps_back(self) -> bool:
         """Whether steps are not begun only because a failure is not decided about."""
         return bool(self._fresh) and self._undecided and not (self._failed or self._stopped)
+
+    def spell_begun(self) -> str | None:
+        """Spell the paths of the steps that were begun and have not come to rest; None: all were begun."""
+        return json.dumps([ask.path for ask in (*self._at_work, *self._begun)]) if self._fresh else None
 
     def next(self) -> Ask | None:
         """Take the next step that may be begun now; None: none may."""
@@ -95,7 +99,7 @@ class Batch:
         self._at_work.add(ask)
 
     def _count(self, ask: Ask) -> None:
-        self._failed = self._failed or (ask.entry is not None and ask.entry.outcome is Outcome.FAILED)
+        self._failed = self._failed or ask.has_failed
         for block in ask.blocks:
             # A child that is awaited is at work, if not here.
             if isinstance(block, Awaits):
@@ -104,14 +108,46 @@ class Batch:
             self._stopped = self._stopped or isinstance(block, STOPS)
 
 
-def _is_final_failure(ask: Ask) -> bool:
-    """Whether the journal has an activity's final failure that came after all that were at work beside it.
+def find_doubtful(asks: Sequence[Ask], most: int | None, standing: Standing) -> list[StepPath] | None:
+    """Find the steps of one call that an owner which died may have begun, where the journal has nothing more.
+
+    Also the compensators of those that it may have been undoing, because a rule has them begin anew.
+
+    None: the call is over. One of its steps has failed, and the others were never begun: the code has gone on.
+    """
+    new = [ask for ask in asks if ask.entry is None and ask.kind is EntryKind.ACTIVITY]
+    known = [ask for ask in new if ask.was_begun() and standing.may_be_at_work(ask.path)]
+    unknown = [ask for ask in new if not ask.was_begun()][: _most_at_work(asks, most, standing)]
+    # What leaves a trace before it begins, or none at all, has not begun where there is no trace.
+    known = [ask for ask in known if not ask.is_traced or ask.path in standing.armed]
+    unknown = [ask for ask in unknown if not ask.is_traced]
+    if any(_is_final_failure(ask, standing) for ask in asks):
+        unknown = []
+    begun = next((entry.value for ask in asks if (entry := ask.entry) and entry.interrupt is not None), None)
+    if begun is not None:
+        unknown = [ask for ask in unknown if ask.path in json.loads(begun)]
+    doubtful = [ask.path for ask in (*known, *unknown)]
+    doubtful += [StepPath(f"{ask.path}{UNDO}") for ask in new if standing.may_be_undone(ask.path)]
+    left = any(ask.was_begun() for ask in asks if ask.entry is None)
+    return None if any(ask.has_failed for ask in asks) and not doubtful and not left else doubtful
+
+
+def _most_at_work(asks: Iterable[Ask], most: int | None, standing: Standing) -> int:
+    """How many were begun at a time: with code that allowed more, its failures say how many."""
+    faults = [fault for ask in asks if (fault := standing.fault(ask.path)) is not None]
+    return min(max([most or MOST_BRANCHES, *(kept.read(fault).abreast for fault in faults)]), MOST_BRANCHES)
+
+
+def _is_final_failure(ask: Ask, standing: Standing) -> bool:
+    """Whether an activity has failed for good, after all that were at work beside it; the journal may not have it yet.
 
     One that was interrupted fails at once, and so does one of an async flow's tasks.
     """
-    entry = ask.entry
-    failed = entry is not None and entry.outcome is Outcome.FAILED and entry.interrupt is None
-    return failed and ask.kind is EntryKind.ACTIVITY and ask.future is None
+    if ask.kind is not EntryKind.ACTIVITY or ask.future is not None:
+        return False
+    if ask.entry is None:
+        return standing.has_failed_for_good(ask.path)
+    return ask.has_failed and ask.entry.interrupt is None
 
 
 def pause_before_more(blocks: Iterable[Block], now: datetime) -> timedelta:

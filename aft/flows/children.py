@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -27,9 +29,10 @@ from aft.flows.flow import Flow
 from aft.flows.leaving import Awaits, Block, Leave
 from aft.flows.steps import Stepper
 from aft.ids import RunId, StepPath
-from aft.runs import families, rows, submit, waits
-from aft.runs.inbox import Verb
+from aft.runs import families, limits, rows, submit, waits
+from aft.runs.inbox import PUT_OFF, Letter, Verb
 from aft.runs.journal import Entry, EntryKind, Outcome
+from aft.runs.limits import FamilySize
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.runs.submit import NewRun
@@ -38,8 +41,17 @@ from aft.runs.waking import Post
 
 #: Characters of an id that tell the time of its making.
 TIME = 13
+#: Children that a run begins before its family is measured again.
+MEASURE_EVERY = 100
+#: How long a run whose family is being cancelled waits for its own order.
+LOOK_AGAIN = timedelta(seconds=5)
 #: Who asks something of a child.
 PARENT = "parent"
+
+
+def answer(letter: Letter, why: str) -> tuple[Letter, str]:
+    """What a run answers that cannot be cancelled yet: a person is refused, a parent's order is carried out later."""
+    return letter, PUT_OFF if letter.actor == PARENT else f"refused: {why}"
 
 
 class Children:
@@ -52,6 +64,9 @@ class Children:
         #: Their children, read together and not looked at yet, and how far the inbox had been read then.
         self._read: dict[RunId, RunRow | None] = {}
         self._read_to = -1
+        #: How large the family was when it was measured last, and how many children were begun since.
+        self._family: FamilySize | None = None
+        self._begun = 0
 
     def ask(self, flow: Flow[Any, Any], call: Call[Any], path: StepPath, scope: str) -> Ask:
         """Make the step that starts a child and waits for its end; raises DefinitionError if it is given a key."""
@@ -136,10 +151,27 @@ class Children:
         made: list[RunRow] = []
 
         def then(connection: Connection, seq: int) -> None:
-            made[:] = [submit.enqueue(connection, new, tools.clock.now(), tools.grace)[0]]
+            if self._may_begin(connection):
+                made[:] = [submit.enqueue(connection, new, tools.clock.now(), tools.grace)[0]]
 
         owner.write(then)
+        if not made:
+            # The order to stop is on its way down the family; it is looked for again should it be lost.
+            raise Leave(Awaits(replace(self._wait(path, child_id), until=self._stepper.mailbox.ask_now() + LOOK_AGAIN)))
+        self._begun += 1
         return made[0]
+
+    def _may_begin(self, connection: Connection) -> bool:
+        """Tell whether another child may be begun: not in a family that is being cancelled.
+
+        Raises LimitExceeded if there are too many already. They are counted now and then: a map would count each time
+        what it has begun itself.
+        """
+        most, run = self._stepper.tools.limits, self._stepper.owner.run
+        if self._family is None or self._begun >= MEASURE_EVERY:
+            self._family, self._begun = limits.measure(connection, run, most), 0
+        limits.check(self._family, most, self._begun)
+        return not self._family.is_cancelled
 
     def _wait(self, path: StepPath, child_id: RunId) -> Wait:
         owner = self._stepper.owner

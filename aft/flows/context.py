@@ -74,8 +74,8 @@ def flow_context() -> FlowContext | None:
 class ActivitySession(Session):
     """A session in a savepoint of the transaction that the outcome is written in: only ``rollback`` takes back.
 
-    ``close``, and the end of a ``with``, would take back what was not committed, though the activity returns in order;
-    here they do so if an exception leaves the ``with``.
+    ``close``, ``reset`` and the end of a ``with`` would take back what was not committed, though the activity returns
+    in order; here they do so if an exception leaves the ``with``, or if the database refuses what is left to flush.
     """
 
     #: What a failed flush took back, and nobody rolled back, is not a part of the outcome: this must be its failure.
@@ -93,7 +93,12 @@ class ActivitySession(Session):
             self.commit()
         except PendingRollbackError as error:
             self._pending = self._pending or error  # raised later: it must not replace what is being raised
-        super().close()
+        finally:
+            super().close()
+
+    def reset(self) -> None:
+        """Do what ``close`` does: either leaves a session that begins afresh."""
+        self.close()
 
     def leave(self) -> None:
         """Let what was done be a part of the transaction around the savepoint; what the database refuses is raised."""

@@ -6,8 +6,9 @@ A replay takes the whole way again, so a single pass knows all of it. For the fl
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
@@ -55,6 +56,8 @@ class Course:
         self._moment = 0
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
+        #: When each task was cancelled first, and by which; None: by a task group in which another one had failed.
+        self._cancelled: dict[str, tuple[int, str | None]] = {}
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 
@@ -62,14 +65,24 @@ class Course:
         """Follow the tasks of an async flow."""
         self._loop = loop
         loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
+        loop.cancels = self._note_cancel
 
     def ask(self, path: StepPath) -> None:
-        """Note that the code asks for a step."""
+        """Note that the code asks for a step, or begins a task."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
         if (handled := sys.exception()) is not None:
             self._meet(handled, path, How.HANDLED)
         self._moment += 1
         self._asked[path] = self._moment, isinstance(task, FlowTask) and task.cancelling() > 0
+
+    def _note_cancel(self, branch: str) -> None:
+        """Note that a task is cancelled: by another one, or by a task group in which one has failed."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        by = None if task is None else task.branch if isinstance(task, FlowTask) else ""
+        if by is not None and (handled := sys.exception()) is not None:
+            self._meet(handled, StepPath(f"{by}.cancels" if by else "cancels"), How.HANDLED)
+        self._moment += 1
+        self._cancelled.setdefault(branch, (self._moment, by))
 
     def hear(self, error: BaseException, path: StepPath) -> None:
         """Note that the code hears of the failure of a step."""
@@ -109,6 +122,46 @@ class Course:
         for _, error in self._failed_tasks():
             yield from self.trace(error).heard
 
+    def find_met(self, mistakes: Sequence[BaseException]) -> dict[str, int]:
+        """Tell when each task, by its branch, first asked for something while it handled one of these exceptions.
+
+        A task that ended with one has met it, too; the flow itself has no branch.
+        """
+        met: dict[str, int] = {}
+        for each in self.heard:
+            if each.how in (How.HANDLED, How.ENDED) and _tells_of(each.error, mistakes):
+                task = each.path if each.how is How.ENDED else self._tasks(each.path)[-1]
+                met.setdefault(task, each.moment)
+        return met
+
+    def comes_after(self, path: StepPath, met: dict[str, int]) -> bool:
+        """Tell whether the code came to a step, or left a savepoint, because of what a task had met.
+
+        So it is if its own task had met it, or was cancelled for it; or if that is why its task was begun.
+        """
+        tasks = self._tasks(path)
+        return any(
+            moment >= met.get(task, math.inf) or (cancelled and self._was_cancelled_for(task, met))
+            for task, act in zip(tasks, (*tasks[1:], path), strict=True)
+            for moment, cancelled in [self._find_act(StepPath(act))]
+        )
+
+    def _was_cancelled_for(self, task: str, met: dict[str, int], seen: tuple[str, ...] = ()) -> bool:
+        """Tell whether a task was cancelled because of what a task had met."""
+        moment, by = self._cancelled.get(task, (-1, None))
+        if by is None:
+            return moment > min(met.values())
+        if moment >= met.get(by, math.inf):
+            return True
+        return by not in seen and self._was_cancelled_for(by, met, (*seen, task))
+
+    def _find_act(self, path: StepPath) -> tuple[int, bool]:
+        """When the code asked for a step, began a task or left a savepoint, and whether as one that was cancelled."""
+        left = [each for each in self.heard if each.how is How.LEFT and each.path == path]
+        if left:
+            return left[-1].moment, issubclass(type(left[-1].error), asyncio.CancelledError)
+        return self._asked.get(path, (-1, False))
+
     def was_asked_by(self, path: StepPath, moment: int) -> bool:
         """Tell whether the code had asked for a step when it heard of something."""
         return path in self._asked and self._asked[path][0] < moment
@@ -124,12 +177,23 @@ class Course:
         failed = [error for branch, error in self._failed_tasks() if branch in others]
         return any(error is other for error in failed for other in origin.errors)
 
+    def _tasks(self, path: StepPath) -> list[str]:
+        """The tasks that a step is in, by their branches: first the flow itself."""
+        return ["", *sorted(self._branches(path), key=len)]
+
     def _branches(self, path: StepPath) -> list[str]:
         tasks = () if self._loop is None else self._loop.tasks
         return [task.branch for task in tasks if path.startswith(f"{task.branch}.")]
 
     def _failed_tasks(self) -> Iterator[tuple[str, BaseException]]:
         yield from ((each.path, each.error) for each in self.heard if each.how is How.ENDED)
+
+
+def _tells_of(error: BaseException, mistakes: Sequence[BaseException]) -> bool:
+    """Whether an exception is one of these, or a group with one of them."""
+    if issubclass(type(error), BaseExceptionGroup):
+        return any(_tells_of(one, mistakes) for one in cast(BaseExceptionGroup[BaseException], error).exceptions)
+    return any(error is mistake for mistake in mistakes)
 
 
 def _is_same(error: BaseException, other: BaseException) -> bool:

@@ -88,7 +88,8 @@ def sort(blocks: Sequence[Block]) -> Departure:
 
     if lost := one_of(Lost):
         raise lost.error
-    if one_of(HasMail):
+    # One that parks must do so, and is woken for what has come: its step would be executed again.
+    if one_of(HasMail) and all(block.stays for block in all_of(Parks)):
         raise NewMail
     return Departure(
         all_of(Failed),

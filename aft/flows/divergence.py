@@ -15,8 +15,8 @@ import reprlib
 from collections.abc import Container
 from typing import Any
 
-from aft.codec import ArgumentsCodec, decode_untyped, is_same
-from aft.errors import CodecError, ReplayDiverged
+from aft.codec import ArgumentsCodec, read_by_name
+from aft.errors import ReplayDiverged
 from aft.flows.replay import WHAT_VARIES
 
 _short = reprlib.Repr()
@@ -40,12 +40,12 @@ def check_arguments(
     """
     if recorded == asked:
         return
-    was, now = _read(recorded), _read(asked)
-    names = was if given is None else _read(given)
+    was, now = read_by_name(recorded), read_by_name(asked)
+    names = was if given is None else read_by_name(given)
     different = [
         name
         for name, value in was.items()
-        if name in names and name not in ignored and not (name in now and _is_same(codec, name, value, now[name]))
+        if name in names and name not in ignored and not (name in now and codec.is_same(name, value, now[name]))
     ]
     if different:
         raise ReplayDiverged(
@@ -53,23 +53,6 @@ def check_arguments(
             f"{_show(now, different)}; a flow must call the same steps with the same arguments whenever it is "
             f"replayed: {WHAT_VARIES}"
         )
-
-
-def _read(text: str) -> dict[str, Any]:
-    try:
-        found = decode_untyped(text)
-    except CodecError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_same(codec: ArgumentsCodec, name: str, was: Any, now: Any) -> bool:
-    if is_same(was, now, was):
-        return True
-    try:
-        return is_same(codec.build(name, was), codec.build(name, now), was)
-    except CodecError:
-        return False
 
 
 def _show(known: dict[str, Any], names: list[str]) -> str:

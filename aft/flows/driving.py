@@ -68,12 +68,15 @@ class Driver:
             ask.future.set_result(outcome.value)
 
     def _end_tasks(self) -> None:
-        """The flow has come to its end: what it began beside is cancelled, but steps with effects come to theirs."""
+        """The flow has come to its end: what it began beside is cancelled, and comes to its own.
+
+        So do steps with effects for which nobody waits any more, and all steps by which a task tidies up.
+        """
         for task in self._loop.tasks:
             task.cancel()
         while True:
             self._loop.run_ready()
-            self._settler.drop(ask for ask in self._settler.pending.values() if not ask.needed)
+            self._settler.drop(ask for ask in self._settler.pending.values() if not ask.needed and ask.is_dropped)
             if not self._settler.pending:
                 return
             if (ask := self._settler.next()) is not None:

@@ -31,14 +31,15 @@ from aft.flows.failures import Place
 from aft.flows.flow import Flow, declared_signal
 from aft.flows.flow_loop import FlowLoop, foreign_awaitable, running_on
 from aft.flows.forks import Home
-from aft.flows.forward import Forward
+from aft.flows.forward import NOT_EXECUTED, Forward
 from aft.flows.leaving import CONTROL_FLOW, Anew, BranchRemoved, HasMail, Leave, Lost, NewMail, Parks
 from aft.flows.marks import Pivot
 from aft.flows.policy import Policy
+from aft.flows.renewal import Renewal
 from aft.flows.scopes import Scope, in_scope
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
-from aft.flows.unwind import unwind
+from aft.flows.unwind import undo_failed, undo_late, unwind
 from aft.flows.waiting import Waiting
 from aft.flows.whole import Whole
 from aft.ids import StepPath
@@ -58,12 +59,12 @@ class Execution:
         self._run = stepper.owner.run
         self._flow = flow
         self._settler = Settler(stepper, entries, self._parking)
-        stepper.owner.savepoints.clear()  # the code enters them again
+        self._inside = stepper.owner.savepoints = {}  # the code enters them again
         self._forward = Forward(stepper)
         self._whole = Whole(stepper, self._settler.replay.rules, begins=not entries and not self._was_begun())
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
-        self._anew: Anew | None = None
+        self._renewal = Renewal()
         self._loop: FlowLoop | None = None
         self._unawaited: set[Call[Any]] = set()
         self._now, self._heard = self._run.started_at or self._run.created_at, 0
@@ -81,8 +82,10 @@ class Execution:
             self._check_whole(On.RUN_PRE)
             with context.in_flow(self), self._home:
                 made = self._flow.fn(*args, **kwargs)
-                value = self._checked(self._drive(made) if self._flow.is_async else made)
-            return value
+                return self._checked(self._drive(made) if self._flow.is_async else made)
+        except Anew:
+            self.check_spent("the flow now begins anew")
+            raise
         finally:
             in_scope.reset(token)
             self._land()
@@ -111,6 +114,10 @@ class Execution:
             known = {id(block) for block in self._leaving.blocks}
             self._leaving.blocks = [*self._leaving.blocks, *(block for block in blocks if id(block) not in known)]
 
+    def check_anew(self, error: BaseException) -> None:
+        """Begin anew, if that is all that the flow's code has raised."""
+        self._renewal.check_raised(error)
+
     def check_spent(self, now: str) -> None:
         """Park if the journal holds what the code did not ask for."""
         try:
@@ -119,7 +126,7 @@ class Execution:
             self.park(error)
 
     def park(self, error: BaseException) -> NoReturn:
-        """Stop the run for a person, because its code cannot go on; always leaves."""
+        """Stop the run for a person, because its code cannot go on."""
         self._leave(Leave(self._parking(error)))
 
     def _parking(self, error: BaseException) -> Parks:
@@ -127,7 +134,7 @@ class Execution:
         place = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow.name)
         fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
-        return Parks(reason, fault)
+        return Parks(reason, fault, mistake=error)
 
     def _leave(self, leave: Leave) -> NoReturn:
         self._leaving = leave
@@ -139,20 +146,15 @@ class Execution:
         if self._leaving is not None:
             raise self._leaving
 
-    def check_anew(self) -> None:
-        """Begin anew, if the flow's code has asked for that, whatever it has made of it since."""
-        if self._anew is not None:
-            raise self._anew
-
     def _check_call(self) -> None:
-        """Let no step begin that comes after the run's leave, or after it began anew: the code swallowed that."""
+        """Let no step begin where the code has swallowed the run's leave, or its new beginning."""
         self.check_leaving()
-        self.check_anew()
+        self._renewal.check_swallowed()
 
     # An async flow ------------------------------------------------------------------------------------------------
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        loop = self._loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
+        loop = self._loop = self._renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._stepper.course.watch(loop)
         with running_on(loop):
             driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
@@ -168,6 +170,7 @@ class Execution:
         """The number of a new task, and its context: it takes its numbers under that one."""
         here, path = contextvars.copy_context(), in_scope.get().next()
         here.run(in_scope.set, Scope(path))
+        self._stepper.course.ask(path)
         self._stepper.branches.add(path)
         return path, here
 
@@ -181,8 +184,7 @@ class Execution:
         self._check_call()
         self._unawaited.discard(call)
         ask = self._ask(call)
-        loop = asyncio.get_running_loop()
-        if not isinstance(loop, FlowLoop):
+        if not isinstance(loop := asyncio.get_running_loop(), FlowLoop):
             raise foreign_awaitable(f"{call} on another event loop")
         ask.future = loop.create_future()
         self._settler.pending[ask.path] = ask
@@ -232,26 +234,29 @@ class Execution:
     def _was_begun(self) -> bool:
         """Whether an earlier owner has begun something, or may have."""
         standing = self._stepper.standing
-        return standing.unseen or standing.any_live or bool(standing.armed) or bool(self._stepper.owner.run.waits)
+        return standing.doubts.any or standing.any_live or bool(standing.armed) or bool(self._stepper.owner.run.waits)
 
     def _has_change(self, change: str) -> bool:
         replay = self._settler.replay
         if marks.patch_path(change) in replay.patches:
             return True
-        if not replay.is_spent or self._settler.pending or self._was_begun():
+        # Of a run that nobody had before us, all that was begun was begun by this code.
+        is_ours = self._stepper.owner.epoch == 1
+        if not is_ours and (not replay.is_spent or self._settler.pending or self._was_begun()):
             return False
         self._guarded(lambda: marks.record_patch(self._stepper, change))
         return True
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self._check_call()
-        self._anew = Anew(self._flow.arguments.encode(self._flow.arguments.bind(args, kwargs)))
-        raise self._anew
+        self._renewal.begin(self._flow.arguments.encode(self._flow.arguments.bind(args, kwargs)))
 
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
         self._check_call()
         inner = Scope(in_scope.get().next())
         self._stepper.widths[inner.path] = len(calls)
+        if most is not None:
+            self._stepper.limits[inner.path] = most
         return self._settle([self._ask(call, inner) for call in calls], most)
 
     @contextmanager
@@ -259,21 +264,19 @@ class Execution:
         self._check_call()
         name = name[:MOST_NAME]
         outer = in_scope.get()
-        path = outer.next()
-        token = in_scope.set(Scope(path))
+        token = in_scope.set(Scope(path := outer.next()))
         failure: BaseException | None = None
         # Left open when the run leaves: it is in it, and comes back to it.
-        inside = self._stepper.owner.savepoints
-        inside[path] = name
+        self._inside[path] = name
         self._stepper.owner.entered[path] = self._heard
         try:
             yield
             self._check_call()  # swallowed in the block: then the run is in it still
-            del inside[path]
+            del self._inside[path]
         except (*CONTROL_FLOW, GeneratorExit):
             raise
         except BaseException as error:
-            if is_interrupt(error):
+            if is_interrupt(error) or self._renewal.is_all_of(error):
                 raise
             failure = error
         finally:
@@ -281,7 +284,7 @@ class Execution:
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             self._undo_scope(path, outer.path, name, failure)
-            del inside[path]
+            del self._inside[path]
             raise failure
 
     # Steps ------------------------------------------------------------------------------------------------------
@@ -297,6 +300,7 @@ class Execution:
         else:
             made = self._waiting.ask(call, scope.next(), scope.path)
         self._stepper.course.ask(made.path)
+        self._renewal.note(made)
         return made
 
     def _activity(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str, given: str) -> Ask:
@@ -308,6 +312,7 @@ class Execution:
 
         ask = Ask(path, EntryKind.ACTIVITY, activity.name, perform, read)
         ask.args, ask.given, ask.arguments = args, given, activity.arguments
+        ask.undoable, ask.is_traced = activity.compensator is not None, activity.is_traced
         ask.was_begun = lambda: self._stepper.standing.was_begun(path)
         return ask
 
@@ -332,14 +337,17 @@ class Execution:
         self._now, self._heard = entry.recorded_at, entry.seq
         outcome = self._guarded(lambda: self._read(ask, entry))
         if isinstance(outcome, Raises) and (ask.future is None or not ask.future.done()):
+            self._renewal.fail(ask)
             self._stepper.course.hear(outcome.error, ask.path)
         return outcome
 
     def _read(self, ask: Ask, entry: Entry) -> Returns | Raises:
         if entry.fault_id is None:
+            if entry.key_generation == NOT_EXECUTED:
+                undo_late(self._stepper, None)  # a rule has given its result
             return ask.read(entry)
         failure = self._stepper.find_failure(entry)
-        self._undo_armed(ask.path, failure)
+        undo_failed(self._stepper, ask.path, failures.fault_of(failure))
         if entry.interrupt is not None and ask.kind is EntryKind.CHILD:
             self._end_interrupted([ask])
             unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=ask.path)
@@ -363,15 +371,10 @@ class Execution:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were its own failure.
             self._leave(Leave(Lost(error)))
 
-    def _undo_armed(self, path: StepPath, failure: Exception) -> None:
-        """Undo a started activity that failed for good, before the flow hears of it and may take another way."""
-        if path in self._stepper.standing.armed:
-            unwind(self._stepper, failures.fault_of(failure), Status.RECOVERING, path=path)
-
     def _end_interrupted(self, asks: Iterable[Ask]) -> None:
         """Stop children of steps that were interrupted; leaves until they have ended."""
-        found = [ask for ask in asks if ask.kind is EntryKind.CHILD and ask.entry is not None]
-        if paths := [ask.path for ask in found if ask.entry is not None and ask.entry.interrupt is not None]:
+        found = [(ask.path, ask.entry) for ask in asks if ask.kind is EntryKind.CHILD]
+        if paths := [path for path, entry in found if entry is not None and entry.interrupt is not None]:
             self._waiting.children.end_interrupted(paths)
 
     def _undo_scope(self, path: StepPath, scope: str, name: str, error: BaseException) -> None:
@@ -380,16 +383,17 @@ class Execution:
         if failures.must_park(error):
             self.park(error)
         self._stepper.course.leave(error, path)
-        replay = self._settler.replay
         what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
 
         def undo() -> None:
-            undone = replay.peek(path, EntryKind.SAVEPOINT) is not None
+            undone = self._settler.replay.peek(path, EntryKind.SAVEPOINT) is not None
             self._cancel_under(path)
             self._settler.settle_under(path)
             if undone:
                 return
-            replay.check_spent(what, self._settler.pending)
+            self._settler.check_spent(what, path, self._settler.pending)
+            self._settler.see_pending()
+            undo_late(self._stepper, failures.fault_of(error))
             unwind(self._stepper, failures.fault_of(error), Status.RECOVERING, scope=path)
             self._stepper.record_undone(path, scope, name)
 

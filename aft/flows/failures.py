@@ -70,6 +70,7 @@ def describe(
     """Make the fault that records an exception. Never raises, whatever the exception's own methods do."""
     kept = exceptions.store(error)
     lineage = knowledge.mro_names(type(error))
+    after, unread = _after(error, at)
     return Fault(
         id=FaultId(new_id()),
         run_id=place.run_id,
@@ -85,11 +86,11 @@ def describe(
         args=kept.args,
         attributes=kept.attributes,
         exact=kept.exact,
-        traceback=_clean(_trace(error))[-MOST_TRACEBACK:],
+        traceback=_clean(_trace(error) + unread)[-MOST_TRACEBACK:],
         said=said(error),
         declared=policy.answer(error),
         status=answers.http_status(error),
-        after=_after(error, at),
+        after=after,
         signal=_signal(error),
         ladder=ladder.spelled,
         raised_at=at,
@@ -110,7 +111,7 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
 
     One that asks to be left alone for a while is not tried at once.
     """
-    after = _after(error, at)
+    after, _ = _after(error, at)
     if after:
         return False
     answer = said(error) or policy.answer(error)
@@ -205,13 +206,26 @@ def _signal(error: BaseException) -> str | None:
     return found if fits else None
 
 
-def _after(error: BaseException, at: datetime) -> timedelta | None:
+def _after(error: BaseException, at: datetime) -> tuple[timedelta | None, str]:
+    """How long an exception asks to wait; and what is told of a wish that cannot be read.
+
+    Such a wish is none: the fault itself must not be lost.
+    """
     wish = answers.attribute_of(error, "after") if is_a(error, Recoverable) else None
     if wish is None:
-        return answers.retry_after(error, at)
+        return answers.retry_after(error, at), ""
     try:
-        return durations.parse(wish)
+        return durations.parse(wish), ""
     except BaseException as raised:
         if is_interrupt(raised):
             raise
-        return None  # a wish that cannot be read is none; the fault itself must not be lost
+        return None, f"\naft passed over its `after`, which is no duration: {_quote(wish)}\n"
+
+
+def _quote(value: object) -> str:
+    try:
+        return repr(value)[:200]
+    except BaseException as raised:
+        if is_interrupt(raised):
+            raise
+        return f"a {type(value).__name__}"

@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -47,6 +47,12 @@ class Options:
     #: When it begins: after so long, or at that time; None: at once.
     after: timedelta | None = None
     at: datetime | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that were given a value which is not their default, by name."""
+        plain = Options()
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in said.items() if value != getattr(plain, name)}
 
 
 class Flow(Generic[P, R_co]):

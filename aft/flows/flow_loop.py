@@ -7,7 +7,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from aft.errors import DefinitionError
 from aft.flows.absent import REMOVED
@@ -24,6 +24,11 @@ class FlowTask(asyncio.Task[Any]):
         self._number = number  # asyncio puts it into a set of its own in the next line
         super().__init__(coroutine, **kwargs)
         self.branch = branch
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it; the loop is told by whom."""
+        cast(FlowLoop, self.get_loop()).cancels(self.branch)
+        return super().cancel(msg)
 
     def __hash__(self) -> int:
         return self._number
@@ -70,6 +75,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self.tasks: list[FlowTask] = []
         #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
+        #: Is told of a task that is about to be cancelled, by whoever does that.
+        self.cancels: Callable[[str], None] = lambda branch: None
 
     def run_ready(self) -> None:
         """Run what can run, until everything awaits something."""

@@ -80,7 +80,7 @@ class Forward:
 
         step = self._step(activity, path, args, self._standing.is_doubtful(path), given)
         if activity.arms:
-            self._arm(activity, path, scope, args)
+            self.arm(activity, path, scope, args)
         started = self._tools.clock.ticks()
 
         def record(value: Any) -> Then:
@@ -150,14 +150,17 @@ class Forward:
 
     def _check_before(self, activity: Activity[Any, Any], path: StepPath, args: str) -> None:
         """Leave if the rules have something against beginning this step; each is asked once, not before each try."""
-        before = self._standing.fault(path)
-        if self._standing.was_begun(path) and not constraints.asks_again(before):
+        standing, before = self._standing, self._standing.fault(path)
+        in_doubt = path in standing.doubts
+        is_lost = in_doubt and before is None and not standing.doubts.was_tried(path)
+        asked = standing.was_begun(path) and not is_lost and not constraints.asks_again(before)
+        if standing.turns_back or asked:
             return
         # What an earlier owner may have begun may have had its effect: it is too late to say that it must not begin.
-        on = On.ABORT if self._standing.unseen else On.ACTIVITY_PRE
+        on = On.ABORT if in_doubt else On.ACTIVITY_PRE
         if not self._rules.any(on, activity.name):
             return
-        facts = StepFacts(activity.name, args, None, self._standing.failures(path))
+        facts = StepFacts(activity.name, args, None, standing.failures(path))
         if (decision := self._rules.ask(on, facts)) is not None:
             ladder = self._tools.ladder_of(activity.policy)
             fault = self._rules.make_fault(on, decision, path, facts, before, ladder)
@@ -222,17 +225,20 @@ class Forward:
         value: str,
         landed: Landed | None,
         *,
-        owes: bool = True,
+        executed: bool,
         asked: str | None = None,
     ) -> Entry:
         """Journal a result that was not executed for just now; it must be one that the activity could return.
 
-        ``owes``: it had its effect. What has none is no execution's outcome: an effect that arrives late is not it.
+        Its undo is owed if its frame is armed, and only then: a rule may have given the result, which tells nothing
+        about the effect. ``executed``: it is an execution's outcome. What is not armed either is no execution's: an
+        effect that arrives late is not it.
         """
         checked = activity.result.encode(activity.result.decode(value), "result")
-        entry = self._entry(activity, path, scope, args, checked, asked)
+        entry, armed = self._entry(activity, path, scope, args, checked, asked), path in self._standing.armed
+        entry = entry if executed or armed else replace(entry, key_generation=NOT_EXECUTED)
+        owe = partial(_complete, run_id=self._owner.run_id, entry=entry) if armed else None
         recorded: list[Entry] = []
-        unowed = replace(entry, key_generation=NOT_EXECUTED)
 
         def land() -> None:
             self._standing.armed.discard(path)
@@ -240,14 +246,14 @@ class Forward:
             if landed is not None:
                 landed(recorded[0])
 
-        self._owner.write(self._recording(activity, entry) if owes else self.stepper.recording(unowed), land)
+        self._owner.write(self.stepper.recording(entry, more=owe), land)
         self._standing.passed(path)
         self._tell_recorded(activity, path, 0.0)
         return recorded[0]
 
     # Recording ----------------------------------------------------------------------------------------------------
 
-    def _arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
+    def arm(self, activity: Activity[Any, Any], path: StepPath, scope: str, args: str) -> None:
         """Push the frame of an activity whose undo is owed whatever its outcome, with a commit of its own."""
         undo = activity.compensator
         if undo is None or path in self._standing.armed:
@@ -263,7 +269,7 @@ class Forward:
         except CodecError:
             if not activity.policy.transactional:
                 self._owner.write(_nothing)  # if the run is somebody else's by now, the effect is late
-                self._arm(activity, path, scope, args)
+                self.arm(activity, path, scope, args)
             raise
 
     def _armed(

@@ -20,7 +20,7 @@ the database's (``Mailbox.now``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,18 +32,14 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Ask, Landed
 from aft.flows.failures import Place
-from aft.flows.leaving import Awaits, Bounded, Failed, InLadder
+from aft.flows.leaving import Awaits, Block, Bounded, Failed, InLadder, Parks
 from aft.flows.policy import Policy
-from aft.flows.reaching import find_reached
+from aft.flows.reaching import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_done_with, is_under
 from aft.flows.steps import Stepper
+from aft.ids import StepPath
 from aft.runs import faults, inbox
 from aft.runs.inbox import Letter
 from aft.runs.journal import Entry, EntryKind, Outcome
-
-#: What the journal says of an interrupted step: it was the first, and its interrupt reaches the whole run, or
-#: everything under the path of a savepoint; or it stood beside that first one, and tells nobody else.
-EVERYWHERE = "*"
-NOWHERE = ""
 
 
 class Interrupts:
@@ -54,6 +50,8 @@ class Interrupts:
         self._owner = stepper.owner
         #: Whether a step was marked that an interrupt reaches.
         self._marked = False
+        #: Whether a step was told of an order, and the flow's code has not heard of that yet.
+        self._is_telling = False
         #: The deadline that had not passed when this was asked last.
         self._ahead: datetime | None = None
 
@@ -74,7 +72,7 @@ class Interrupts:
 
     def any(self) -> bool:
         """Tell whether anything interrupts the run now; whether it reaches a step, ``reaches`` tells."""
-        return self._is_past() or self._marked or self._owner.unheeded is not None
+        return self._is_past() or self._marked or bool(self._owner.unheeded)
 
     def reaches(self, ask: Ask) -> bool:
         """Tell whether a step fails now because it is interrupted; only after ``any``."""
@@ -82,7 +80,14 @@ class Interrupts:
             return False
         if ask.kind is EntryKind.ACTIVITY and self._stepper.standing.is_unseen(ask.path):
             return False
-        return ask.interrupted is not None or self._has_passed or self._letter(ask) is not None
+        return ask.interrupted is not None or self._has_passed or choose_order(self._owner, ask.path) is not None
+
+    def may_fail(self, ask: Ask) -> bool:
+        """Tell whether a step may be told now: of one order after the other, each when the flow has heard of the last.
+
+        What the flow does then may end the branch that the next one reaches, and nobody would hear of it.
+        """
+        return not self._is_telling or ask.interrupted is not None or self._has_passed
 
     def _is_past(self) -> bool:
         deadline = self._owner.run.deadline_at
@@ -93,24 +98,19 @@ class Interrupts:
     def _has_passed(self) -> bool:
         return self._ahead is None and self._owner.run.deadline_at is not None
 
-    def _letter(self, ask: Ask) -> Letter | None:
-        letter = self._owner.unheeded
-        return letter if letter is not None and self._find_reach(ask, letter) is not None else None
-
-    def _find_reach(self, ask: Ask, letter: Letter) -> str | None:
-        """The innermost savepoint around a step that an order means."""
-        return next((path for path in find_reached(self._owner, letter)[::-1] if _is_under(ask.path, path)), None)
-
     # Acting -------------------------------------------------------------------------------------------------------
 
-    def fail(self, ask: Ask, landed: Landed | None) -> Entry:
-        """Journal that a step failed because it is interrupted; what it has begun elsewhere is told to stop."""
+    def fail(self, ask: Ask, landed: Landed | None, *, begun: str | None = None) -> Entry:
+        """Journal that a step failed because it is interrupted; what it has begun elsewhere is told to stop.
+
+        ``begun`` are the steps of its call that have been begun and have no outcome, where others have not been.
+        """
         if ask.interrupted is not None:
-            entry = self._record(ask, ask.interrupted, landed)
+            entry = self._record(ask, ask.interrupted, landed, begun=begun)
         elif self._has_passed:
-            entry = self._fail_for_deadline(ask, landed)
+            entry = self._fail_for_deadline(ask, landed, begun)
         else:
-            entry = self._fail_for_order(ask, landed)
+            entry = self._fail_for_order(ask, landed, begun)
         if ask.stop is not None:
             ask.stop()
         return entry
@@ -119,32 +119,37 @@ class Interrupts:
         """Mark the steps beside an interrupted one, now that the flow is about to hear of that."""
         if not entry.interrupt:
             return
+        self._is_telling = False
         for ask in beside:
-            if ask.entry is None and (entry.interrupt == EVERYWHERE or _is_under(ask.path, entry.interrupt)):
+            if ask.entry is None and (entry.interrupt == EVERYWHERE or is_under(ask.path, entry.interrupt)):
                 ask.interrupted = entry.fault_id
                 self._marked = True
 
-    def _fail_for_deadline(self, ask: Ask, landed: Landed | None) -> Entry:
+    def _fail_for_deadline(self, ask: Ask, landed: Landed | None, begun: str | None) -> Entry:
         owner = self._owner
         why = DeadlineExceeded(f"run {owner.run_id} had to end by {owner.run.deadline_at:%Y-%m-%d %H:%M:%S} UTC")
         fault = self._describe(why, f"the deadline passed at {ask.kind.value} {ask.name!r} (step {ask.path})")
         if not _is_heard(ask):
             return self._record(ask, fault, landed)
-        entry = self._record(ask, fault, landed, reach=EVERYWHERE, deadline_at=None)
+        entry = self._record(ask, fault, landed, begun=begun, reach=EVERYWHERE, deadline_at=None)
         owner.change(deadline_at=None)
         self._ahead = None
         return entry
 
-    def _fail_for_order(self, ask: Ask, landed: Landed | None) -> Entry:
-        owner, letter = self._owner, self._letter(ask)
-        assert letter is not None
-        reach = self._find_reach(ask, letter) or NOWHERE
+    def _fail_for_order(self, ask: Ask, landed: Landed | None, begun: str | None) -> Entry:
+        owner, found = self._owner, choose_order(self._owner, ask.path)
+        assert found is not None
+        letter, reach = found
         why = UndoneByHand(f"{letter.actor} has it undone to savepoint {letter.payload['name']!r}")
         fault = self._describe(why, f"asked for at {ask.kind.value} {ask.name!r} (step {ask.path})")
         if not _is_heard(ask):
             return self._record(ask, fault, landed)
-        entry = self._record(ask, fault, landed, reach=reach, letter=letter)
-        owner.unheeded = None
+        done_with = find_done_with(owner, letter, reach, ask.path)
+        note = f"{DONE_WITH} {letter.actor}'s order to undo {letter.payload['name']!r}"
+        answers = [(letter, None), *((other, note) for other in done_with)]
+        self._is_telling = True
+        entry = self._record(ask, fault, landed, begun=begun, reach=reach, answers=answers)
+        owner.unheeded = [other for other in owner.unheeded if other is not letter and other not in done_with]
         return entry
 
     def _record(
@@ -153,8 +158,9 @@ class Interrupts:
         why: Fault | str,
         landed: Landed | None,
         *,
+        begun: str | None = None,
         reach: str = NOWHERE,
-        letter: Letter | None = None,
+        answers: Sequence[tuple[Letter, str | None]] = (),
         **changes: Any,
     ) -> Entry:
         owner, tools = self._owner, self._stepper.tools
@@ -165,6 +171,7 @@ class Interrupts:
             ask.name,
             Outcome.FAILED,
             tools.clock.now(),
+            value=begun,
             fault_id=why.id if isinstance(why, Fault) else why,  # type: ignore[arg-type]
             key_generation=self._stepper.generation(ask.path),
             interrupt=reach,
@@ -177,8 +184,8 @@ class Interrupts:
                 writing.write_fault(tools, owner, connection, final)
             if isinstance(why, Fault):
                 faults.add(connection, tools.namespace, why)
-            if letter is not None:
-                inbox.mark_read(connection, owner.run_id, owner.epoch, [letter])
+            for letter, note in answers:
+                inbox.mark_read(connection, owner.run_id, owner.epoch, [letter], note)
 
         recorded = self._stepper.record(entry, then, landed, **changes)
         self._stepper.standing.passed(ask.path)
@@ -199,10 +206,6 @@ class Interrupts:
         )
 
 
-def _is_under(path: str, scope: str) -> bool:
-    return path.startswith(f"{scope}.")
-
-
 def _is_heard(ask: Ask) -> bool:
     """Whether the flow's code waits for a step; one whose task was cancelled ends, and nobody hears of it."""
     return ask.future is None or not ask.future.done()
@@ -212,7 +215,11 @@ def _is_interruptible(ask: Ask) -> bool:
     """Whether nothing of a step is at work, and nothing stands against it that concerns the run as a whole."""
     if not ask.blocks:
         return not ask.flying
-    return all(
-        isinstance(block, Awaits | InLadder) or (isinstance(block, Failed) and block.fault.path == ask.path)
-        for block in ask.blocks
-    )
+    return all(_is_of(block, ask.path) for block in ask.blocks)
+
+
+def _is_of(block: Block, path: StepPath) -> bool:
+    """Whether it blocks just a step: one that is parked since earlier is, as long as nobody lets it be tried again."""
+    if isinstance(block, Parks) and not block.stays:
+        return False
+    return isinstance(block, Awaits | InLadder) or (isinstance(block, Failed | Parks) and block.fault.path == path)

@@ -9,15 +9,17 @@ of the run may be at work. When none is any more, the runner lets go of the run,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+from aft.errors import CodecError, ReplayDiverged
 from aft.fault import Fault
 from aft.runs.inbox import Letter
 from aft.runs.journal import Entry
 from aft.runs.states import Status
-from aft.runs.waits import Wait
+from aft.runs.waits import Wait, WaitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Parks:
     """A person has to look at it; ``reopens``: its step was recorded as failed, and shall be tried again after all.
 
     ``forgets`` are steps that a retry goes back before: the journal forgets them, and what they owe is undone.
+    ``mistake`` is what the flow's code has raised by mistake: what it did while that travelled is to be forgotten.
     ``stays``: it was parked before, and what was asked since does not let it go on; ``answers`` are the orders that are
     read with that, each with why it was not carried out.
     """
@@ -73,6 +76,7 @@ class Parks:
     replaces: tuple[str, ...] = ()
     reopens: bool = False
     forgets: tuple[Forgotten, ...] = ()
+    mistake: BaseException | None = None
     stays: bool = False
     answers: tuple[tuple[Letter, str | None], ...] = ()
 
@@ -113,6 +117,11 @@ class HasMail:
 
 
 @dataclass(frozen=True, slots=True)
+class NotBegun:
+    """It is not begun any more: the run is undone once it is seen what came of the steps that are in doubt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bounded:
     """Blocks nothing itself: the run must be back by then, at its deadline, because a blocked step is told of it.
 
@@ -123,7 +132,36 @@ class Bounded:
     begins_more: bool = False
 
 
-Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | Lost | Bounded
+Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | NotBegun | Lost | Bounded
+
+
+def hears_mail(block: Block) -> bool:
+    """Tell whether a block waits for something that comes into the inbox."""
+    if isinstance(block, Awaits):
+        return block.wait.kind is not WaitKind.SLEEP
+    return isinstance(block, InLadder) and block.fault.signal is not None
+
+
+def may_be_ended_by_mail(block: Block) -> bool:
+    """Tell whether a block is worth looking at again when something has come; a moment may have come, too."""
+    return isinstance(block, Awaits) or hears_mail(block)
+
+
+def is_over(block: Block, now: datetime) -> bool:
+    """Tell whether a block is a wait whose time is over."""
+    return isinstance(block, Awaits) and block.wait.until is not None and block.wait.until <= now
+
+
+def stay_parked(fault: Fault) -> Parks:
+    """What keeps a step, or a run, that was parked for a fault before."""
+    if fault.decided_at is None or fault.verdict is None:
+        return Parks(fault.verdict or str(fault), fault, stays=True)
+    return Parks(fault.spell_parked(fault.verdict), fault, stays=True)
+
+
+def is_of_step(fault: Fault) -> bool:
+    """Tell whether a fault stands against a step of the flow, and not against a compensator or the run as a whole."""
+    return fault.path is not None and not fault.path.endswith("/undo")
 
 
 class NewMail(Exception):
@@ -156,3 +194,18 @@ class Leave(BaseException):
 
 #: What travels through flow code and is not its own: code that swallows it executes no further step.
 CONTROL_FLOW = (Leave, Anew, BranchRemoved)
+
+
+@contextmanager
+def leave_if_kept(parking: Callable[[BaseException], Parks]) -> Iterator[None]:
+    """Leave whatever keeps the engine from its work: it must not reach the flow's code as if a step had failed."""
+    try:
+        yield
+    except Leave:
+        raise
+    except NewMail:
+        raise Leave(HasMail()) from None
+    except (ReplayDiverged, CodecError) as error:
+        raise Leave(parking(error)) from error
+    except BaseException as error:  # Ctrl-C, or a defect of aft, beside what cannot be read or written
+        raise Leave(Lost(error)) from error

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 import time
 from collections import deque
@@ -21,8 +20,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
+from aft import forked
 from aft.flows.forks import Home
 from aft.telemetry import logger
 
@@ -81,7 +80,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._forget()
-        _loops.add(self)
+        forked.tell(self)
 
     def _forget(self) -> None:
         """Begin without a loop; in a forked child that of its parent is not there."""
@@ -94,6 +93,13 @@ class LoopThread:
         #: What runs: asyncio itself does not keep a task alive.
         self._running: set[Running] = set()
         self._lock = threading.Lock()
+
+    def forget_in_child(self) -> None:
+        """After a fork: the loops are the parent's, and stand still; to collect one would be complained about."""
+        forked.inherited.extend([self._threads, self._running])
+        for loop in self._threads:
+            _silence(loop)
+        self._forget()
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> Running:
         """Run a coroutine and tell ``ended`` what came of it; the caller's context variables go with it."""
@@ -245,26 +251,8 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         await asyncio.wait(tasks, timeout=CLOSING)
 
 
-#: What a child after a fork must not share with its parent.
-_loops: WeakSet[LoopThread] = WeakSet()
-#: The parent's loops, as a child sees them: kept, because collecting one that was not closed is complained about.
-_inherited: list[object] = []
-
-
-def _forget_in_child() -> None:
-    for loop in list(_loops):
-        _inherited.extend([loop._threads, loop._running])
-        for inherited in loop._threads:
-            _silence(inherited)
-        loop._forget()
-
-
 def _silence(loop: asyncio.AbstractEventLoop) -> None:
     """Let a coroutine that forked make no further step in the child, nor any other that was ready to."""
     with suppress(Exception):
         loop.stop()
         getattr(loop, "_ready", deque[Any]()).clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)

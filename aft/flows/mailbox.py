@@ -64,18 +64,26 @@ class Mailbox:
             return
         with self._lock:
             seen, after = owner.inbox_seq, owner.read_to
+            if seen <= after:
+                return  # another branch has just looked, and may have found more than we know of
             letters = owner.read(lambda connection: inbox.unread(connection, owner.run_id, after))
             if any(letter.verb not in MAIL for letter in letters):
                 raise NewMail
             self._signals += [letter for letter in letters if letter.verb is Verb.SIGNAL]
             self._news = self._news or bool(letters)
             owner.heard += [letter.seq for letter in letters if letter.verb is Verb.CHILD]
-            owner.read_to = max(seen, *(letter.seq for letter in letters), 0)
+            owner.read_to = max(seen, *(letter.seq for letter in letters), after)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has come that steps have not looked for."""
+        return self._news
 
     def take_news(self) -> bool:
         """Tell whether something has come since this was asked last: steps that wait for it have to look again."""
-        news, self._news = self._news, False
-        return news
+        with self._lock:  # a branch may be looking just now
+            news, self._news = self._news, False
+            return news
 
     def take(self, name: str) -> Letter | None:
         """Take the oldest signal of this name; None if there is none."""

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aft import durations
-from aft.errors import DefinitionError
+from aft.codec.text import check_depth
+from aft.errors import CodecError, DefinitionError
 from aft.flows.policy import Declared
 from aft.recovery.levels import Ladder, Level
 from aft.texts import check_storable
@@ -165,14 +166,15 @@ def check_tags(of: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         if not _is_text(name):
             raise DefinitionError(f"{of}: tags holds the name {name!r}; each is a text of 1 to {MOST_TEXT} characters")
     try:
-        size = len(json.dumps(tags, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
+        spelt = json.dumps(tags, allow_nan=False)
+        check_depth(spelt)
+    except (TypeError, ValueError, RecursionError, CodecError) as error:
         raise DefinitionError(f"{of}: tags cannot be stored: {error}; use what JSON has words for") from None
     for text in _texts_in(tags):
         check_storable(f"{of}: a text in tags", text, DefinitionError, lines=True)
-    if len(tags) > MOST_TAGS or size > MOST_TAGS_TEXT:
+    if len(tags) > MOST_TAGS or len(spelt) > MOST_TAGS_TEXT:
         raise DefinitionError(
-            f"{of}: {len(tags)} tags of {size} characters; {MOST_TAGS} and {MOST_TAGS_TEXT} are the most"
+            f"{of}: {len(tags)} tags of {len(spelt)} characters; {MOST_TAGS} and {MOST_TAGS_TEXT} are the most"
         )
     return tags
 

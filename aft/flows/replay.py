@@ -22,6 +22,27 @@ WHAT_VARIES = (
 )
 
 
+class Beside(Container[str]):
+    """Steps whose outcomes may be handed out after that of a step which is called plainly, without ``await``.
+
+    These are the ones that were ``asked`` for, and all of other tasks: they ask for theirs when this one lets them.
+    ``branches`` are the numbers of all tasks, under which their steps have theirs.
+    """
+
+    def __init__(self, path: StepPath, asked: Container[str], branches: Container[str]) -> None:
+        self._asked = asked
+        self._branches = branches
+        self._task = self._task_of(path)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._asked or self._task_of(str(path)) != self._task
+
+    def _task_of(self, path: str) -> str:
+        while path and path not in self._branches:
+            path = path.rpartition(".")[0]
+        return path
+
+
 class Replay:
     """The journal of one run, being replayed. One thread at a time."""
 
@@ -64,6 +85,10 @@ class Replay:
         """Hand out the outcome of a step that may have been recorded, or not, at this point of the code."""
         entry = self._left.get(path)
         return self._left.pop(path) if entry is not None and entry.kind is kind else None
+
+    def has(self, path: StepPath) -> bool:
+        """Tell whether the outcome of a step is recorded and was not handed out yet."""
+        return path in self._left
 
     @property
     def is_spent(self) -> bool:

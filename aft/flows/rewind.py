@@ -1,10 +1,13 @@
-"""Which recorded steps a retry goes back before, in a run that failed past its pivot. Pure.
+"""Which recorded steps a retry goes back before: in a run that failed past its pivot, or for a bug in its code. Pure.
 
-The step that failed is to be executed again, and the flow may take another way from there. So everything that the flow
-did after it heard of the failure is taken back: the journal forgets those steps, and what they owe is undone before the
-run goes on. Where the flow's own code failed, it goes back before the savepoints that were undone for that, and before
-what the code did while it handled that. Steps beside the failed one did not depend on it, and keep their outcomes;
-those of them that failed, too, are executed again.
+Past the pivot, the step that failed is to be executed again, and the flow may take another way from there. So
+everything that the flow did after it heard of the failure is taken back: the journal forgets those steps, and what they
+owe is undone before the run goes on. Where the flow's own code failed, it goes back before the savepoints that were
+undone for that, and before what the code did while it handled that. Steps beside the failed one did not depend on it,
+and keep their outcomes; those of them that failed, too, are executed again.
+
+A bug in the flow's code lets no step fail. All that the code did while the bug's exception travelled, in ``finally`` or
+``except`` blocks and in tasks that were cancelled for it, is taken back; what other tasks did meanwhile stays.
 
 What the pivot let stand is never taken back, nor is the pivot: a failure that the code heard of before it went past the
 pivot, and raised after that, stays.
@@ -17,9 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import cast
 
 from aft.flows.course import Course, Heard, How, Origin
+from aft.flows.failures import must_park
 from aft.flows.leaving import Forgotten
 from aft.ids import StepPath
 from aft.runs.journal import Entry, EntryKind, Outcome
@@ -50,11 +55,48 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
         if entry.seq > pivot and path not in again and _follows(course, entry, first, origin)
     }
     dropped |= {each.path for each in heard if each.how is How.LEFT}
-    undone = [steps[path] for path in dropped if steps[path].kind is EntryKind.SAVEPOINT]
-    under = {path for path, entry in steps.items() for savepoint in undone if _is_undone_by(entry, savepoint, pivot)}
+    under = _find_under(steps, dropped, pivot)
     # A child that has ended is not begun again, another one takes its place; and a savepoint may take another way.
     same = {path for path in again - under if steps[path].kind is not EntryKind.CHILD}
     return [Forgotten(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
+
+
+def find_taken_back(load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException) -> list[Forgotten]:
+    """Return the steps that a retry goes back before once a mistake in the flow's code is mended, oldest first.
+
+    These are the ones that the code came to while the exception travelled: the mended code may not come to them.
+    ``load`` reads the journal, if there are any.
+    """
+    met = course.find_met(_find_mistakes(mistake))
+    if not met:
+        return []
+    steps = {entry.path: entry for entry in load() if entry.kind not in _BESIDE}
+    pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
+    dropped = {path for path, entry in steps.items() if entry.seq > pivot and course.comes_after(path, met)}
+    dropped |= _find_under(steps, dropped, pivot)
+    return [Forgotten(entry, same_key=False) for path, entry in steps.items() if path in dropped]
+
+
+def _find_mistakes(error: BaseException) -> list[BaseException]:
+    """Find the exceptions for which a run parks, in what its code has raised: those of a group, and what led to them.
+
+    A mistake in a ``finally`` block often follows from the one that travels there: what had no value yet is used.
+    """
+    if issubclass(type(error), BaseExceptionGroup):  # its __class__ may be anything
+        group = cast(BaseExceptionGroup[BaseException], error)
+        return [found for one in group.exceptions for found in _find_mistakes(one)]
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and must_park(cause) and all(cause is not other for other in found):
+        found.append(cause)
+        cause = cause.__context__ if cause.__cause__ is None else cause.__cause__
+    return found
+
+
+def _find_under(steps: Mapping[StepPath, Entry], dropped: Container[StepPath], pivot: int) -> set[StepPath]:
+    """Find the steps that were undone with savepoints which are gone through again."""
+    undone = [entry for path, entry in steps.items() if path in dropped and entry.kind is EntryKind.SAVEPOINT]
+    return {path for path, entry in steps.items() for savepoint in undone if _is_undone_by(entry, savepoint, pivot)}
 
 
 def _is_held(steps: Mapping[StepPath, Entry], course: Course, failure: Heard, origin: Origin, pivot: int) -> bool:

@@ -2,6 +2,11 @@
 
 What ends the step is journaled here, so a replay agrees. What lets it go on, with other arguments perhaps, is left to
 the stepper. A crash before the journal has it leaves the ruling in the fault; the next owner obeys it.
+
+A step that a lost worker may have begun is not executed when a ruling ends it, so nobody learns whether it had its
+effect. Its undo is owed from then on, as if its activity said ``when="started"``: the frame is pushed before the
+outcome is journaled. One that has failed is undone before the flow hears of it, and one that was completed with the
+run. A crash between the two leaves the frame, which the next owner finds.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ from aft.flows.asks import Landed
 from aft.flows.divergence import check_arguments
 from aft.flows.failures import Place
 from aft.flows.forward import Forward
-from aft.flows.leaving import Leave, Parks, Removes
+from aft.flows.leaving import Leave, NewMail, Parks, Removes
+from aft.flows.reaching import choose_order
 from aft.flows.replay import WHAT_VARIES
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
@@ -116,9 +122,12 @@ def _obey(
     if ruling.do is Do.GO and had.result is not None:
         value = json.dumps(ruling.result[0]) if ruling.result else had.result
         with _fitting(fault):
-            return forward.record_result(activity, path, scope, had.args or args, value, landed, asked=given)
+            return forward.record_result(
+                activity, path, scope, had.args or args, value, landed, executed=True, asked=given
+            )
     if ruling.do in (Do.RESTART, Do.AGAIN) and path in stepper.standing.armed:
         unwind(stepper, fault, Status.RECOVERING, path=path)
+        stepper.standing.saw(path)
     return None
 
 
@@ -159,14 +168,20 @@ def _end(
     landed: Landed | None,
 ) -> Entry:
     stepper = forward.stepper
-    if ruling.do is Do.COMPLETE:
-        value, owes = json.dumps(ruling.result[0] if ruling.result else None), path in stepper.standing.armed
-        with _fitting(fault):
-            return forward.record_result(activity, path, scope, args, value, landed, owes=owes, asked=given)
-    if ruling.do is Do.PARK:
-        raise Leave(Parks(ruling.why, fault, (), reopens=True))
     if ruling.do is Do.REMOVE and not _is_branch(stepper, path, scope):
         raise Leave(Removes(ruling.why))
+    if stepper.standing.is_unseen(path):
+        forward.arm(activity, path, scope, args)
+        if ruling.do is Do.FAIL and choose_order(stepper.owner, path) is not None:
+            # The exlet has a savepoint undone that the step is in: now that its own undo is owed it may be interrupted.
+            stepper.standing.saw(path)
+            raise NewMail
+    if ruling.do is Do.COMPLETE:
+        value = json.dumps(ruling.result[0] if ruling.result else None)
+        with _fitting(fault):
+            return forward.record_result(activity, path, scope, args, value, landed, executed=False, asked=given)
+    if ruling.do is Do.PARK:
+        raise Leave(Parks(ruling.why, fault, (), reopens=True))
     entry = Entry(
         path,
         scope,
@@ -180,7 +195,9 @@ def _end(
         key_generation=stepper.generation(path),
         asked=None if given == args else given,
     )
-    return stepper.record(entry, landed=landed)
+    recorded = stepper.record(entry, landed=landed)
+    stepper.standing.passed(path)
+    return recorded
 
 
 @contextmanager

@@ -17,18 +17,35 @@ from aft.errors import StoreError, is_interrupt, text_of
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, loading, writing
 from aft.flows.attempt import Performer
-from aft.flows.children import Children
+from aft.flows.children import Children, answer
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
-from aft.flows.leaving import CONTROL_FLOW, Anew, Leave, NewMail, Over, Parks, Removes
+from aft.flows.leaving import (
+    CONTROL_FLOW,
+    Anew,
+    Awaits,
+    Block,
+    Failed,
+    GivesBack,
+    HasMail,
+    InLadder,
+    Leave,
+    Lost,
+    NewMail,
+    NotBegun,
+    Over,
+    Parks,
+    Removes,
+    Suspends,
+)
 from aft.flows.loading import Recorded
 from aft.flows.obedience import Obedience
 from aft.flows.policy import Policy
-from aft.flows.rewind import find_forgotten
+from aft.flows.rewind import find_forgotten, find_taken_back
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.flows.unwind import any_skipped, unwind, unwind_all
-from aft.runs import faults, journal
+from aft.runs import families, faults, journal
 from aft.runs.deeds import Write
 from aft.runs.inbox import HINTS, MAIL
 from aft.runs.journal import Entry
@@ -36,6 +53,14 @@ from aft.runs.owner import Fenced, Owner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.telemetry import RunReleased, ServiceFailed, logger
+
+#: Why a run was not cancelled that was parked before it was seen what its lost worker did.
+NOT_SEEN = (
+    "its worker was lost, and the run is parked before it could be seen what came of the step that it executed; "
+    "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
+)
+#: What keeps a run from being undone here, though that was asked for: somebody else goes on with it.
+KEEPS = (GivesBack, HasMail, Lost, Parks, Removes, Suspends)
 
 
 class Runner:
@@ -52,27 +77,34 @@ class Runner:
         ``wake`` is the fault or order that called us; ``recorded`` is what was read since it was claimed.
         """
         owner = Owner(self._tools.store, self._tools.lease, row)
+        if row.unreadable is not None:
+            self._park_unreadable(owner, row.unreadable)
+            return
         performer = Performer(self._tools.loop, self._tools.clock, self._tools.vigil, self._tools.abandoned)
         stepper = Stepper(self._tools, owner, performer, wake)
         while not self._pass(stepper, fresh, recorded):
             # Something has come for the run that changes its way; what an earlier owner may have begun stays in doubt.
             fresh, recorded, before = False, None, stepper.standing
             stepper = Stepper(self._tools, owner, performer, wake)
-            stepper.standing.take_over(before)
+            stepper.standing.doubts.take_over(before.doubts)
 
     def _pass(self, stepper: Stepper, fresh: bool, recorded: Recorded | None) -> bool:
         """Go through the run once; False: it has to be read again, because something has come for it."""
-        owner = stepper.owner
+        owner, doubts = stepper.owner, stepper.standing.doubts
         try:
             try:
                 self._carry_out(stepper, [] if fresh else self._recall(stepper, recorded or self._load(owner)))
             except Leave as leave:
+                leave.blocks = [self._take_back(stepper, block) for block in leave.blocks]
                 if any(isinstance(block, Removes) for block in leave.blocks):
                     self._remove(stepper)
-                writing.let_go(self._tools, owner, leave.blocks, in_doubt=stepper.standing.in_doubt)
+                if self._turns_back(stepper, leave):
+                    return False
+                writing.let_go(self._tools, owner, leave.blocks, doubts.leave())
             except Anew as anew:
-                writing.begin_anew(self._tools, owner, anew.encoded)
-                stepper.standing.forget_doubts()
+                if not stepper.standing.turns_back:
+                    writing.begin_anew(self._tools, owner, anew.encoded)
+                doubts.forget()
                 return False
         except Over:
             return True
@@ -81,22 +113,56 @@ class Runner:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            self._lost(owner, error)
+            self._lost(stepper, error)
+        return True
+
+    def _take_back(self, stepper: Stepper, block: Block) -> Block:
+        """Let a run that parks for a mistake in its code forget what the code did since; nothing is at work now."""
+        if not isinstance(block, Parks) or block.mistake is None:
+            return block
+        owner = stepper.owner
+
+        def load() -> list[Entry]:
+            return owner.read(lambda connection: journal.load(connection, owner.run_id))
+
+        return replace(block, forgets=tuple(find_taken_back(load, stepper.course, block.mistake)))
+
+    def _turns_back(self, stepper: Stepper, leave: Leave) -> bool:
+        """Tell whether all that was in doubt has been seen, as far as it can be, and the run is undone now."""
+        owner, standing = stepper.owner, stepper.standing
+        if not standing.turns_back:
+            return False
+        parks = [block for block in leave.blocks if isinstance(block, Parks)]
+        if parks and standing.doubts.any:
+            answers = [*parks[0].answers, *(answer(letter, NOT_SEEN) for letter in standing.turns_back)]
+            answers += [(letter, None) for letter in standing.tried_again]
+            leave.blocks = [replace(parks[0], answers=tuple(answers)), *parks[1:]]
+        elif parks:
+            owner.read_to = standing.turns_back[0].seq - 1  # the run is woken for the order
+        # What came late is undone first: while that fails, the code is not played, and nothing is seen.
+        fails_before = standing.doubts.before_frontier and any(isinstance(b, Failed | InLadder) for b in leave.blocks)
+        if fails_before or any(isinstance(block, KEEPS) for block in leave.blocks):
+            return False
+        if standing.abandons and any(isinstance(block, Awaits) for block in leave.blocks):
+            return False  # a child of the savepoint is being undone
+        writing.keep_failures(self._tools, owner, leave.blocks)
+        standing.doubts.turn_back()
+        owner.has_undone = standing.abandons
         return True
 
     def _remove(self, stepper: Stepper) -> NoReturn:
         """End a run whose last step an exlet has taken away; what it did stays as it is."""
         Children(stepper).stop("", undo=False)
-        writing.end(self._tools, stepper.owner, Status.CANCELLED)
+        writing.end(self._tools, stepper.owner, Status.CANCELLED, in_doubt=stepper.standing.doubts.any)
         raise Over
 
-    def _lost(self, owner: Owner, error: BaseException) -> None:
+    def _lost(self, stepper: Stepper, error: BaseException) -> None:
         """Park the run for what will not pass: a write that is refused for good, or a defect of aft.
 
         For the rest lease and sweeper act. One that cannot even be parked is rescued as an orphan, which is counted:
         in the end it is parked for that.
         """
-        tools, row = self._tools, owner.run
+        tools, owner, row = self._tools, stepper.owner, stepper.owner.run
         passes = isinstance(error, Fenced) or (isinstance(error, StoreError) and error.transient)
         if not passes and owner.holds():
             place = Place(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
@@ -112,11 +178,23 @@ class Runner:
                 )
             try:
                 # It may have been kept from recording what a step had come to.
-                writing.let_go(tools, owner, [Parks(reason, fault)], in_doubt=True)
+                stepper.standing.doubts.lose_sight()
+                writing.let_go(tools, owner, [Parks(reason, fault)], stepper.standing.doubts.leave())
                 return
             except (Fenced, StoreError, NewMail) as another:
                 error = another
         tools.telemetry.emit(RunReleased(run=row.id, flow=row.flow, why=str(error) or repr(error)))
+
+    def _park_unreadable(self, owner: Owner, what: str) -> None:
+        """Stop a run whose row somebody has spoilt; nothing of it is executed."""
+        reason = f"its row in the database cannot be read: {what}; correct that, then retry"
+        place, now = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow), self._tools.clock.now()
+        error, state = ValueError(reason), FaultState.PARKED
+        fault = failures.describe(error, place, Policy(), self._tools.ladder, now, state=state)
+        try:
+            writing.park_unreadable(self._tools, owner, fault, reason)
+        except (Fenced, StoreError) as refused:
+            self._tools.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why=str(refused)))
 
     def _load(self, owner: Owner) -> Recorded:
         """Read what is recorded, as the row is by now; the database being away is waited for."""
@@ -127,7 +205,7 @@ class Runner:
         """Take over what earlier owners left, and do what was asked meanwhile; returns the outcomes."""
         owner, entries, live, letters = stepper.owner, recorded.entries, recorded.live, recorded.letters
         seen = owner.inbox_seq
-        stepper.standing.remember(live, recorded.armed, recorded.undone)
+        stepper.standing.remember(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
         stepper.standing.owes_late = recorded.late
         stepper.mailbox.fill(letters)
         # What has come since the run was let go last is awaited no more, though its owner died before saying so.
@@ -137,7 +215,7 @@ class Runner:
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
         orders = [letter for letter in letters if letter.verb not in (*MAIL, *HINTS)]
         if orders:
-            Obedience(self._tools, stepper).obey(orders, live)
+            Obedience(self._tools, stepper).obey(orders, live, entries)
         return entries
 
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
@@ -174,11 +252,13 @@ class Runner:
         failure: BaseException | None = None
         try:
             result = flow.result.encode(execution.play(), "result")
+            _check_turns_back(stepper)
             execution.check_end(result)
         except CONTROL_FLOW:
             raise
         except SystemExit as error:
             failure = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
+            failure.__cause__ = error
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -186,7 +266,9 @@ class Runner:
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             execution.check_leaving()
-            execution.check_anew()
+            execution.check_anew(failure)
+            if not failures.must_park(failure):
+                _check_turns_back(stepper)
             self._failed(stepper, execution, failure)
         else:
             writing.end(self._tools, stepper.owner, Status.COMPLETED, result)
@@ -248,5 +330,17 @@ class Runner:
         owner = stepper.owner
         skipped = unwind_all(stepper, stepper.cause or stepper.find_fault(owner.run.fault_id or ""))
         # What was done before a pivot stands, so a run that went past one was not fully undone.
-        partly = skipped or owner.run.pivoted_at is not None
+        partly = skipped or owner.run.pivoted_at is not None or _is_unseen(owner)
         writing.end(self._tools, owner, Status.FAILED if partly else Status.COMPENSATED)
+
+
+def _is_unseen(owner: Owner) -> bool:
+    """Tell whether a run was cancelled before anybody saw what a lost worker did: that may stand."""
+    cancelled = owner.run.cause == "cancel"
+    return cancelled and owner.read(lambda connection: families.was_in_doubt(connection, owner.run_id))
+
+
+def _check_turns_back(stepper: Stepper) -> None:
+    """Leave if the run shall be undone, where its code has come to its end before it was."""
+    if stepper.standing.turns_back:
+        raise Leave(NotBegun())

@@ -10,32 +10,30 @@ a blocked step is looked at again when its time has come, when something came fo
 a wait that begins then is stored, so that the next owner knows since when it has lasted.
 
 Who may run at the same time: the flow's own thread, which alone calls what is here; the branches' threads, which
-perform one step each and tell of it in ``_landings``; and the thread that watches the inbox, which puts None there.
+perform one step each and tell of it in ``flows.landings``; and the thread that watches the inbox.
 """
 
 from __future__ import annotations
 
 import contextvars
-import itertools
-import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
-from aft.errors import CodecError, ReplayDiverged, StoreError
+from aft.errors import CodecError, LimitExceeded, ReplayDiverged, StoreError
+from aft.flows import leaving
 from aft.flows.asks import Ask, Landed
-from aft.flows.batch import MOST_BRANCHES, Batch, pause_before_more
+from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, pause_before_more
 from aft.flows.interrupts import Interrupts
-from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, InLadder, Leave, Lost, NewMail, Parks
-from aft.flows.replay import Replay
+from aft.flows.landings import Landings
+from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, Leave, Lost, NewMail, NotBegun, Parks
+from aft.flows.replay import Beside, Replay
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
-from aft.runs.journal import Entry, Outcome
+from aft.runs.journal import Entry
 from aft.runs.owner import Fenced
-from aft.runs.waits import WaitKind
 
 #: Brings a step to its outcome.
 Performs = Callable[[Landed | None], Entry]
@@ -51,13 +49,10 @@ class Settler:
         #: Asked for in an async flow, and not handed out yet.
         self.pending: dict[StepPath, Ask] = {}
         self._interrupts = Interrupts(stepper)
-        self._landings: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
-        #: Have landed, and wait for their turn to be handed out.
-        self._landed: deque[Ask] = deque()
+        self._landings = Landings(stepper.owner)
+        self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
         self._flying: set[Ask] = set()
         self._keeps_back = False
-        #: The length of the inbox, as the watch told it last.
-        self._arrived_to = 0
 
     # Until all have their outcome ---------------------------------------------------------------------------------
 
@@ -67,14 +62,15 @@ class Settler:
         Once one has failed for good no more are begun, except those that an earlier owner has begun, or may have. Where
         the journal goes on after such a failure, the flow has got on without those that have no outcome.
         """
-        with self._leaving_if_kept():
+        with leaving.leave_if_kept(self._parking):
+            if self._stepper.standing.turns_back:
+                self.see_pending()
             self._settle(asks, most)
 
     def _settle(self, asks: Sequence[Ask], most: int | None) -> None:
         goes_on = self._recall(asks)
-        for ask in asks:
-            if ask.entry is not None and ask.entry.outcome is Outcome.FAILED:
-                self._spread(ask.entry, asks)
+        for entry in [ask.entry for ask in asks if ask.entry is not None and ask.has_failed]:
+            self._spread(entry, asks)
         if not goes_on:
             return
         if len(asks) == 1 and not self._flying:
@@ -86,6 +82,8 @@ class Settler:
         self.check_blocks(asks)
 
     def _settle_alone(self, ask: Ask) -> None:
+        if ask.entry is None:
+            self.reach_frontier([ask])
         if ask.entry is None and not ask.blocks and not self._interrupt(ask):
             standing = self._stepper.standing
             standing.begin_branch()
@@ -96,22 +94,48 @@ class Settler:
         if ask.blocks:
             self._interrupt(ask)
 
-    def _interrupt(self, ask: Ask) -> bool:
+    def reach_frontier(self, asks: Sequence[Ask] = (), most: int | None = 1) -> None:
+        """Say that the journal has nothing more for these steps of one call, nor for those that are pending."""
+        standing = self._stepper.standing
+        if not standing.doubts.before_frontier or (found := find_doubtful(asks, most, standing)) is None:
+            return
+        self.doubt_pending()
+        standing.reach_frontier(found)
+
+    def see_pending(self) -> None:
+        """Let pending steps in doubt come to their end, in a run that is undone after that: it begins no others."""
+        standing = self._stepper.standing
+        self.doubt_pending()
+        if standing.turns_back:
+            for ask in self.pending.values():
+                if not ask.flying and ask.entry is None and ask.undoable and standing.is_unseen(ask.path):
+                    self._launch(ask)
+            self.land_all()
+
+    def doubt_pending(self) -> None:
+        """Say that an owner which died may have begun the pending steps for which the journal has nothing."""
+        standing = self._stepper.standing
+        if standing.doubts.before_frontier:
+            pending = [ask for ask in self.pending.values() if not self.replay.has(ask.path)]
+            for path in find_doubtful(pending, None, standing) or ():
+                standing.lost_sight(path)
+
+    def _interrupt(self, ask: Ask, begun: str | None = None) -> bool:
         """Let a step fail that is not at work, if an interrupt reaches it; tells whether it does."""
         if not self._interrupts.any() or not self._interrupts.reaches(ask):
             return False
-        self._perform(ask, None, partial(self._interrupts.fail, ask))
+        self._perform(ask, None, partial(self._interrupts.fail, ask, begun=begun))
         if ask.entry is not None:
-            self._spread(ask.entry, ())
+            self._spread(ask.entry)
         return True
 
-    def _spread(self, entry: Entry, asks: Iterable[Ask]) -> None:
+    def _spread(self, entry: Entry, asks: Iterable[Ask] = ()) -> None:
         """Let an interrupt reach all that stand beside a step which has heard of it."""
-        self._interrupts.spread(entry, itertools.chain(asks, self.pending.values()))
+        self._interrupts.spread(entry, (*asks, *self.pending.values()))
 
     def _has_news(self, asks: Iterable[Ask]) -> bool:
-        """Let steps look again that wait for what may have come while others were at work; tells whether any does."""
-        waiting = [ask for ask in asks if self._waits_for_mail(ask)]
+        """Let all look again that wait for what may have come while others were at work; tells whether any does."""
+        waiting = [ask for ask in (*asks, *self.pending.values()) if self._waits_for_mail(ask)]
         if not waiting or not self._stepper.mailbox.take_news():
             return False
         for ask in waiting:
@@ -119,7 +143,7 @@ class Settler:
         return True
 
     def _waits_for_mail(self, ask: Ask) -> bool:
-        return bool(ask.blocks) and ask not in self._flying and all(map(_may_be_ended_by_mail, ask.blocks))
+        return bool(ask.blocks) and ask not in self._flying and all(map(leaving.may_be_ended_by_mail, ask.blocks))
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
@@ -141,46 +165,50 @@ class Settler:
         """Take what is recorded; False: the flow has got on since, and nothing is to be done any more."""
         for ask in asks:
             if ask.entry is None and not ask.flying:
-                found = self.replay.find(ask.path, ask.kind, ask.name)
-                if found is not None:
-                    ask.check_same(found)
-                ask.entry = found
+                ask.entry = self.replay.find(ask.path, ask.kind, ask.name)
+                if ask.entry is not None:
+                    ask.check_same(ask.entry)
         new = next((ask for ask in asks if ask.entry is None and not ask.flying), None)
         if new is None:
             return True  # before all that are pending are gone through: outcomes are handed out one by one
-        beside = {other.path for other in asks} | self.pending.keys()
-        if not self.replay.goes_on(beside):
+        if not self.replay.goes_on(beside := {other.path for other in asks} | self.pending.keys()):
             return True
-        if _any_failed(asks):
+        if any(ask.has_failed for ask in asks):
             return False
-        self.replay.check_spent(f"the code now calls {new.kind.value} {new.name!r} as step {new.path}", beside)
+        self.check_spent(f"the code now calls {new.kind.value} {new.name!r} as step {new.path}", new.path, beside)
         return True
 
+    def check_spent(self, now: str, path: StepPath, asked: Container[str]) -> None:
+        """Raise ReplayDiverged if the journal has outcomes that the code of this task did not ask for."""
+        self.replay.check_spent(now, Beside(path, asked, self._stepper.branches))
+
     def _settle_beside(self, asks: Sequence[Ask], most: int | None) -> None:
+        if any(ask.entry is None for ask in asks):
+            self.reach_frontier(asks, most)
         batch = Batch(asks, most, self._stepper.standing)
         while True:
             if self._interrupts.any():
                 for blocked in asks:
-                    if blocked.blocks and blocked not in self._flying and self._interrupt_beside(blocked, asks):
+                    if blocked.blocks and blocked not in self._flying and self._interrupt_beside(blocked, asks, batch):
                         batch.land(blocked)
-            while (ask := batch.next()) is not None:
-                if self._interrupts.any() and self._interrupt_beside(ask, asks):
-                    batch.land(ask)
-                else:
-                    self._launch(ask)
+            with self._stepper.standing.beside():
+                while (ask := batch.next()) is not None:
+                    if self._interrupts.any() and self._interrupt_beside(ask, asks, batch):
+                        batch.land(ask)
+                    else:
+                        self._launch(ask)
             if not batch.is_at_work:
                 self._keeps_back = batch.keeps_back
                 return
-            landed = self._await_landing(asks)
-            if landed is None:
+            if (landed := self._await_landing(asks)) is None:
                 for again in self._look_again(asks):
                     batch.begin_again(again)
                     self._launch(again)
             elif not batch.land(landed):
                 self._landed.append(landed)
 
-    def _interrupt_beside(self, ask: Ask, asks: Sequence[Ask]) -> bool:
-        if not self._interrupt(ask):
+    def _interrupt_beside(self, ask: Ask, asks: Sequence[Ask], batch: Batch) -> bool:
+        if not self._interrupt(ask, batch.spell_begun()):
             return False
         if ask.entry is not None:
             self._spread(ask.entry, asks)
@@ -196,7 +224,7 @@ class Settler:
 
     def next(self) -> Ask | None:
         """The next of the pending steps that has its outcome; None: there are none. Leaves if all are blocked."""
-        with self._leaving_if_kept():
+        with leaving.leave_if_kept(self._parking):
             return self._next()
 
     def _next(self) -> Ask | None:
@@ -211,19 +239,20 @@ class Settler:
                 continue  # blocked, or dropped
             self._begin_pending()
             self._interrupt_pending()
+            if self._landed:
+                continue
             if self._flying:
-                landed = self._await_landing(self.pending.values())
-                if landed is None:
-                    self._look_again(self.pending.values())
-                else:
+                if (landed := self._await_landing(self.pending.values())) is not None:
                     self._landed.append(landed)
-            elif not self._landed and not self._has_news(self.pending.values()):
+                else:
+                    self._look_again(self.pending.values())
+            elif not self._has_news(self.pending.values()):
                 self.check_blocks(self.pending.values())
                 return None
 
     def _hand_out(self, ask: Ask) -> Ask:
-        if ask.entry is not None and ask.entry.outcome is Outcome.FAILED:
-            self._spread(ask.entry, ())
+        if ask.entry is not None and ask.has_failed:
+            self._spread(ask.entry)
         return ask
 
     def _interrupt_pending(self) -> None:
@@ -235,10 +264,10 @@ class Settler:
         if not self._interrupts.any():
             return
         with self._stepper.owner.lock:
-            if self._flying and not self._landings.empty():
+            if self._landed or (self._flying and self._landings.any):
                 return
             for ask in list(self.pending.values()):
-                if ask not in self._flying and self._interrupts.reaches(ask):
+                if ask not in self._flying and self._interrupts.reaches(ask) and self._interrupts.may_fail(ask):
                     self._launch(ask, partial(self._interrupts.fail, ask))
 
     def _begin_pending(self) -> None:
@@ -249,13 +278,27 @@ class Settler:
         if new:
             what = f"the code now calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}"
             self.replay.check_spent(what, self.pending)
+            self.reach_frontier()
         if new and self._interrupts.any():
             new = [ask for ask in new if not self._interrupts.reaches(ask)]
-        launched = new[: MOST_BRANCHES - len(self._flying)]
-        if self._stepper.standing.unseen:
-            self._stepper.standing.suspect(ask.path for ask in launched)
-        for ask in launched:
+        with self._stepper.standing.beside() if len(new) > 1 else nullcontext():
+            for ask in new:
+                if not ask.takes_signal and (ask.quick or len(self._flying) < MOST_BRANCHES):
+                    self._launch(ask)
+            all(map(self._look_for_signal, [ask for ask in new if ask.takes_signal]))  # until one says that it cannot
+
+    def _look_for_signal(self, ask: Ask) -> bool:
+        """Let a step take its signal; False: not before the flow has heard of an outcome that was recorded.
+
+        That may cancel the step's task, and the signal would be lost. Under the lock nothing is recorded meanwhile.
+        """
+        with self._stepper.owner.lock:
+            self._landed += self._landings.take_all()
+            self._flying.difference_update(self._landed)
+            if any(landed.entry is not None for landed in self._landed):
+                return False
             self._launch(ask)
+            return ask.entry is None
 
     # Branches -----------------------------------------------------------------------------------------------------
 
@@ -294,6 +337,8 @@ class Settler:
     def _await_landing(self, beside: Iterable[Ask]) -> Ask | None:
         """Wait until a branch has come to rest; None: a step that is blocked beside has to be looked at first."""
         stepper, owner = self._stepper, self._stepper.owner
+        if stepper.mailbox.has_news and any(map(self._waits_for_mail, beside)):
+            return None
         if not owner.run.waits and owner.run.deadline_at is None:
             return self._take_landing(None)
         blocks = [block for ask in beside for block in ask.blocks] if owner.run.waits else []
@@ -301,25 +346,14 @@ class Settler:
         limits = [block.wait.until for block in blocks if isinstance(block, Awaits)]
         due = min((limit for limit in (*limits, self._interrupts.bound) if limit is not None), default=None)
         seconds = None if due is None else max(0.0, (due - stepper.mailbox.now).total_seconds())
-        if not any(map(_hears_mail, blocks)):
+        if not any(map(leaving.hears_mail, blocks)):
             return self._take_landing(seconds)
-        with stepper.tools.inbox_watch.over(owner.run_id, owner.inbox_seq, self._arrived):
+        with stepper.tools.inbox_watch.over(owner.run_id, owner.read_to, self._landings.arrived):
             return self._take_landing(seconds)
-
-    def _arrived(self, inbox_seq: int) -> None:
-        # On the thread that watches for all runs: it must not wait for this one's lock.
-        self._arrived_to = inbox_seq
-        self._landings.put(None)
 
     def _take_landing(self, seconds: float | None) -> Ask | None:
-        try:
-            ask = self._landings.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if ask is not None:
-            self._flying.discard(ask)
-        else:
-            self._stepper.owner.hear(self._arrived_to)
+        ask = self._landings.take(seconds)
+        self._flying.difference_update([ask])
         return ask
 
     def _look_again(self, asks: Iterable[Ask]) -> list[Ask]:
@@ -334,7 +368,7 @@ class Settler:
             return []
         self._has_news(waiting)
         for ask in waiting:
-            if ask.blocks and all(isinstance(block, Awaits) and _is_over(block, mailbox.now) for block in ask.blocks):
+            if ask.blocks and all(leaving.is_over(block, mailbox.now) for block in ask.blocks):
                 ask.blocks, ask.flying = (), False
         return [ask for ask in waiting if not ask.blocks]
 
@@ -343,24 +377,13 @@ class Settler:
         while self._flying:
             if (landed := self._take_landing(None)) is not None:
                 self._landed.append(landed)
-        found = [block for ask in (*self._landed, *self.pending.values()) for block in ask.blocks]
-        return list({id(block): block for block in found}.values())
-
-    @contextmanager
-    def _leaving_if_kept(self) -> Iterator[None]:
-        """Leave whatever keeps the engine from its work: it must not reach the flow's code as if a step had failed."""
-        try:
-            yield
-        except Leave:
-            raise
-        except NewMail:
-            raise Leave(HasMail()) from None
-        except (ReplayDiverged, CodecError) as error:
-            raise Leave(self._parking(error)) from error
-        except BaseException as error:  # Ctrl-C, or a defect of aft, beside what cannot be read or written
-            raise Leave(Lost(error)) from error
+        return list({id(b): b for ask in (*self._landed, *self.pending.values()) for b in ask.blocks}.values())
 
     def _perform(self, ask: Ask, land: Callable[[Entry], None] | None, perform: Performs) -> None:
+        standing = self._stepper.standing
+        if standing.turns_back and not (ask.undoable and standing.is_unseen(ask.path)):
+            ask.blocks = [NotBegun()]
+            return
         try:
             ask.entry = perform(land)
             ask.blocks = ()
@@ -370,28 +393,8 @@ class Settler:
             ask.blocks = [HasMail()]
         except (Fenced, StoreError) as error:
             ask.blocks = [Lost(error)]
-        except (ReplayDiverged, CodecError) as error:
+        except (ReplayDiverged, CodecError, LimitExceeded) as error:
             ask.blocks = [self._parking(error)]
         except BaseException as error:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were the activity's failure.
             ask.blocks = [Lost(error)]
-
-
-def _any_failed(asks: Iterable[Ask]) -> bool:
-    return any(ask.entry is not None and ask.entry.outcome is Outcome.FAILED for ask in asks)
-
-
-def _hears_mail(block: Block) -> bool:
-    """Whether it waits for something that comes into the inbox."""
-    if isinstance(block, Awaits):
-        return block.wait.kind is not WaitKind.SLEEP
-    return isinstance(block, InLadder) and block.fault.signal is not None
-
-
-def _may_be_ended_by_mail(block: Block) -> bool:
-    """Whether it is worth looking at again when something has come; a moment may have come, too."""
-    return isinstance(block, Awaits) or _hears_mail(block)
-
-
-def _is_over(block: Awaits, now: datetime) -> bool:
-    return block.wait.until is not None and block.wait.until <= now

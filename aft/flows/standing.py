@@ -9,16 +9,19 @@ Who may run at the same time: the branches of one run, each on a thread of its o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.leaving import Failed, InLadder, Leave
+from aft.flows.doubts import Doubts
+from aft.flows.leaving import Failed, InLadder, Leave, stay_parked
 from aft.flows.mailbox import Mailbox
 from aft.ids import StepPath
 from aft.rules import kept
+from aft.rules.kinds import On
 from aft.runs import inbox
 from aft.runs.inbox import Letter
 from aft.runs.owner import Owner, Then
@@ -34,33 +37,42 @@ class Standing:
         self._mailbox = mailbox
         #: The fault or order that called this owner.
         self._wake = wake
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._at_work = 0
         self._faults: dict[StepPath, Fault] = {}
-        #: Aborts that this owner came to make good: settled with its next outcome.
-        self._aborts: list[str] = []
+        #: What earlier owners may have begun, and nobody saw what came of it.
+        self.doubts = Doubts()
+        #: The orders that have the run undone once it is seen what came of all that is in doubt.
+        self.turns_back: tuple[Letter, ...] = ()
+        #: The orders to try again that came with those.
+        self.tried_again: tuple[Letter, ...] = ()
+        #: Whether they have it end as it is, once the savepoint is undone that is being undone: nothing is to be seen.
+        self.abandons = False
         self.armed: set[str] = set()
         #: Whether effects arrived late that have to be undone before the run goes on.
         self.owes_late = False
+        #: The number of the write after which the owner looked last whether any has.
+        self.looked_at = -1
         #: How often the effect of each step was undone.
         self.undone: dict[str, int] = {}
         #: Signals that a failed step has waited for: read with what comes of its next try.
         self._spent: dict[StepPath, Letter] = {}
         #: What was raised in this pass: whether it has its row already.
         self._raised: dict[StepPath, Failed] = {}
-        #: Whether an earlier owner may have begun the first new steps, and nobody saw what came of it.
-        self.unseen = False
-        #: Those of them that are begun side by side: each stays in doubt until it has its own outcome.
-        self._suspects: set[StepPath] = set()
-        #: Steps that have failed before, and that a person lets begin anew.
-        self._tried: set[StepPath] = set()
 
-    def remember(self, live: list[Fault], armed: set[str], undone: dict[str, int]) -> None:
-        """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid."""
+    def remember(
+        self, live: list[Fault], armed: set[str], undone: dict[str, int], recorded: Iterable[StepPath] = ()
+    ) -> None:
+        """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid.
+
+        ``recorded`` are the steps that have their outcome.
+        """
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
-        self._aborts = [fault.id for fault in live if fault.kind is FaultKind.ABORT]
         self.armed, self.undone = armed, undone
-        self.unseen = self.unseen or bool(self._aborts)
+        # Those that are final say that nobody will see any more what came of it.
+        aborts = [fault for fault in live if fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL]
+        if aborts:
+            self.doubts.read(aborts, {*recorded})
 
     # Branches -----------------------------------------------------------------------------------------------------
 
@@ -74,51 +86,55 @@ class Standing:
         with self._lock:
             self._at_work -= 1
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Say that more branches are about to begin: one that fails before they have is not alone."""
+        self.begin_branch()
+        try:
+            yield
+        finally:
+            self.end_branch()
+
     # Asking -------------------------------------------------------------------------------------------------------
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether an earlier owner has begun the next step, or may have, and only this owner knows of it."""
-        return (self.has_doubts or bool(self._tried)) and not self._aborts
-
-    @property
-    def has_doubts(self) -> bool:
-        """Whether an earlier owner may have begun a step of which nothing has been seen yet."""
-        return self.unseen or bool(self._suspects)
 
     @property
     def any_live(self) -> bool:
         """Whether a step has failed that is not recorded yet: it was begun before."""
-        live = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED)
-        return bool(self._tried) or any(fault.state in live for fault in self._faults.values())
+        live = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.PARKED)
+        return self.doubts.any_tried or any(fault.state in live for fault in self._faults.values())
 
-    def forget_doubts(self) -> None:
-        """Say that a new generation begins: no earlier owner can have begun a step of it."""
+    def reach_frontier(self, steps: Iterable[StepPath]) -> None:
+        """Say that the code asks for steps that are new: an earlier owner that died may have begun these of them."""
         with self._lock:
-            self.unseen = False
-            self._suspects.clear()
-            self._tried.clear()
+            self.doubts.reach_frontier(steps)
 
-    def take_over(self, before: Standing) -> None:
-        """Begin another pass: what was in doubt in the one before still is."""
-        self.unseen, self._tried = before.has_doubts, before._tried
+    def may_be_at_work(self, path: StepPath) -> bool:
+        """Tell whether a step may have been begun since it was last seen to fail, as far as its fault tells."""
+        fault = self._faults.get(path)
+        return fault is None or fault.state is FaultState.WAITING or not _tells(fault)
+
+    def may_be_undone(self, path: StepPath) -> bool:
+        """Tell whether a step may be being undone because a rule has it begin anew."""
+        fault = self._faults.get(path)
+        waits = path in self.armed and fault is not None and fault.state is FaultState.WAITING
+        return waits and Ruling.decode(fault.ruling if fault else None).do in (Do.AGAIN, Do.RESTART)
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Tell whether a step may have had its effect already, though no outcome of it is recorded."""
-        return self.unseen or path in self._suspects or self.was_begun(path)
+        return self.doubts.before_frontier or path in self.doubts or self.was_begun(path)
 
     def is_unseen(self, path: StepPath) -> bool:
-        """Tell whether a step may have had its effect, and nothing is recorded of it: neither fault nor frame."""
-        return self.is_doubtful(path) and not self.was_begun(path)
+        """Tell whether a step may have had an effect that nobody saw, and that no frame would undo."""
+        return path in self.doubts and path not in self.armed and not self.abandons
 
-    def suspect(self, paths: Iterable[StepPath]) -> None:
-        """Say that these are the steps which an earlier owner may have begun, as they are begun side by side."""
-        with self._lock:
-            self._suspects.update(paths)
+    @property
+    def any_unseen(self) -> bool:
+        """Whether any step may have had such an effect."""
+        return self.doubts.any_but(self.armed)
 
     def was_begun(self, path: StepPath) -> bool:
         """Tell whether an earlier owner has begun a step, and left it without an outcome."""
-        return path in self.armed or path in self._faults or path in self._tried
+        return path in self.armed or path in self._faults or self.doubts.was_tried(path)
 
     def fault(self, path: StepPath) -> Fault | None:
         """What stands against a step."""
@@ -144,20 +160,34 @@ class Standing:
         return kept.failures(fault)
 
     def replaced(self, path: StepPath) -> tuple[str, ...]:
-        """The faults whose place a new one of a step takes: the aborts, and that of the step itself."""
+        """The faults whose place a new one of a step takes: its own, and the aborts if nothing else is in doubt."""
         before = self._faults.get(path)
-        return (*self._aborts, *([before.id] if before is not None else []))
+        with self._lock:
+            return (*self.doubts.settle_with(path), *([before.id] if before is not None else []))
 
     def check_ladder(self, path: StepPath, status: Status | None) -> None:
-        """Leave if a step has failed and nobody has decided about that, or its next try is not due yet."""
+        """Leave if a step has failed and nobody has decided about that, or its next try is not due yet.
+
+        Also if its run is parked for it: only a person who says so lets it be tried again.
+        """
         fault = self._faults.get(path)
-        if fault is None:
-            return
+        if fault is None or (self.turns_back and not _tells(fault)):
+            return  # a run that is to be undone waits for no rule before it sees what is in doubt
+        if fault.state is FaultState.PARKED:
+            raise Leave(stay_parked(fault))
         if fault.state is FaultState.OPEN:
+            self._rule_out(path)
             raise Leave(self._raised.get(path) or Failed(fault, status, written=True))
         waits = fault.state is FaultState.WAITING and not self._is_due(fault, path)
         if waits or fault.state is FaultState.HANDLED:
+            self._rule_out(path)
             raise Leave(InLadder(fault, status))
+
+    def _rule_out(self, path: StepPath) -> None:
+        """Say that nobody can have begun a step since it failed: its next try is not due."""
+        with self._lock:
+            if _tells(self._faults[path]):
+                self.doubts.rule_out(path)
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
         if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
@@ -181,15 +211,15 @@ class Standing:
             )
         elif fault.path is not None:
             self._faults.pop(fault.path, None)
-            self._tried.add(fault.path)
-        elif fault.id in self._aborts:
-            self._aborts.remove(fault.id)  # settled: if this owner leaves before it has seen more, it has to say so
+            self.doubts.try_again(fault.path)
+        else:
+            self.doubts.drop_abort(fault.id)
 
     def passed(self, path: StepPath) -> None:
         """A step has its outcome: what stood against it is settled."""
         with self._lock:
             self._faults.pop(path, None)
-            self._saw(path)
+            self.doubts.see(path)
 
     def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
         """A step has failed: returns what blocks it, and whether it was the only one at work."""
@@ -200,8 +230,15 @@ class Standing:
 
     def block(self, path: StepPath, fault: Fault, status: Status | None) -> Failed:
         """What would block a step that failed: the fault takes the place of what stood against it until now."""
-        letter = self._spent.get(path)
-        return Failed(fault, status, self.replaced(path), letters=() if letter is None else (letter,))
+        letter, before = self._spent.get(path), self._faults.get(path)
+        unseen = () if before is None else (before.id,)
+        replaces = self.replaced(path) if _tells(fault) else unseen
+        return Failed(fault, status, replaces, letters=() if letter is None else (letter,))
+
+    def spend(self, path: StepPath) -> tuple[tuple[Letter, str | None], ...]:
+        """The signal that the last try of a step had waited for, which is read with what came of that."""
+        letter = self._spent.pop(path, None)
+        return () if letter is None else ((letter, None),)
 
     def fell(self, block: Failed) -> None:
         """Say that a step has failed, now that this is recorded."""
@@ -211,20 +248,19 @@ class Standing:
     def _fell(self, path: StepPath, block: Failed) -> None:
         self._spent.pop(path, None)
         self._faults[path] = block.fault
-        self._saw(path)
+        if _tells(block.fault):
+            self.doubts.see(path)
         self._raised[path] = block
 
     def saw(self, path: StepPath) -> None:
         """Say that it is seen what came of a step, though it has no outcome."""
         with self._lock:
-            self._saw(path)
+            self.doubts.see(path)
 
-    def _saw(self, path: StepPath) -> None:
-        self._suspects.discard(path)
-        self._tried.discard(path)
-        self._aborts = []
-        # Beside others nobody can tell which of the next steps an earlier owner had begun.
-        self.unseen = self.unseen and self._at_work > 1
+    def lost_sight(self, path: StepPath) -> None:
+        """Say that a step was begun, and that nobody knows what came of it."""
+        with self._lock:
+            self.doubts.add(path)
 
     def wrote(self, block: Failed) -> Failed:
         """Say that a fault has its row, before the run is let go."""
@@ -235,7 +271,8 @@ class Standing:
     def settled(self, path: StepPath, state: FaultState) -> tuple[tuple[str, FaultState], ...]:
         """What stood against a step, and what becomes of it with its outcome."""
         fault = self._faults.get(path)
-        aborts = [(abort, FaultState.RESOLVED) for abort in self._aborts]
+        with self._lock:
+            aborts = [(abort, FaultState.RESOLVED) for abort in self.doubts.settle_with(path)]
         return tuple(aborts if fault is None else [(fault.id, state), *aborts])
 
     def with_letters(self, path: StepPath, more: Then | None) -> Then | None:
@@ -251,3 +288,8 @@ class Standing:
                 more(connection, seq)
 
         return read
+
+
+def _tells(fault: Fault) -> bool:
+    """Tell whether a fault says what came of its step; one that rules raise because a worker was lost does not."""
+    return fault.exception != On.ABORT.value

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from aft.errors import CodecError, ResourceUnavailable, is_a
+from aft.errors import CodecError, ReplayDiverged, ResourceUnavailable, is_a
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Landed
@@ -94,6 +94,8 @@ class Stepper:
         self.branches: set[str] = set()
         #: How many calls each parallel step has, by its path.
         self.widths: dict[str, int] = {}
+        #: How many of them are executed at a time, where the code says so.
+        self.limits: dict[str, int] = {}
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
 
@@ -105,6 +107,10 @@ class Stepper:
         """The generation of a step's keys: the run's, and one of its own if it was undone and is begun anew."""
         return self.owner.run.key_generation + self.standing.undone.get(path, 0) * RESTARTED
 
+    def abreast(self, path: StepPath) -> int:
+        """How many steps of a step's call are executed at a time; 0: it is called alone, or all are at once."""
+        return self.limits.get(path.rpartition(".")[0], 0)
+
     def find_fault(self, fault_id: str) -> Fault | None:
         """Read one fault, if there is one of this name."""
         (rows,) = self.owner.ask([(faults.NAMED, json.dumps([fault_id]))])
@@ -114,7 +120,10 @@ class Stepper:
         """Make the exception of a recorded failure, as the flow's code sees it."""
         fault = self.find_fault(entry.fault_id or "")
         if fault is None:
-            raise AssertionError(f"fault {entry.fault_id} of step {entry.path} is gone")
+            raise ReplayDiverged(
+                f"step {entry.path} failed with fault {entry.fault_id}, which somebody has deleted from the database; "
+                "bring it back from a backup and retry, or cancel the run"
+            )
         return failures.rebuild(fault)
 
     def check_may_go_on(self) -> None:
@@ -160,7 +169,8 @@ class Stepper:
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:
         """Journal that a savepoint's frames were unwound."""
-        self.record(Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, self.tools.clock.now()))
+        at, generation = self.tools.clock.now(), self.owner.run.key_generation
+        self.record(Entry(path, scope, EntryKind.SAVEPOINT, name, Outcome.UNDONE, at, key_generation=generation))
 
     def recording(self, entry: Entry, frame: Fields | None = None, more: Then | None = None) -> Recording:
         """What journals an outcome and settles what stood against its step, with a frame that is owed from then on."""
@@ -200,6 +210,10 @@ class Stepper:
             if step.policy.transactional:
                 self._fail(step, error)
             self._park(step, error)
+        except Leave as leave:
+            if any(isinstance(block, GivesBack) and block.doubt for block in leave.blocks):
+                self.standing.lost_sight(step.path)
+            raise
         self.standing.passed(step.path)
 
     def _attempt(
@@ -247,7 +261,7 @@ class Stepper:
         stored = step.stored if len(step.stored or "") <= MOST_STORED else None
         facts = StepFacts(step.name, stored, elapsed=elapsed)
         of_type = None if exception is None else exception.value
-        fault = replace(fault, exception=of_type, step=kept.keep(facts, before))
+        fault = replace(fault, exception=of_type, step=kept.keep(facts, before, abreast=self.abreast(step.path)))
         self.fail(step.path, fault, step.status)
 
     def fail(self, path: StepPath, fault: Fault, status: Status | None) -> NoReturn:
@@ -273,7 +287,7 @@ class Stepper:
             f"{step.kind.value} {step.name!r} (step {step.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        parks = Parks(reason, fault, self.standing.replaced(step.path))
+        parks = Parks(reason, fault, self.standing.replaced(step.path), answers=self.standing.spend(step.path))
         self.standing.saw(step.path)
         raise Leave(parks)
 

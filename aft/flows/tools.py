@@ -19,6 +19,8 @@ from aft.flows.vigil import Vigil
 from aft.recovery.levels import Ladder
 from aft.rules.book import Book
 from aft.runs.holdings import Holdings
+from aft.runs.limits import Limits
+from aft.sealing import Seal
 from aft.store import Store
 from aft.store.leases import Lease
 from aft.store.outbox import OutboxRow
@@ -42,6 +44,10 @@ class Tools:
     holdings: Holdings
     #: The rules in force.
     book: Book
+    #: How large a family of runs may be.
+    limits: Limits
+    #: What messages are sealed with.
+    seal: Seal
     #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.
     send: Callable[[Sequence[OutboxRow]], None] | None = None
     #: Set when this process is stopping: runs are given back at their next step.

@@ -7,12 +7,9 @@ from aft.flows.tools import Tools
 from aft.ids import WorkerId
 from aft.recovery.keeper import LOOK
 from aft.runs import claiming, unserved
-from aft.runs.claiming import Wake
 from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
-
-#: A run's wake, and its flow and version.
-Undoable = tuple[Wake, tuple[str, int]]
+from aft.runs.unserved import Undoable
 
 
 class Recall:
@@ -43,10 +40,10 @@ def find_undoable(tools: Tools, limit: int) -> list[Undoable]:
         return unserved.find_undoable(connection, tools.namespace, served, compensators, pending, grace, limit)
 
 
-def claim_undoable(tools: Tools, found: list[Undoable], expect: Expect) -> list[RunRow]:
+def claim_undoable(tools: Tools, found: list[Undoable], expect: Expect, *, alone: bool = False) -> list[RunRow]:
     """Claim them as if their flows were known here: unwinding does not use them."""
-    wakes = [wake for wake, _ in found]
+    wakes = [one.wake for one in found]
     expect({run for run, _ in wakes})
     with tools.store.write() as connection:
-        known = sorted({flow for _, flow in found})
-        return claiming.claim(connection, tools.namespace, tools.lease.worker, wakes, known)
+        known = sorted({one.flow for one in found})
+        return claiming.claim(connection, tools.namespace, tools.lease.worker, wakes, known, alone=alone)

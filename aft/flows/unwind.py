@@ -20,6 +20,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.activity import Activity, compensator_policy, compensator_question
+from aft.flows.arrivals import find_late, take_late
 from aft.flows.attempt import Given, forget
 from aft.flows.children import Children
 from aft.flows.failures import Place
@@ -28,15 +29,15 @@ from aft.flows.policy import Policy
 from aft.flows.probe import Question
 from aft.flows.steps import Step, Stepper
 from aft.ids import StepPath
-from aft.runs import families
+from aft.runs import families, late
 from aft.runs.deeds import Recording, Write
 from aft.runs.owner import Owner
 from aft.runs.states import Status
 from aft.telemetry import FrameCompensated
 
-#: Why a compensator is not called for an effect whose result could not be stored.
+#: Why a compensator is not called for an effect whose result could not be stored, or which nobody saw.
 _UNKNOWN_RESULT = (
-    "it takes the result, which could not be stored; undo the step by hand and say so (frame-done), "
+    "it takes the result, which is not known; undo the step by hand and say so (frame-done), "
     "or let it take `result: … | aft.Unknown`, then retry"
 )
 
@@ -44,12 +45,15 @@ _UNKNOWN_RESULT = (
 def unwind_all(stepper: Stepper, cause: Fault | None) -> bool:
     """Undo all that a run owes; tells whether a person let something of it go."""
     owner, ours = stepper.owner, json.dumps([stepper.owner.run_id])
-    owed, skipped, children = owner.ask([(stack.OWED, ours), (stack.SKIPPED, ours), (families.ANY, ours)])
-    if children or len(owed) == stack.MOST_READ:
+    owner.looked_to = owner.inbox_seq
+    questions = (stack.OWED, stack.SKIPPED, families.ANY, late.OPEN)
+    owed, skipped, children, arrived = owner.ask([(question, ours) for question in questions])
+    if children or arrived or len(owed) == stack.MOST_READ:
         unwind(stepper, cause, None)
         return any_skipped(owner)
-    for values in owed:
-        _take_off(stepper, stack.read(values), cause, None)
+    for frame in map(stack.read, owed):
+        _reach_frontier(stepper, frame)
+        _take_off(stepper, frame, cause, None)
     return bool(skipped)
 
 
@@ -70,8 +74,36 @@ def unwind(
     """Undo what is owed; ``status`` is what a failing compensator makes of the run, None: no change."""
     if not path and not late:
         Children(stepper).stop(scope)
+        if not scope:
+            take_late(stepper)
     for frame in _owed(stepper, scope, path, late):
+        if not path and not late:
+            _reach_frontier(stepper, frame)
         _take_off(stepper, frame, cause, status)
+
+
+def undo_late(stepper: Stepper, cause: Fault | None) -> None:
+    """Undo what came late and was not recorded, before the run goes on without it."""
+    if find_late(stepper) and take_late(stepper):
+        unwind(stepper, cause, Status.RECOVERING, late=True)
+
+
+def undo_failed(stepper: Stepper, path: StepPath, cause: Fault | None) -> None:
+    """Undo what an activity did that has failed for good, before the flow hears of it and may take another way.
+
+    It was started, and is undone whatever came of it; or an attempt of it had its effect after it was given up.
+    """
+    undo_late(stepper, cause)
+    if path in stepper.standing.armed:
+        unwind(stepper, cause, Status.RECOVERING, path=path)
+
+
+def _reach_frontier(stepper: Stepper, frame: Frame) -> None:
+    """Say that an owner which died may have been undoing this frame, and has begun nothing after it.
+
+    Where a single step is undone, or what came late, the code may have had other steps at work.
+    """
+    stepper.standing.reach_frontier([] if frame.child_id is not None else [StepPath(f"{frame.path}/undo")])
 
 
 def _take_off(stepper: Stepper, frame: Frame, cause: Fault | None, status: Status | None) -> None:
@@ -125,7 +157,8 @@ def _undo(
         status,
         probe=compensator_question(compensator, policy, wanted, key),
         generation=frame.key_generation,
-        doubtful=standing.is_doubtful(path),
+        # What came late may be what was undone already, under the same key.
+        doubtful=standing.is_doubtful(path) or (frame.state is FrameState.LATE and frame.path in standing.undone),
         result_probe=unknown if "result" in wanted or compensator.only_if is not None else None,
     )
     # One that was given up and returns after all has undone it; the retry does so again under the same key.
@@ -220,4 +253,5 @@ def _stop(stepper: Stepper, frame: Frame, reason: str) -> NoReturn:
     fault = failures.describe(
         LookupError(reason), place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED
     )
-    raise Leave(Parks(reason, fault))
+    before = stepper.standing.fault(StepPath(f"{frame.path}/undo"))
+    raise Leave(Parks(reason, fault, () if before is None else (before.id,)))

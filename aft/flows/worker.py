@@ -52,6 +52,7 @@ from aft.runs.claiming import Due
 from aft.runs.holdings import Expect
 from aft.runs.owner import LeaseOver
 from aft.runs.rows import RunRow
+from aft.runs.unserved import Undoable
 from aft.store.refusals import is_about_rows
 from aft.telemetry import RunClaimed, ServiceFailed, logger
 
@@ -77,7 +78,7 @@ class Worker:
         self._known = tools.registry.known
         self._slots = Slots(concurrency)
         self._pool = DaemonPool(concurrency, "aft-run")
-        self._door = Door(tools.namespace, tools.store, tools.telemetry, (Kind.RESUME, Kind.COMPENSATE))
+        self._door = Door(tools.namespace, tools.store, tools.telemetry, (Kind.RESUME, Kind.COMPENSATE), tools.seal)
         self._takeover = takeover
         self._declare = declare
         self._consumer: Consumer | None = None
@@ -87,14 +88,16 @@ class Worker:
         self._executing: dict[tuple[RunId, int], str] = {}
         #: When there were last more messages than free slots.
         self._flowed_at = float("-inf")
-        self._solitary = Solitary(tools, self._slots, lambda: self._look_due().alone, self._execute_alone)
+        #: Runs to be undone whose flow nobody has, and that must be executed alone, as last seen.
+        self._undoable_alone: list[Undoable] = []
+        self._solitary = Solitary(tools, self._slots, self._is_due_alone, self._execute_alone)
         self._services = [
-            Service("receiver", while_leased(tools.lease, self._receive), tools.telemetry),
+            Service("receiver", while_leased(tools.lease, self._receive), tools.telemetry, self._interrupt),
             Service("timer", while_leased(tools.lease, self._take_due), tools.telemetry),
             Service("solitary", self._solitary.take, tools.telemetry),
             Service("recall", while_leased(tools.lease, Recall(tools).step), tools.telemetry),
             Service("undoer", while_leased(tools.lease, self._take_undoable), tools.telemetry),
-            Service("takeover", takeover.settle, tools.telemetry),
+            Service("takeover", takeover.settle, tools.telemetry, takeover.interrupt),
         ]
 
     def start(self) -> None:
@@ -153,6 +156,12 @@ class Worker:
             raise
         return 0.0
 
+    def _interrupt(self) -> None:
+        """Let the receiver wait for no more messages."""
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.interrupt()
+
     def step_back(self) -> None:
         """Give back what was received and is not acknowledged, for others to take; any thread may say so."""
         consumer, self._consumer = self._consumer, None
@@ -195,10 +204,10 @@ class Worker:
             raise LeaseOver("the lease was ended by somebody else")
         return claimed
 
-    def _claim_now(self, wakes: list[tuple[RunId, str]]) -> list[RunRow]:
+    def _claim_now(self, wakes: list[tuple[RunId, str]], *, timed: bool = False) -> list[RunRow]:
         tools = self._tools
         try:
-            return claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known)
+            return claiming.claim_now(tools.store, tools.namespace, tools.lease.worker, wakes, self._known, timed=timed)
         except Exception as error:
             if not (isinstance(error, StoreError) and error.locked) and not is_about_rows(error):
                 raise
@@ -208,14 +217,14 @@ class Worker:
                 logger.warning("run cannot be claimed: run=%s why=%s", wakes[0][0], error)
                 return []
         half = len(wakes) // 2
-        return [*self._claim_now(wakes[:half]), *self._claim_now(wakes[half:])]
+        return [*self._claim_now(wakes[:half], timed=timed), *self._claim_now(wakes[half:], timed=timed)]
 
     def _why_ignored(self, row: Row[Any], message: Message) -> str:
         if row.wake_id != message.wake:
             return "stale: the run has gone on"
         if (row.flow, row.version) not in self._known:
             return f"flow {row.flow}@{row.version} is not registered here; left for a worker that has it"
-        return "it must be executed alone, or somebody has locked it: it is left to the timer"
+        return "it is not due, must be executed alone, or somebody has locked it: it is left to the timer"
 
     def _leased(self) -> bool:
         return is_leased(self._tools.lease)
@@ -252,7 +261,9 @@ class Worker:
 
     def _take_undoable(self) -> float:
         """Take runs that are only to be undone, of flows that no live worker has; undoing needs compensators only."""
-        found = find_undoable(self._tools, self._slots.size)
+        undoable = find_undoable(self._tools, self._slots.size)
+        self._undoable_alone = [one for one in undoable if one.alone]
+        found = [one for one in undoable if not one.alone]
         if not found:
             return UNDO_PAUSE
         free = self._slots.take(limit=len(found), timeout=PATIENCE)
@@ -276,11 +287,19 @@ class Worker:
         claimed: list[RunRow] = []
         try:
             if not self._tools.draining.is_set():
-                claimed = self._tools.holdings.claim(partial(self._claim_due, 1, alone=True))
+                claimed = self._tools.holdings.claim(self._claim_alone)
         finally:
             if not claimed:
                 self._slots.give(slots)
             self._execute(claimed, {}, slots=slots)
+
+    def _is_due_alone(self) -> bool:
+        return bool(self._undoable_alone) or self._look_due().alone
+
+    def _claim_alone(self, expect: Expect) -> list[RunRow]:
+        found, self._undoable_alone = self._undoable_alone[:1], []
+        claimed = claim_undoable(self._tools, found, expect, alone=True) if found else []
+        return claimed or self._claim_due(1, expect, alone=True)
 
     def _look_due(self, patient: bool = False) -> Due:
         return claiming.look_due(self._tools.store, self._tools.namespace, self._known, patient=patient)
@@ -311,7 +330,7 @@ class Worker:
         for wake in due:
             if len(claimed) < limit:
                 expect({wake[0]})
-                claimed += self._claim_now([wake])
+                claimed += self._claim_now([wake], timed=True)
         return claimed
 
     # Executing --------------------------------------------------------------------------------------------------

@@ -23,27 +23,28 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from aft import names
-from aft.compensation import stack
+from aft.compensation import late_frames, stack
 from aft.envelope import Kind, Message
-from aft.fault import Fault, FaultState
+from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.departure import Departure, sort
+from aft.flows.doubts import Handover
 from aft.flows.forgetting import forget
 from aft.flows.leaving import (
     Block,
     Failed,
-    GivesBack,
     NewMail,
     Parks,
+    is_of_step,
 )
-from aft.flows.reaching import refuse_left
+from aft.flows.reaching import STOPPED, choose_order, refuse_unheeded
 from aft.flows.tools import Tools
 from aft.ids import OrderId, new_id
-from aft.runs import families, faults, inbox, journal, waits, waking
+from aft.runs import families, faults, inbox, journal, late, waits, waking
 from aft.runs.deeds import Leaving, Write
-from aft.runs.inbox import Letter
+from aft.runs.inbox import PUT_OFF, Letter
 from aft.runs.owner import NO_PROGRESS, Owner
 from aft.runs.rescue import make_abort
 from aft.runs.states import Status
@@ -56,23 +57,25 @@ from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWait
 _NO_OWNER = {"worker_id": None, "wake_id": None, "due_at": None, "sweep_at": None}
 
 
-def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block], *, in_doubt: bool = False) -> None:
+def let_go(tools: Tools, owner: Owner, blocks: Iterable[Block], handover: Handover) -> None:
     """Let the run go for all that keeps it from going on; raises NewMail if something came that was not read.
 
-    ``in_doubt``: an earlier owner may have begun a step, and only this owner knows of it. That is for the caller to say
-    once no branch is at work any more: what another branch writes settles what had told of it.
+    ``handover`` tells the next owner what is in doubt. The caller asks for it once no branch is at work any more.
 
     Then it goes on here, and what has failed has failed: that is recorded, so that nothing is tried again uncounted.
     """
     blocks = list(blocks)
     try:
-        _let_go(tools, owner, blocks, in_doubt)
+        _let_go(tools, owner, blocks, handover)
     except NewMail:
-        _keep_failures(tools, owner, [block for block in blocks if isinstance(block, Failed) and not block.written])
+        keep_failures(tools, owner, blocks)
         raise
 
 
-def _keep_failures(tools: Tools, owner: Owner, failed: Sequence[Failed]) -> None:
+def keep_failures(tools: Tools, owner: Owner, blocks: Iterable[Block]) -> None:
+    """Record what has failed, where the run goes on here: nothing is tried again uncounted."""
+    failed = [block for block in blocks if isinstance(block, Failed) and not block.written]
+
     def then(connection: Connection, seq: int) -> None:
         for block in failed:
             write_fault(tools, owner, connection, block)
@@ -83,10 +86,10 @@ def _keep_failures(tools: Tools, owner: Owner, failed: Sequence[Failed]) -> None
         tell_raised(tools, block.fault)
 
 
-def _let_go(tools: Tools, owner: Owner, blocks: list[Block], in_doubt: bool) -> None:
+def _let_go(tools: Tools, owner: Owner, blocks: list[Block], handover: Handover) -> None:
     found = sort(blocks)
-    doubts = in_doubt or any(isinstance(block, GivesBack) and block.doubt for block in blocks)
-    if found.is_plain_failure and owner.unheeded is None and not owner.heard and _share_failure(tools, owner, found):
+    is_plain = found.is_plain_failure and not owner.unheeded and not owner.heard and not handover
+    if is_plain and _share_failure(tools, owner, found):
         return
     order = OrderId(new_id())
     written: list[OutboxRow] = []
@@ -100,12 +103,11 @@ def _let_go(tools: Tools, owner: Owner, blocks: list[Block], in_doubt: bool) -> 
             _park(tools, owner, connection, block)
         if found.suspends is not None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.letters)
-        refuse_left(owner, connection)
+        refuse_unheeded(owner, connection, mistake=_find_mistake(found.parked))
         if owner.heard:
             inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
-        if doubts and (found.gives_back is not None or found.is_stop):
-            _doubt(tools, owner, connection)
-        if wakes or (found.parked and _wake_for_orders(tools, owner, connection, order)):
+        _keep_doubts(tools, owner, connection, handover)
+        if wakes or (found.parked and _wake_for_orders(tools, owner, connection, order, found.parked)):
             message = Message.about_order(owner.run_id, order, tools.clock.now())
             messages.append((names.resume_run(tools.namespace, owner.run.flow, owner.run.version), message))
         written[:] = _announce(tools, connection, messages)
@@ -136,9 +138,22 @@ def _share_failure(tools: Tools, owner: Owner, found: Departure) -> bool:
     return True
 
 
-def _wake_for_orders(tools: Tools, owner: Owner, connection: Connection, order: OrderId) -> bool:
-    """Wake a run that parks if a person has asked something of it meanwhile, who saw it being executed."""
-    if not inbox.any_order(connection, owner.run_id, owner.read_to):
+def _find_mistake(parked: Sequence[Parks]) -> Fault | None:
+    """What the flow's code is parked for, if that has just raised: no step of it."""
+    found = [block.fault for block in parked if not block.stays and block.fault.path is None]
+    return next((fault for fault in found if fault.kind is FaultKind.FLOW), None)
+
+
+def _wake_for_orders(
+    tools: Tools, owner: Owner, connection: Connection, order: OrderId, parked: Sequence[Parks]
+) -> bool:
+    """Wake a run that parks if a person has asked something of it meanwhile, who saw it being executed.
+
+    Also if it parks for a step that an order reaches: it was in doubt, so it was executed before it could be told.
+    """
+    steps = [block.fault.path for block in parked if not block.stays and is_of_step(block.fault)]
+    reached = any(choose_order(owner, path) is not None for path in steps if path is not None)
+    if not reached and not inbox.any_order(connection, owner.run_id, owner.read_to):
         return False
     connection.execute(update(runs).where(runs.c.id == owner.run_id).values(**waking.wake_up(order, tools.grace)))
     return True
@@ -165,8 +180,8 @@ def _changes(tools: Tools, owner: Owner, found: Departure, order: OrderId) -> di
     return changes
 
 
-def _spell(savepoints: dict[str, str]) -> str | None:
-    return json.dumps(savepoints) if savepoints else None
+def _spell(savepoints: dict[str, str] | None) -> str | None:
+    return None if savepoints is None else json.dumps(savepoints)
 
 
 def _raise(tools: Tools, owner: Owner, connection: Connection, block: Failed) -> tuple[str, Message]:
@@ -195,7 +210,10 @@ def _park(tools: Tools, owner: Owner, connection: Connection, block: Parks) -> N
         faults.settle(connection, block.replaces, FaultState.TRIED)
     forget(connection, owner.run_id, block.forgets)
     for letter, note in block.answers:
-        inbox.mark_read(connection, owner.run_id, owner.epoch, [letter], note)
+        if note == PUT_OFF:
+            inbox.put_off(connection, owner.run_id, letter.seq)
+        else:
+            inbox.mark_read(connection, owner.run_id, owner.epoch, [letter], note)
     if block.stays:
         return
     if block.reopens and block.fault.path is not None:
@@ -206,10 +224,13 @@ def _park(tools: Tools, owner: Owner, connection: Connection, block: Parks) -> N
         faults.add(connection, tools.namespace, replace(block.fault, verdict=block.reason))
 
 
-def _doubt(tools: Tools, owner: Owner, connection: Connection) -> None:
-    told = "what its next step has come to is not known"
-    abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, told, tools.clock.now())
-    faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
+def _keep_doubts(tools: Tools, owner: Owner, connection: Connection, handover: Handover) -> None:
+    if handover.settled:
+        faults.settle(connection, handover.settled, FaultState.RESOLVED)
+    for named in handover.named:
+        at = tools.clock.now()
+        abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, str(named), at, named.encode())
+        faults.add(connection, tools.namespace, replace(abort, state=FaultState.WAITING))
 
 
 def _tell(tools: Tools, owner: Owner, found: Departure) -> None:
@@ -242,6 +263,16 @@ def tell_raised(tools: Tools, fault: Fault) -> None:
     )
 
 
+def park_unreadable(tools: Tools, owner: Owner, fault: Fault, reason: str) -> None:
+    """Stop a run for a person whose row cannot be read, and leave everything else in that row as it is."""
+
+    def then(connection: Connection, seq: int) -> None:
+        faults.add(connection, tools.namespace, replace(fault, verdict=reason))
+
+    owner.write(then, status=Status.PARKED, reason=reason, **_NO_OWNER)
+    tools.telemetry.emit(RunParked(run=owner.run_id, reason=reason))
+
+
 def end(
     tools: Tools,
     owner: Owner,
@@ -250,16 +281,22 @@ def end(
     letters: Sequence[Letter] = (),
     *,
     asked: bool = False,
+    stopped: Sequence[Letter] = (),
+    in_doubt: bool = False,
 ) -> None:
     """Bring the run to its end; faults that still stand are settled by it, and so is what was asked in ``letters``.
 
     Raises NewMail if something was asked of the run that its end would leave undone; unless it ends because a person
-    ``asked`` for that, or because everything is undone: then what else was asked is answered with that.
+    ``asked`` for that, or because everything is undone: then what else was asked is answered with that. Orders that it
+    had begun to carry out are ``stopped``. Also raises NewMail if everything is said to be undone, and an effect came
+    late meanwhile that is not. ``in_doubt``: it ends without its having been seen what a lost worker did.
     """
     checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
-    if not letters and owner.run.parent_id is None and owner.unheeded is None:
+    undone = owner.run.ended_as is None and status in (Status.COMPENSATED, Status.FAILED)
+    if not letters and owner.run.parent_id is None and not owner.unheeded and not in_doubt:
         leaving = Leaving(status, ends=True, result=result if result is not None else owner.run.result)
-        if owner.share(Write(leaving=leaving), read_to=owner.read_to) is not None:
+        read_to = min(owner.read_to, owner.looked_to) if undone else owner.read_to
+        if owner.share(Write(leaving=leaving), read_to=read_to) is not None:
             tools.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
             return
     changes: dict[str, Any] = {} if result is None else {"result": result}
@@ -267,10 +304,15 @@ def end(
     def then(connection: Connection, seq: int) -> None:
         if checked:
             check_orders(owner, connection)
+        if undone and late.any_undoable(connection, owner.run_id):
+            raise NewMail
         inbox.mark_read(connection, owner.run_id, owner.epoch, letters)
-        refuse_left(owner, connection, ends=True)
+        inbox.mark_read(connection, owner.run_id, owner.epoch, stopped, f"refused: {STOPPED}")
+        refuse_unheeded(owner, connection, ends=True)
         if letters or owner.inbox_seq > owner.read_to:
             inbox.refuse_orders(connection, owner.run_id, owner.epoch, f"the run has ended, it is {status.value}")
+        if in_doubt:
+            faults.keep_aborts(connection, owner.run_id)
         faults.settle_rest(connection, owner.run_id)
         families.tell_parent(connection, owner.run, tools.clock.now(), tools.grace)
 
@@ -286,15 +328,20 @@ def begin_anew(tools: Tools, owner: Owner, args: str) -> None:
 
     def then(connection: Connection, seq: int) -> None:
         stack.carry_over(connection, owner.run_id)
+        late_frames.keep_failures(connection, owner.run_id)
         journal.forget(connection, owner.run_id)
         faults.settle_all(connection, owner.run_id)
         # As a replay will read it: the flow's code sees this time.
         began[:] = [connection.execute(select(runs.c.started_at).where(runs.c.id == owner.run_id)).scalar_one()]
 
     generation = owner.run.key_generation + 1
-    owner.write(then, args=args, key_generation=generation, waits=None, savepoints=None, started_at=now())
+    # A key stands for what was submitted, whatever the run has made of it since.
+    first = func.coalesce(runs.c.first_args, runs.c.args)
+    owner.write(
+        then, args=args, first_args=first, key_generation=generation, waits=None, savepoints=None, started_at=now()
+    )
     owner.change(args=args, key_generation=generation, waits=(), savepoints={}, started_at=began[0])
-    owner.savepoints.clear()
+    owner.savepoints = {}
 
 
 def release(tools: Tools, owner: Owner) -> None:

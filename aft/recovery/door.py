@@ -17,6 +17,7 @@ from aft import envelope
 from aft.brokers.base import Delivery
 from aft.envelope import Kind, Message, Refused
 from aft.runs import quarantine
+from aft.sealing import Seal
 from aft.store import Store
 from aft.store.tables import faults, runs
 from aft.telemetry import MessageQuarantined, Telemetry, WakeIgnored
@@ -33,8 +34,9 @@ class Admitted:
 class Door:
     """Lets messages of one namespace, and of some kinds, in. Thread-safe. Emits: MessageQuarantined, WakeIgnored."""
 
-    def __init__(self, namespace: str, store: Store, telemetry: Telemetry, kinds: Collection[Kind]) -> None:
+    def __init__(self, namespace: str, store: Store, telemetry: Telemetry, kinds: Collection[Kind], seal: Seal) -> None:
         self._namespace = namespace
+        self._seal = seal
         self._kinds = frozenset(kinds)
         self._store = store
         self._telemetry = telemetry
@@ -52,7 +54,7 @@ class Door:
         return admitted
 
     def _read(self, delivery: Delivery) -> Message:
-        message = envelope.decode(delivery.body)
+        message = envelope.decode(self._seal.take(delivery.body))
         if message.kind not in self._kinds:
             raise Refused(f"a message of kind {message.kind.value!r} has no business in queue {delivery.queue!r}")
         return message

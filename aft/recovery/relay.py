@@ -15,6 +15,7 @@ from aft.brokers.base import Broker, Outgoing, Topology
 from aft.clock import Clock
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.runs import quarantine
+from aft.sealing import Seal
 from aft.store import Store, outbox
 from aft.store.outbox import OutboxRow
 from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
@@ -36,7 +37,9 @@ class Relay:
         topology: Callable[[], Topology],
         telemetry: Telemetry,
         clock: Clock,
+        seal: Seal,
     ) -> None:
+        self._seal = seal
         self._store = store
         self._broker = broker
         self._namespace = namespace
@@ -78,7 +81,7 @@ class Relay:
                 self.confirm(rows)
 
     def _publish(self, rows: Sequence[OutboxRow]) -> None:
-        messages = [_outgoing(row) for row in rows]
+        messages = [self._outgoing(row) for row in rows]
         try:
             self._broker.publish(messages)
         except Unroutable:
@@ -136,7 +139,6 @@ class Relay:
         except StoreError:
             return  # the hold runs out by itself
 
-
-def _outgoing(row: OutboxRow) -> Outgoing:
-    queue, key = names.split(row.queue)
-    return Outgoing(queue, row.body.encode(), key)
+    def _outgoing(self, row: OutboxRow) -> Outgoing:
+        queue, key = names.split(row.queue)
+        return Outgoing(queue, self._seal.put(row.body.encode()), key)

@@ -60,6 +60,7 @@ class Sender:
         self._published: list[OutboxRow] = []
         self._changed = threading.Condition()
         self._closed = False
+        self._interrupted = False
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
         """Have rows published soon; returns at once. Those that do not fit in are left to the relay."""
@@ -99,8 +100,13 @@ class Sender:
         with suppress(StoreError):
             self.tidy()
 
+    def interrupt(self) -> None:
+        """Wait for rows no more: from now on only those are sent that there are."""
+        with self._changed:
+            self._interrupted = True
+            self._changed.notify_all()
+
     def _take(self, timeout: float) -> list[OutboxRow]:
         with self._changed:
-            if not self._waiting:
-                self._changed.wait(timeout)
+            self._changed.wait_for(lambda: self._waiting or self._interrupted, timeout)
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]

@@ -25,12 +25,17 @@ class Service:
 
     An error is waited out, longer each time it repeats. It is told at first, then less and less often, and so is its
     end: an outage must not bury the rest of the log. Emits: ``ServiceFailed``, ``ServiceRecovered``.
+
+    ``interrupt`` lets a step that waits for something return at once; also one that is about to wait.
     """
 
-    def __init__(self, name: str, step: Callable[[], float], telemetry: Telemetry) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], float], telemetry: Telemetry, interrupt: Callable[[], None] | None = None
+    ) -> None:
         self._name = name
         self._step = step
         self._telemetry = telemetry
+        self._interrupt = interrupt
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"aft-{name}", daemon=True)
 
@@ -41,6 +46,8 @@ class Service:
     def stop(self) -> None:
         """Ask it to end after the step it is in."""
         self._stopping.set()
+        if self._interrupt is not None:
+            self._interrupt()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for its end; False if it has not ended in time."""

@@ -177,6 +177,10 @@ class Takeover:
         if found := list(run_ids):
             self._suspected.put(found)
 
+    def interrupt(self) -> None:
+        """Let whoever waits for a suspicion wait no more."""
+        self._suspected.put([])
+
     def settle(self) -> float:
         """Wait for a suspicion, and follow it until its owners are buried or have shown to live."""
         try:
@@ -184,6 +188,8 @@ class Takeover:
             while not self._suspected.empty():  # all at once: one after the other, the last would wait for long
                 suspected += self._suspected.get()
         except queue.Empty:
+            return 0.0
+        if not suspected:
             return 0.0
         deadline = self._clock.ticks() + SUSPECT_FOR
         while self._owners_live(suspected) and self._clock.ticks() < deadline:

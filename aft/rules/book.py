@@ -2,8 +2,9 @@
 
 Who may run at the same time: every thread of a process that asks, and editors anywhere. What is in force here is at
 most ``FRESH`` seconds old: whoever asks first after that looks at the version, one small read; the others go on with
-what there is, but not with what is ``TOO_OLD``. Counted from when a look began: an editor may come while it lasts. A
-database that is away, or a tree that cannot be read, leaves the last good rules in force.
+what there is, but not with what is ``TOO_OLD``. Counted from when a look began: an editor may come while it lasts. An
+editor in this process has the book look again before its call returns. A database that is away, or a tree that cannot
+be read, leaves the last good rules in force.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from aft import forked
 from aft.clock import Clock
 from aft.errors import AftError, StoreError
 from aft.rules import rows, sources
@@ -31,6 +33,8 @@ from aft.telemetry import RulesRefused, Telemetry
 #: Seconds for which the rules are not looked at again, and after which nobody goes on without a look: a change is in
 #: force everywhere within a second.
 FRESH, TOO_OLD = 0.5, 1.0
+#: Seconds that one waits for somebody else's look; after that the rules that were seen last are in force.
+LOOK_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,19 @@ class Book:
         self._rules = built_in()
         self._looked = float("-inf")
         self._looking = threading.Lock()
+        forked.tell(self)
+
+    def forget_in_child(self) -> None:
+        """After a fork: who was looking may not be here."""
+        self._looking = threading.Lock()
 
     def current(self) -> Rules:
-        """The rules in force."""
+        """The rules in force; while nobody can look, because the database does not answer, the last that were seen.
+
+        Another thread may be looking, on a connection that has fallen silent, or that a fork keeps from being opened.
+        """
         age = self._clock.ticks() - self._looked
-        if age >= FRESH and self._looking.acquire(blocking=age >= TOO_OLD):
+        if age >= FRESH and self._looking.acquire(timeout=LOOK_PATIENCE if age >= TOO_OLD else 0):
             try:
                 if self._clock.ticks() - self._looked >= FRESH:
                     self._look()

@@ -12,6 +12,7 @@ from typing import Any
 
 from aft.fault import Fault, FaultKind
 from aft.rules.case import Facts, StepFacts, read_tags
+from aft.rules.kinds import On
 from aft.runs.rulings import Do, Ruling
 
 
@@ -29,20 +30,23 @@ class Kept:
     restarts: int = 0
     #: Facts about the run, where rules were asked before there was a fault.
     run: dict[str, Any] = field(default_factory=dict)
+    #: How many steps of its call were executed at a time; 0: it was called alone.
+    abreast: int = 0
 
 
 #: Facts about a run that change while it goes on.
 _CHANGING = ("run.status", "run.tags")
 
 
-def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = None) -> str:
+def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = None, abreast: int = 0) -> str:
     """Spell what a fault is to keep of its step; ``before`` stood against it.
 
-    ``facts``: what rules were asked with, where they found that a constraint is violated.
+    ``facts``: what rules were asked with, where they found that a constraint is violated. ``abreast``: how many steps
+    of its call are executed at a time.
     """
     run = {name: facts[name] for name in _CHANGING if facts is not None and name in facts}
     restarts = _restarts_until_now(before)
-    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run)
+    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run, abreast)
     return json.dumps({name: value for name in Kept.__slots__ if (value := getattr(kept, name))})
 
 
@@ -76,9 +80,19 @@ def changes(fault: Fault | None) -> dict[str, Any]:
 
 
 def begin_again(fault: Fault) -> str | None:
-    """How a step begins anew that rules have changed: with those arguments. None: they have not."""
-    changed = changes(fault) if fault.path is not None else None
-    return Ruling(Do.RESTART, changed).encode() if changed else None
+    """How a step begins anew, as a person asked: with the arguments that rules have changed, if they have.
+
+    One that had its effect before rules objected to it is undone first. None: nothing has to be known of it any more.
+    """
+    if fault.path is None:
+        return None
+    changed = changes(fault)
+    return Ruling(Do.RESTART, changed or None).encode() if changed or had_effect(fault) else None
+
+
+def had_effect(fault: Fault) -> bool:
+    """Tell whether the step of a fault had its effect: rules have objected to what came of it."""
+    return fault.exception == On.ACTIVITY_POST.value
 
 
 def _restarts_until_now(before: Fault | None) -> int:

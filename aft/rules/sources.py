@@ -11,6 +11,7 @@ import inspect
 import queue
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -46,7 +47,8 @@ class Source:
     type: str = "dyn"
     #: When it was asked last, and what it said.
     _heard: list[tuple[float, Any]] = field(default_factory=list, repr=False)
-    _free: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_HANGING), repr=False)
+    #: One for each call that may be under way. No lock: a child after a fork could find it held.
+    _free: deque[None] = field(default_factory=lambda: deque([None] * MOST_HANGING), repr=False)
 
     def ask(self) -> Any:
         """Its answer, at most so old, or its default."""
@@ -58,7 +60,9 @@ class Source:
         return answer
 
     def _ask(self) -> Any:
-        if not self._free.acquire(blocking=False):
+        try:
+            self._free.pop()
+        except IndexError:
             logger.warning("source not asked, earlier calls of it hang: source=%s", self.name)
             return self.default
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -66,7 +70,7 @@ class Source:
         try:
             thread.start()
         except RuntimeError:
-            self._free.release()
+            self._free.append(None)
             return self.default
         try:
             return answers.get(timeout=self.timeout.total_seconds())
@@ -83,7 +87,7 @@ class Source:
             logger.warning("source failed: source=%s", self.name, exc_info=True)
             answers.put(self.default)
         finally:
-            self._free.release()
+            self._free.append(None)
 
 
 #: What this process has declared.

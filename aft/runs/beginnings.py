@@ -27,7 +27,7 @@ from aft.store.tables import runs
 
 #: What a new run's row is given as it is; the rest are times, counted from now.
 _GIVEN = (
-    *("id", "namespace", "flow", "version", "args", "key", "priority", "owner", "resources", "tags"),
+    *("id", "namespace", "flow", "version", "args", "defaulted", "key", "priority", "owner", "resources", "tags"),
     *("expected_seconds", "status", "root_id", "worker_id", "epoch", "wake_id"),
 )
 #: Seconds from now, by the column that they end in.
@@ -56,6 +56,7 @@ class Beginning:
             "flow": new.flow,
             "version": new.version,
             "args": new.args,
+            "defaulted": json.dumps(new.defaulted) if new.defaulted else None,
             "key": new.key,
             "priority": new.priority,
             "owner": new.owner,

@@ -27,12 +27,13 @@ from aft.store import Store
 from aft.store.moments import SQLITE_NOW
 from aft.store.questions import Question
 from aft.store.tables import faults, runs, workers
-from aft.telemetry import logger
 
 #: Due runs among which the most urgent is chosen.
 WINDOW = 500
 #: Seconds for which a message may be late while there are more than can be worked off.
 BACKLOG = 60.0
+#: Seconds by which the message of a fault may be ahead of the database's clock.
+EARLY = 1.0
 #: (flow, version) pairs that a process has code for.
 Known = Sequence[tuple[str, int]]
 #: A run, and the fault or order that wakes it.
@@ -65,24 +66,22 @@ def claim(
     Runs that must be executed alone are claimed only if the caller says that it does so.
     """
     given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": alone}
-    return _read_all(_execute(connection, _CLAIM, given))
+    return _read_all(_execute(connection, _CLAIM, {**given, "timed": True}))
 
 
-def claim_now(store: Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known) -> list[RunRow]:
-    """Do the same, in a transaction of its own, for runs that need not be alone: one statement, one round trip."""
+def claim_now(
+    store: Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known, *, timed: bool = False
+) -> list[RunRow]:
+    """Do the same, in a transaction of its own, for runs that need not be alone: one statement, one round trip.
+
+    Unless it is ``timed``, a wake has come as a message, and a fault in its ladder is not woken before it is due.
+    """
     given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": False}
-    return _read_all(store.tell(_CLAIM, json.dumps(given)))
+    return _read_all(store.tell(_CLAIM, json.dumps({**given, "timed": timed})))
 
 
 def _read_all(found: Iterable[Sequence[Any]]) -> list[RunRow]:
-    """Read runs that were claimed; one whose row cannot be read is left out, and rescued as an orphan."""
-    rows: list[RunRow] = []
-    for row in found:
-        try:
-            rows.append(read(row))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            logger.exception("run cannot be read: run=%s", row[0])
-    return rows
+    return [read(row) for row in found]
 
 
 def find_due(
@@ -133,6 +132,7 @@ _POSTGRESQL = {
     "namespace": "(SELECT all_of_it ->> 'namespace' FROM given)",
     "worker": "(SELECT all_of_it ->> 'worker' FROM given)",
     "is_alone": "(SELECT (all_of_it ->> 'alone')::bool FROM given)",
+    "is_timed": "(SELECT (all_of_it ->> 'timed')::bool FROM given)",
     "limit": "(SELECT (all_of_it ->> 'limit')::int FROM given)",
     "window": "(SELECT (all_of_it ->> 'window')::int FROM given)",
     "is_known": "(r.flow || '@' || r.version) "
@@ -141,6 +141,7 @@ _POSTGRESQL = {
     # For the planner, who takes these to be few: they are looked up, whatever it thinks of a join.
     "is_named": "r.id = ANY (ARRAY(SELECT w ->> 0 FROM given, json_array_elements(all_of_it -> 'wakes') AS w))",
     "now": "statement_timestamp()",
+    "soon": f"statement_timestamp() + interval '{EARLY} seconds'",
     "earlier": f"statement_timestamp() - interval '{BACKLOG} seconds'",
     "left": "extract(epoch FROM min(sweep_at) - statement_timestamp())",
     "locked": "FOR UPDATE OF r SKIP LOCKED",
@@ -150,6 +151,7 @@ _SQLITE = {
     "namespace": "(SELECT json_extract(all_of_it, '$.namespace') FROM given)",
     "worker": "(SELECT json_extract(all_of_it, '$.worker') FROM given)",
     "is_alone": "(SELECT json_extract(all_of_it, '$.alone') FROM given)",
+    "is_timed": "(SELECT json_extract(all_of_it, '$.timed') FROM given)",
     "limit": "(SELECT json_extract(all_of_it, '$.limit') FROM given)",
     "window": "(SELECT json_extract(all_of_it, '$.window') FROM given)",
     "is_known": "(r.flow || '@' || r.version) IN (SELECT k.value FROM given, json_each(all_of_it, '$.known') AS k)",
@@ -157,6 +159,7 @@ _SQLITE = {
     "FROM given, json_each(all_of_it, '$.wakes') AS w",
     "is_named": "true",
     "now": SQLITE_NOW,
+    "soon": f"{SQLITE_NOW} + {EARLY}",
     "earlier": f"{SQLITE_NOW} - {BACKLOG}",
     "left": f"min(sweep_at) - {SQLITE_NOW}",
     "locked": "",
@@ -175,6 +178,12 @@ _CALLED = f"""
     AND EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
         AND f.state IN ({_are(FaultState.WAITING, FaultState.FINAL)}))
 """
+#: Whoever has access to the broker may bring the message of a fault before its time, and a queue may have been given a
+#: shorter time to live: then a ladder of an hour would be climbed in a second. The timer has it when its time has come.
+_IS_EARLY = f"""
+    EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
+        AND f.state = '{FaultState.WAITING.value}' AND f.due_at > {{soon}})
+"""
 #: An ended run is claimed only to settle something late, and keeps its end. A lease may have been ended by others, who
 #: then rescue what it claims, again and again: so it is looked at, too. The namespace is not compared as it is, or
 #: SQLite would go through it instead of looking the ids up.
@@ -189,7 +198,7 @@ UPDATE {runs.name} AS r SET
 FROM ({{wakes}} ORDER BY run) AS w
 WHERE {{is_named}} AND r.id = w.run AND (r.wake_id = w.wake OR ({_CALLED}))
     AND r.namespace || '' = {{namespace}} AND r.worker_id IS NULL AND {{is_known}}
-    AND (r.deaths >= {MOST_SHARED_DEATHS}) = {{is_alone}}
+    AND (r.deaths >= {MOST_SHARED_DEATHS}) = {{is_alone}} AND ({{is_timed}} OR NOT {_IS_EARLY})
     AND EXISTS (SELECT 1 FROM {workers.name} AS o
         WHERE o.id = {{worker}} AND o.stopped_at IS NULL AND o.expires_at > {{now}})
 RETURNING {{columns}}

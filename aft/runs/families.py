@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, exists, select, update
 
+from aft.fault import FaultKind, FaultState
 from aft.ids import RunId, StepPath
 from aft.runs import waits, waking
 from aft.runs.inbox import Verb
@@ -15,7 +16,7 @@ from aft.runs.waits import Wait, WaitKind
 from aft.runs.waking import Post
 from aft.store.moments import now
 from aft.store.questions import Question
-from aft.store.tables import frames, runs
+from aft.store.tables import faults, frames, runs
 
 #: Whether a run has children at all; most have none.
 ANY = Question.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
@@ -85,9 +86,12 @@ def stands(connection: Connection, child: RunRow) -> bool:
     """Tell whether anything of a child is left that its parent would have to undo, or could not.
 
     A frame that a person let go counts, and so does what is left of children that are no frame of the child's. One of
-    those that goes on, though the child has ended, was told to stop as it is: what it does may stand.
+    those that goes on, though the child has ended, was told to stop as it is: what it does may stand. So may what a
+    lost worker did, if the child has ended as it was before that could be seen.
     """
     if child.ended_as is Status.FAILED or child.pivoted_at is not None or _has_frames(connection, child.id):
+        return True
+    if child.ended_as is Status.CANCELLED and was_in_doubt(connection, child.id):
         return True
     if child.ended_as is None:
         return False
@@ -100,6 +104,12 @@ def _has_frames(connection: Connection, run_id: RunId) -> bool:
     states = [state.value for state in (FrameState.ARMED, FrameState.OWED, FrameState.LATE, FrameState.SKIPPED)]
     statement = select(exists().where(frames.c.run_id == run_id, frames.c.state.in_(states)))
     return bool(connection.execute(statement).scalar())
+
+
+def was_in_doubt(connection: Connection, run_id: RunId) -> bool:
+    """Tell whether a run ends, or has ended, without anybody having seen what a lost worker did."""
+    abort = (faults.c.run_id == run_id, faults.c.kind == FaultKind.ABORT.value)
+    return bool(connection.execute(select(exists().where(*abort, faults.c.state == FaultState.FINAL.value))).scalar())
 
 
 def order(connection: Connection, namespace: str, run_id: RunId, post: Post) -> bool:

@@ -22,6 +22,8 @@ from aft.store.tables import faults
 NAMES = tuple(column.name for column in faults.columns)
 #: States of a fault that still says something about what its step does next.
 LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.FINAL, FaultState.PARKED)
+#: Those of them that end with their run.
+_UNSETTLED = [state.value for state in LIVE if state is not FaultState.FINAL]
 #: The faults of several runs that are not settled, each run's oldest first.
 LIVE_OF_RUNS = Question.about(
     f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE run_id {{among}} "
@@ -164,10 +166,16 @@ def reopen(connection: Connection, fault_id: str, ruling: str) -> None:
 
 def settle_rest(connection: Connection, run_id: RunId) -> None:
     """Settle what nobody will decide about, try or look at any more, because its run has come to its end."""
-    left = faults.c.state.in_([state.value for state in LIVE if state is not FaultState.FINAL])
+    left = faults.c.state.in_(_UNSETTLED)
     connection.execute(
         update(faults).where(faults.c.run_id == run_id, left).values(state=FaultState.RESOLVED.value, settled_at=now())
     )
+
+
+def keep_aborts(connection: Connection, run_id: RunId) -> None:
+    """Say that nobody will see any more what lost workers did: their run ends, and what they did may stand."""
+    here = (faults.c.run_id == run_id, faults.c.kind == FaultKind.ABORT.value, faults.c.state.in_(_UNSETTLED))
+    connection.execute(update(faults).where(*here).values(state=FaultState.FINAL.value, settled_at=now()))
 
 
 def settle_all(connection: Connection, run_id: RunId) -> None:

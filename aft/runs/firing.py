@@ -140,7 +140,6 @@ def spell(moment: datetime) -> str:
 
 
 def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
-    options = RunOptions.decode(row.options)
     return NewRun(
         id=RunId(new_id()),
         namespace=row.namespace,
@@ -148,10 +147,7 @@ def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
         version=row.version or _newest(connection, row) or row.declared_version,
         args=row.args,
         key=_key(row, moment),
-        priority=options.priority,
-        owner=options.owner,
-        expected=options.expected,
-        resources=options.resources,
+        **RunOptions.decode(row.options).of_run(),
     )
 
 

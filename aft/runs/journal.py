@@ -55,6 +55,7 @@ class Entry:
     recorded_at: datetime
     attempts: int = 1
     args: str | None = None
+    #: JSON: its result; of an interrupted step, the steps of its call that had been begun, where others had not been.
     value: str | None = None
     fault_id: FaultId | None = None
     key_generation: int = 0
@@ -120,6 +121,13 @@ def load(connection: Connection, run_id: RunId) -> list[Entry]:
     """Read the run's outcomes, in the order in which they were completed."""
     statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq)
     return [_entry(dict(row._mapping)) for row in connection.execute(statement)]
+
+
+def failed(connection: Connection, run_id: RunId) -> list[Entry]:
+    """Read which of a run's steps have failed for good."""
+    of_run = (journal.c.run_id == run_id, journal.c.outcome == Outcome.FAILED.value)
+    found = connection.execute(select(*_LOAD_COLUMNS).where(*of_run).order_by(journal.c.seq))
+    return [_entry(dict(row._mapping)) for row in found]
 
 
 def read(values: Sequence[Any]) -> Entry:

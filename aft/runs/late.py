@@ -1,17 +1,27 @@
-"""Effects that finished after their owner had lost the run.
+"""Effects that finished after their owner had lost the run, or after it had given the attempt up.
 
 Writing one is the one write without an epoch: the former owner has no right to the run any more, but what it did is
-done. The sweeper settles each, whatever has become of the run by then:
+done. Each is settled by whoever has the run, whatever has become of it by then: by its owner, where a step has failed
+for good and where the run is undone (``flows.arrivals``), else by the sweeper, where nobody has it. Both decide alike:
 
-- somebody has the run at this moment: he may record that step, or be undoing it; looked at again later;
+- somebody else has the run at this moment: he may record that step, or be undoing it; looked at again later;
 - the same step was recorded under the same key, and stands: the effect is the recorded one; dropped. A run that began
   anew has no journal of before: then the step's frame tells that it was recorded, and a step that nothing undoes is
   taken to have been, as the run went past it;
 - the run goes on, and has no outcome of that step: it may still record it; looked at again later;
-- the run has ended or gone on without it: the step failed for good, was undone before the effect arrived, or is one of
-  an earlier generation that had not recorded it. Its compensator undoes it at once, as a frame of its own (``late``),
-  before the run goes on; a step without compensator parks the run, "late effect". A run that is suspended, parked or
-  being undone is not touched: a person or its unwinding comes first.
+- the run has ended or gone on without it, or is being undone: the step failed for good, was undone before the effect
+  arrived, is one of an earlier generation that had not recorded it, or is tried no more. Its compensator undoes it at
+  once, as a frame of its own (``late``), before the run goes on; a step without compensator parks the run, "late
+  effect", which only the sweeper does. A run that nobody has, and that is suspended, parked or being undone, is not
+  touched: a person or its unwinding comes first.
+
+Who may run at the same time: whoever writes an effect, the run's owner, and sweepers. Each locks the run's row before
+it writes. With an effect the length of the run's inbox is raised, though there is no entry: the owner's end names the
+length that it knew when it looked, and is refused if that is more by then (``flows.writing.end``). So an effect comes
+before the owner's last look, which settles it; between that look and the end, and the owner looks again; or after the
+end, and is the sweeper's. One that comes after a step's failure was handed to the flow is settled when the run is let
+go, undone, or has ended. A crash leaves it open: the next owner looks again where a failure is handed to the flow, and
+where the run is undone.
 """
 
 from __future__ import annotations
@@ -21,12 +31,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, exists, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, exists, insert, select, true, update
 
 from aft.ids import RunId, StepPath
 from aft.runs.journal import RESTARTED, Outcome
 from aft.runs.states import ENDS, FrameState, Status
 from aft.store.moments import now
+from aft.store.questions import Question
 from aft.store.tables import frames, journal, late_effects, runs
 
 
@@ -68,10 +79,14 @@ class Found:
     stands: bool
     #: Whether the run went on without it: it will not record that step under this key any more.
     over: bool = False
+    #: Whether it is the run's owner who looks.
+    ours: bool = False
 
 
 #: States in which a run is woken to undo a late effect before it goes on.
 GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
+#: Whether an effect is open that the run's owner may have to settle.
+OPEN = Question.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
 _FIELDS = tuple(LateEffect.__slots__)
 #: What lies in the place of a result that could not be stored.
 _UNKNOWN = ""
@@ -85,6 +100,8 @@ def write(connection: Connection, effect_id: str, effect: LateEffect, *, unless_
 
     ``unless_recorded``: not if its own owner has recorded it after all, in a commit that had no answer.
     """
+    # First: it locks the row, so that the run's owner sees the effect, or we see what the owner has written.
+    connection.execute(update(runs).where(runs.c.id == effect.run_id).values(inbox_seq=runs.c.inbox_seq + 1))
     known = connection.execute(select(late_effects.c.id).where(late_effects.c.id == effect_id)).first()
     if known is not None or (unless_recorded and _is_recorded(connection, effect)):
         return
@@ -103,38 +120,56 @@ def _is_recorded(connection: Connection, effect: LateEffect) -> bool:
     return connection.execute(statement).first() is not None
 
 
-def find_open(connection: Connection, namespace: str, limit: int, just: str | None = None) -> list[Found]:
-    """Return late effects that can be settled now, oldest first, or just one; locked against other sweepers."""
-    stands, over = _stands(), _is_over()
+def find_open(
+    connection: Connection, namespace: str, limit: int, just: str | None = None, *, lock: bool = True
+) -> list[Found]:
+    """Return late effects that can be settled now, oldest first, or just one; of runs that nobody has.
+
+    To be settled in this transaction they are locked with their runs. What somebody else has locked is passed over: one
+    who waited for a run here, with its effect locked, would wait for an owner that waits for the effect.
+    """
     statement = (
-        select(late_effects, runs.c.status, runs.c.worker_id, stands.label("stands"), over.label("over"))
-        .join(runs, runs.c.id == late_effects.c.run_id)
+        _found()
         .where(
             late_effects.c.namespace == namespace,
-            late_effects.c.state == "open",
             true() if just is None else late_effects.c.id == just,
             # Not while somebody has the run, who may be undoing the step at this moment.
             runs.c.worker_id.is_(None),
-            stands
+            _stands()
             | runs.c.status.in_([status.value for status in ENDS])
-            | (over & runs.c.status.in_([status.value for status in GOING])),
+            | (_is_over() & runs.c.status.in_([status.value for status in GOING])),
         )
-        .order_by(late_effects.c.at)
         .limit(limit)
-        .with_for_update(skip_locked=True, of=late_effects)
     )
-    found = [
-        Found(
-            id=row.id,
-            effect=_read(row),
-            status=Status(row.status),
-            owned=row.worker_id is not None,
-            stands=row.stands,
-            over=row.over,
-        )
-        for row in connection.execute(statement)
-    ]
+    if lock:
+        statement = statement.with_for_update(skip_locked=True, of=(late_effects, runs))
+    found = [_read_found(row, owned=row.worker_id is not None) for row in connection.execute(statement)]
     return sorted(found, key=lambda each: each.effect.run_id)  # as everybody who locks several runs
+
+
+def find_ours(connection: Connection, run_id: RunId) -> list[Found]:
+    """Return the open late effects of a run, oldest first, as its owner: nobody else settles them meanwhile."""
+    statement = _found().where(late_effects.c.run_id == run_id)
+    return [_read_found(row, ours=True) for row in connection.execute(statement)]
+
+
+def any_undoable(connection: Connection, run_id: RunId) -> bool:
+    """Tell whether a late effect of a run is open that a compensator undoes."""
+    here = (late_effects.c.run_id == run_id, late_effects.c.state == "open", late_effects.c.compensator.is_not(None))
+    return connection.execute(select(late_effects.c.id).where(*here).limit(1)).first() is not None
+
+
+def _found() -> Select[Any]:
+    return (
+        select(late_effects, runs.c.status, runs.c.worker_id, _stands().label("stands"), _is_over().label("over"))
+        .join(runs, runs.c.id == late_effects.c.run_id)
+        .where(late_effects.c.state == "open")
+        .order_by(late_effects.c.at)
+    )
+
+
+def _read_found(row: Row[Any], *, owned: bool = False, ours: bool = False) -> Found:
+    return Found(row.id, _read(row), Status(row.status), owned, row.stands, row.over, ours)
 
 
 def _read(row: Row[Any]) -> LateEffect:
@@ -178,9 +213,18 @@ def decide(found: Found) -> Fate:
         return Fate.WAIT
     if found.stands:
         return Fate.DROP
-    if not found.status.ended and not (found.over and found.status in GOING):
+    if not _is_left_behind(found):
         return Fate.WAIT
     return Fate.PARK if found.effect.compensator is None else Fate.UNDO
+
+
+def _is_left_behind(found: Found) -> bool:
+    """Whether the run will not record the effect any more, and may deal with it now."""
+    if found.status.ended:
+        return True
+    if found.status is Status.COMPENSATING:
+        return found.ours
+    return found.over and (found.ours or found.status in GOING)
 
 
 def settle(connection: Connection, effect_id: str, fate: Fate) -> None:

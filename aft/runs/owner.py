@@ -81,12 +81,16 @@ class Owner:
         #: Up to which number the inbox was read, and what was only to be heard: that a child has ended.
         self.read_to = 0
         self.heard: list[int] = []
-        #: A person's order to undo everything since a savepoint, until a step in it has been told.
-        self.unheeded: Letter | None = None
-        #: The savepoints that the flow's code is in, by path, with their names.
-        self.savepoints = dict(run.savepoints)
+        #: The length of the inbox when it was last looked whether effects of the run came late: they raise it, too.
+        self.looked_to = -1
+        #: Orders to undo everything since a savepoint, as they were given, each until a step in it has been told.
+        self.unheeded: list[Letter] = []
+        #: The savepoints that the flow's code is in, by path, with their names; None: it has to come to them first.
+        self.savepoints = run.savepoints
         #: The outcome, by its place in the order, that the code had heard last when it entered each of them.
         self.entered: dict[str, int] = {}
+        #: Whether the code of a run that is to end as it is was played, so that no savepoint is undone in part.
+        self.has_undone = False
         self.lock = threading.RLock()
         #: The waits that lie in the run's row.
         self._stored_waits = run.waits

@@ -171,6 +171,7 @@ def _rescue(
                 epoch=row.epoch + 1,
                 worker_id=None,
                 wake_id=None,
+                savepoints=None,  # those that it was in when it was let go last
                 deaths=row.deaths + (counts and not was_alone),
                 deaths_alone=row.deaths_alone + (counts and was_alone),
                 updated_at=now(),
@@ -199,8 +200,11 @@ def _lapses(connection: Connection, run_id: RunId) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime) -> Fault:
-    """Make the fault of a run whose owner was lost; ``deaths`` in a row."""
+def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime, steps: str = "[]") -> Fault:
+    """Make the fault of a run whose owner was lost; ``deaths`` in a row.
+
+    ``steps`` are those that are in doubt, as ``flows.doubts`` spells them; none: nobody knows which.
+    """
     return Fault(
         id=FaultId(new_id()),
         run_id=run_id,
@@ -213,7 +217,7 @@ def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: 
         type="aft.Abort",
         lineage=("aft.Abort",),
         message=why,
-        args="[]",
+        args=steps,
         exact=True,
         traceback="",
         said=Answer.RECOVERABLE,

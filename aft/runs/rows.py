@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects.postgresql import JSONB
 
-from aft.errors import UnknownRun
+from aft.codec.text import check_depth
+from aft.errors import CodecError, UnknownRun
 from aft.ids import RunId, WorkerId
 from aft.runs import waits
 from aft.runs.states import ENDS, Status
@@ -52,7 +53,8 @@ class RunRow:
     parent_seq: int | None
     parent_inbox_seq: int | None
     waits: tuple[Wait, ...]
-    savepoints: dict[str, str]
+    #: The savepoints that it is in, by path, with their names; None: its worker was lost, and nobody knows.
+    savepoints: dict[str, str] | None
     deadline_at: datetime | None
     pivoted_at: datetime | None
     epoch: int
@@ -66,16 +68,21 @@ class RunRow:
     started_at: datetime | None
     updated_at: datetime
     ended_at: datetime | None
+    #: What of the row cannot be read, and why; None: nothing. Something harmless stands for it here.
+    unreadable: str | None = None
 
 
+_FIELDS = RunRow.__slots__[:-1]
 #: Fields whose column has a unit in its name.
 _UNITS = {"expected": runs.c.expected_seconds.label("expected")}
 _MOMENTS = ("deadline_at", "pivoted_at", "due_at", "created_at", "started_at", "updated_at", "ended_at")
-COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in RunRow.__slots__]
+COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in _FIELDS]
 
 
 #: The columns of a run's row in the order of its fields, for statements that are written out.
-NAMES = tuple("expected_seconds" if name == "expected" else name for name in RunRow.__slots__)
+NAMES = tuple("expected_seconds" if name == "expected" else name for name in _FIELDS)
+#: What is raised by a value that means nothing.
+_MEANINGLESS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, CodecError)
 
 
 def from_row(row: Row[Any]) -> RunRow:
@@ -84,18 +91,60 @@ def from_row(row: Row[Any]) -> RunRow:
 
 
 def read(row: Sequence[Any]) -> RunRow:
-    """Read a row in the order of ``NAMES``, also as the driver gives it."""
-    values = dict(zip(RunRow.__slots__, row, strict=True))
-    values["status"] = Status(values["status"])
-    values["ended_as"] = None if values["ended_as"] is None else Status(values["ended_as"])
-    values["resources"] = tuple(json.loads(values["resources"] or "[]"))
-    values["tags"] = json.loads(values["tags"] or "{}")
-    values["waits"] = waits.decode(values["waits"])
-    values["savepoints"] = json.loads(values["savepoints"] or "{}")
-    values["expected"] = None if values["expected"] is None else timedelta(seconds=values["expected"])
-    for name in _MOMENTS:
-        values[name] = moments.read(values[name])
-    return RunRow(**values)
+    """Read a row in the order of ``NAMES``, also as the driver gives it.
+
+    A row is always read: one that somebody has spoilt must not stop those that are read with it. Whoever would act on
+    it looks at ``unreadable``.
+    """
+    values = dict(zip(_FIELDS, row, strict=True))
+    started = values["started_at"] is not None
+    try:
+        for name, (reads, _) in _READERS.items():
+            values[name] = reads(values[name])
+        values["savepoints"] = _read_savepoints(values["savepoints"], started)
+        return RunRow(**values)
+    except _MEANINGLESS:
+        return _read_spoilt(dict(zip(_FIELDS, row, strict=True)))
+
+
+def _read_spoilt(values: dict[str, Any]) -> RunRow:
+    """Read what can be read of a row."""
+    spoilt = []
+    for name, (reads, instead) in {**_READERS, "savepoints": (_decode, None)}.items():
+        try:
+            values[name] = reads(values[name])
+        except _MEANINGLESS as error:
+            values[name] = instead
+            spoilt.append(f"{name} ({type(error).__name__})")
+    return RunRow(**values, unreadable=", ".join(spoilt))
+
+
+def _read_savepoints(stored: str | None, started: bool) -> dict[str, str] | None:
+    """Read which savepoints a run is in; whoever lets a run go says so, but a lost worker does not."""
+    if stored is None:
+        return None if started else {}
+    return _decode(stored)
+
+
+def _decode(stored: str | None) -> dict[str, Any]:
+    check_depth(stored or "")
+    found = json.loads(stored or "{}")
+    if not isinstance(found, dict):
+        raise TypeError(f"{type(found).__name__} instead of names with values")
+    return found
+
+
+#: How the columns are read that could mean nothing, and what stands for them then.
+_READERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "status": (Status, Status.PARKED),
+    "ended_as": (lambda stored: None if stored is None else Status(stored), None),
+    "resources": (lambda stored: tuple(json.loads(stored or "[]")), ()),
+    "tags": (_decode, {}),
+    "waits": (waits.decode, ()),
+    "expected": (lambda stored: None if stored is None else timedelta(seconds=stored), None),
+    **dict.fromkeys(_MOMENTS, (moments.read, None)),
+    **{name: (moments.read, datetime.fromtimestamp(0, UTC)) for name in ("created_at", "updated_at")},
+}
 
 
 def get(connection: Connection, namespace: str, run_id: str) -> RunRow:

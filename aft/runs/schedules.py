@@ -8,7 +8,7 @@ second finds nothing to do. Everything is one transaction: a crash leaves a sche
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,33 +23,54 @@ from aft.store.tables import schedules
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What is said about each run of a schedule."""
+    """What is said about each run of a schedule; each field is one of ``NewRun``, which gets it as it is."""
 
     priority: int = 0
     owner: str | None = None
     expected: timedelta | None = None
     resources: tuple[str, ...] = ()
+    tags: dict[str, Any] = field(default_factory=dict)
+    #: How long a run may take, from when it is made to its end.
+    deadline: timedelta | None = None
 
     def encode(self) -> str:
         """Spell them for their column."""
-        expected = None if self.expected is None else self.expected.total_seconds()
-        fields = {"priority": self.priority, "owner": self.owner, "expected": expected, "resources": self.resources}
-        return json.dumps(fields, sort_keys=True)
+        said: dict[str, Any] = {
+            "priority": self.priority,
+            "owner": self.owner,
+            "expected": None if self.expected is None else self.expected.total_seconds(),
+            "resources": self.resources,
+        }
+        # Left out where nothing is said, as in rows of before: else each would differ from what is declared.
+        if self.tags:
+            said["tags"] = self.tags
+        if self.deadline is not None:
+            said["deadline"] = self.deadline.total_seconds()
+        return json.dumps(said, sort_keys=True)
 
     @classmethod
     def decode(cls, text: str) -> RunOptions:
         """Read them; raises DefinitionError if somebody has written something else there."""
         try:
-            fields = json.loads(text)
-            expected = fields["expected"]
+            said = json.loads(text)
             return cls(
-                int(fields["priority"]),
-                fields["owner"],
-                None if expected is None else timedelta(seconds=expected),
-                tuple(map(str, fields["resources"])),
+                int(said["priority"]),
+                said["owner"],
+                _length(said["expected"]),
+                tuple(map(str, said["resources"])),
+                dict(said.get("tags", {})),
+                _length(said.get("deadline")),
             )
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise DefinitionError(f"its options {text!r:.200} cannot be read: {error!r}") from None
+
+    def of_run(self) -> dict[str, Any]:
+        """All of them, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Status(StrEnum):
     PARKED = "parked"  #: waits for a person, with a reason
     COMPLETED = "completed"  #: it has its result
     COMPENSATED = "compensated"  #: it failed, and everything owed was undone
-    FAILED = "failed"  #: it failed, and a person let part of the undoing go
+    FAILED = "failed"  #: it was undone, but part of what it did stands, or may
     CANCELLED = "cancelled"  #: it was cancelled, and nothing was undone
 
     @property

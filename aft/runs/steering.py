@@ -29,17 +29,23 @@ Order = Callable[[Connection, RunRow, Person, datetime, timedelta], None]
 
 #: States in which a run can be stopped for a while.
 _GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
+#: Why a parked run is not undone to a savepoint: it would have to go on first, with the step that it was lost in.
+UNKNOWN_SAVEPOINTS = (
+    "which savepoints it is in is not known, as its worker was lost; retry it first, or compensate it as a whole"
+)
 
 
 def suspend(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
     """Stop a run at its next step, until it is resumed; signals are kept, times that pass are caught up with.
 
     For a person. A run that an exlet has suspended is taken over: it stays suspended until a person resumes it, and
-    the exlet's own ``continue`` leaves it alone. A resume that no worker has heard of yet is taken back. The run's row
-    is locked, as by exlets before they look at their holds.
+    the exlet's own ``continue`` leaves it alone. A resume that no worker has heard of yet is taken back; the last word
+    counts. The run's row is locked, as by exlets before they look at their holds.
     """
     if _take_back_resume(connection, run, by):
         _stop(connection, run, by)
+    elif run.status in _GOING and _pending_stops(connection, run)[-1:] == [Verb.RESUME]:
+        _send(connection, run, Verb.SUSPEND, {"note": by.note}, by, at, grace)
     elif not _take_over(connection, run):
         hold(connection, run, by, at, grace)
         return
@@ -124,12 +130,18 @@ def _holders(connection: Connection, run_id: RunId) -> set[str]:
 
 
 def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
-    """Let a suspended run go on."""
-    if run.status is not Status.SUSPENDED:
+    """Let a suspended run go on; or one that goes on still, though it was asked to stop."""
+    stops = run.status in _GOING and _pending_stops(connection, run)[-1:] == [Verb.SUSPEND]
+    if run.status is not Status.SUSPENDED and not stops:
         raise OrderRefused(f"run {run.id} is {run.status.value}, not suspended; there is nothing to resume")
     _take_over(connection, run)
     _resume(connection, run, by, at, grace)
     audit.write(connection, run.id, by.name, Verb.RESUME.value, by.note)
+
+
+def _pending_stops(connection: Connection, run: RunRow) -> list[Verb]:
+    """What a run was asked about stopping that no owner has acted on: to suspend it, or to take that back."""
+    return [letter.verb for letter in inbox.unread(connection, run.id) if letter.verb in (Verb.SUSPEND, Verb.RESUME)]
 
 
 def resume_held(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
@@ -204,15 +216,16 @@ def _spell_end(run: RunRow) -> str:
 def undo_to(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, savepoint: str) -> None:
     """Undo what a run did since a savepoint that it is in; its flow hears of it there, and may take another way.
 
-    Which savepoints a run is in that is being executed only its owner knows: it judges when it obeys. A suspended run
-    stays so: its flow hears of it when it is resumed, before anything else is executed.
+    Which savepoints a run is in that is being executed only its owner knows: it judges when it obeys; so does the next
+    one, if that was lost. A suspended run stays so: its flow hears of it when it is resumed, before anything else is
+    executed.
     """
     path = find_savepoint(run, savepoint)
     payload = {"generation": run.key_generation, "note": by.note}
     if path is None:
         payload |= {"to": savepoint, "name": savepoint, "seq": run.seq}
     else:
-        payload |= {"to": path, "name": run.savepoints[path] or path}
+        payload |= {"to": path, "name": (run.savepoints or {}).get(path) or path}
     post = Post(Verb.COMPENSATE, payload, by.name, at, grace)
     waking.send(connection, run, post, lambda row: row.status is not Status.SUSPENDED)
     if run.status is Status.SUSPENDED:
@@ -223,11 +236,15 @@ def undo_to(connection: Connection, run: RunRow, by: Person, at: datetime, grace
 def find_savepoint(run: RunRow, savepoint: str) -> str | None:
     """The path of a savepoint that a run is in, by its name or path; raises OrderRefused if it is in none of that name.
 
-    None: somebody executes the run. Its row tells the savepoints that it was in when it was let go last.
+    None: somebody executes the run, or did and was lost. Only whoever lets a run go knows the savepoints that it is in.
     """
     if run.ended_as is not None or run.cause is not None:
         raise OrderRefused(f"run {run.id} is {_spell_end(run)}: it is in no savepoint; compensate it as a whole")
     if run.worker_id is not None:
+        return None
+    if run.savepoints is None and run.status is Status.PARKED:
+        raise OrderRefused(f"run {run.id} is parked, and {UNKNOWN_SAVEPOINTS}")
+    if run.savepoints is None:
         return None
     found = [path for path, name in run.savepoints.items() if savepoint in (path, name)]
     if not found:

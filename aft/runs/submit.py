@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aft import names
+from aft.codec import ArgumentsCodec, is_same, read_by_name
 from aft.envelope import Message
 from aft.errors import KeyConflict
 from aft.ids import OrderId, RunId, StepPath, WorkerId, new_id
@@ -45,6 +47,10 @@ class NewRun:
     after: timedelta | None = None
     #: When it begins, instead; a time that is past means at once.
     at: datetime | None = None
+    #: Parameters that the caller left to their defaults.
+    defaulted: tuple[str, ...] = ()
+    #: How the flow's arguments are read; None: its code is not known here.
+    arguments: ArgumentsCodec | None = None
 
 
 def begin(connection: Connection, new: NewRun, worker: WorkerId) -> tuple[RunRow, bool]:
@@ -99,6 +105,7 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
             flow=new.flow,
             version=new.version,
             args=new.args,
+            defaulted=json.dumps(new.defaulted) if new.defaulted else None,
             key=new.key,
             priority=new.priority,
             owner=new.owner,
@@ -128,15 +135,41 @@ def _insert(connection: Connection, new: NewRun, **ownership: Any) -> tuple[RunR
 
 
 def _same_run(connection: Connection, new: NewRun) -> RunRow:
-    statement = select(*rows.COLUMNS).where(
+    statement = select(*rows.COLUMNS, runs.c.first_args, runs.c.defaulted).where(
         runs.c.namespace == new.namespace,
         runs.c.flow == new.flow,
         (runs.c.id == new.id) if new.key is None else (runs.c.key == new.key),
     )
-    row = rows.from_row(connection.execute(statement).one())
-    if row.args != new.args:
+    *columns, first_args, defaulted = connection.execute(statement).one()
+    row = rows.read(columns)
+    differs = [] if row.id == new.id else _differing(new, first_args or row.args, json.loads(defaulted or "[]"))
+    if differs:
         raise KeyConflict(
             f"key {new.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "
-            "arguments; use another key, or the same arguments"
+            f"arguments (what differs: {', '.join(differs)}); use another key, or the same arguments"
         )
     return row
+
+
+def _differing(new: NewRun, recorded: str, defaulted: Container[str]) -> list[str]:
+    """Name the arguments that differ from those that a run was submitted with.
+
+    They are compared as a replay does it, by name and as the values that the code makes of them. What was left to its
+    default both times is no difference, whatever the defaults were, nor is a parameter that the flow got since and
+    that is left to its default, or given just that.
+    """
+    if recorded == new.args:
+        return []
+    was, now, codec = read_by_name(recorded), read_by_name(new.args), new.arguments
+
+    def differs(name: str) -> bool:
+        left_out = name in new.defaulted or name not in now
+        if name in defaulted and left_out:
+            return False
+        if name not in was:
+            return not left_out and (codec is None or not codec.is_default(name, now[name]))
+        if name not in now or codec is None:
+            return name not in now or not is_same(was[name], now[name], was[name])
+        return not codec.is_same(name, was[name], now[name])
+
+    return [name for name in {**was, **now} if differs(name)]

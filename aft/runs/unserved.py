@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, String, and_, case, cast, exists, or_, select, update
 
@@ -43,6 +43,14 @@ _CANCELLED = exists().where(
 )
 #: The flow is not played any more, whatever else comes.
 _TO_BE_UNDONE = or_(runs.c.ended_as.is_not(None), runs.c.cause.is_not(None), _CANCELLED)
+
+
+class Undoable(NamedTuple):
+    """A run that is only to be undone: its wake, its flow and version, and whether it must be executed alone."""
+
+    wake: Wake
+    flow: tuple[str, int]
+    alone: bool
 
 
 def served_flows(connection: Connection, namespace: str) -> set[str]:
@@ -102,12 +110,12 @@ def find_undoable(
     pending: Sequence[str],
     grace: float,
     limit: int,
-) -> list[tuple[Wake, tuple[str, int]]]:
+) -> list[Undoable]:
     """Find due runs of flows that nobody has, which are only to be undone, with compensators that the caller has.
 
     ``compensators`` are (activity, compensator) pairs; ``pending`` are the states of frames that are owed. A message
     that wakes one reaches nobody, so it is not waited for: whose ``sweep_at`` is further away than a message may take
-    was put off. Returns each run's wake, and its flow and version.
+    was put off.
     """
     spelled = [f"{activity}\n{compensator}" for activity, compensator in compensators]
     missing = exists().where(
@@ -117,13 +125,12 @@ def find_undoable(
         (frames.c.activity + "\n" + frames.c.compensator).not_in(spelled),
     )
     statement = (
-        select(runs.c.id, runs.c.wake_id, runs.c.flow, runs.c.version)
+        select(runs.c.id, runs.c.wake_id, runs.c.flow, runs.c.version, runs.c.deaths)
         .where(
             runs.c.namespace == namespace,
             _FREE,
             runs.c.sweep_at <= later(grace),
             or_(runs.c.due_at <= now(), runs.c.sweep_at <= now()),
-            runs.c.deaths < MOST_SHARED_DEATHS,
             _SPELLED.not_in(sorted(served)),
             _TO_BE_UNDONE,
             ~missing,
@@ -131,7 +138,10 @@ def find_undoable(
         .order_by(runs.c.sweep_at)
         .limit(limit)
     )
-    return [((RunId(run), wake), (flow, version)) for run, wake, flow, version in connection.execute(statement)]
+    return [
+        Undoable((RunId(run), wake), (flow, version), alone=deaths >= MOST_SHARED_DEATHS)
+        for run, wake, flow, version, deaths in connection.execute(statement)
+    ]
 
 
 def _due(namespace: str, served: Iterable[str]) -> Select[tuple[str]]:

@@ -19,6 +19,7 @@ from aft.ids import OrderId, RunId, new_id
 from aft.runs import inbox
 from aft.runs.inbox import Verb
 from aft.runs.rows import COLUMNS, RunRow, from_row
+from aft.runs.states import Status
 from aft.store import outbox
 from aft.store.moments import later, now
 from aft.store.tables import inbox as letters
@@ -54,7 +55,7 @@ def send(connection: Connection, run: RunRow, post: Post, wakes: Callable[[RunRo
         return False
     seq, order = run.inbox_seq + 1, OrderId(new_id())
     changes: dict[str, Any] = {"inbox_seq": seq}
-    if run.worker_id is None and wakes(run):
+    if run.worker_id is None and (wakes(run) or _is_spoilt(run)):
         changes |= wake_up(order, post.grace)
         message = Message.about_order(run.id, order, post.at)
         address = names.resume_run(run.namespace, run.flow, run.version)
@@ -62,6 +63,11 @@ def send(connection: Connection, run: RunRow, post: Post, wakes: Callable[[RunRo
     connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **changes))
     inbox.append(connection, run.id, seq, order, post.verb, post.payload, post.actor, post.key)
     return True
+
+
+def _is_spoilt(run: RunRow) -> bool:
+    """Whether nobody can tell what a run waits for: whoever takes it parks it, and says so."""
+    return run.unreadable is not None and run.status in (Status.WAITING, Status.RECOVERING)
 
 
 def wake_up(order: OrderId, grace: timedelta) -> dict[str, Any]:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.errors import ConfigError
+from aft.store.access import PostgresqlConnection
 from aft.store.apart import watch_line
-from aft.store.lending import WORKED_ON, Lent, refuse_to_end
+from aft.store.far_times import read_far_times
+from aft.store.lending import WORKED_ON, Lent, drop_after_error, drop_hopeless, refuse_to_end
+from aft.store.sqlite import SqliteConnection
 
 if TYPE_CHECKING:
     import psycopg
 
 #: Seconds a SQLite connection waits for another process's write.
 SQLITE_BUSY = 30
+#: How libpq says that a connection is in no transaction.
+IDLE = 0
 #: Seconds to wait for a connection to PostgreSQL, and for a free one in the pool.
 CONNECT_TIMEOUT = 10
 
@@ -48,8 +53,21 @@ IDLE_LEAST, IDLE_MOST = 3.0, 10.0
 #: The same for a transaction in which an activity works: between two statements it may be about something else.
 IDLE_AT_WORK = 60
 
+#: What is in the pool of transactions.
+Pooled: TypeAlias = SqliteConnection | PostgresqlConnection
+
 #: Milliseconds that a batch of deeds waits for a row that somebody else has locked.
 LOCK_PATIENCE = 500
+
+
+#: Options of a database URL whose values nobody needs to read.
+_SECRET = ("pass", "secret", "token", "key")
+
+
+def show(url: URL) -> str:
+    """Spell a database URL for people to read: without passwords, wherever in it they are."""
+    hidden = {name: "***" for name in url.query if any(word in name.lower() for word in _SECRET)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def parse_url(text: str) -> URL:
@@ -83,8 +101,14 @@ def _anchor(url: URL) -> URL:
 def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
     """Make the connections on which transactions are written and read."""
     engine = _make_plain_engine(url, pool_size, lease)
-    event.listen(engine, "commit", refuse_to_end)
-    event.listen(engine, "rollback", refuse_to_end)
+    for end in ("commit", "rollback"):
+        event.listen(engine, end, refuse_to_end)
+    for step in ("savepoint", "rollback_savepoint", "release_savepoint"):
+        event.listen(engine, step, drop_hopeless)
+    event.listen(engine, "handle_error", drop_after_error)
+    event.listen(engine, "checkout", _take)
+    event.listen(engine, "reset", _take_to_return)
+    event.listen(engine, "checkin", _leave)
     return engine
 
 
@@ -92,6 +116,7 @@ def _make_plain_engine(url: URL, pool_size: int, lease: float) -> Engine:
     if url.drivername == "sqlite":
         engine = create_engine(
             url,
+            hide_parameters=True,
             pool_size=pool_size,
             max_overflow=-1,
             connect_args={"timeout": SQLITE_BUSY, "check_same_thread": False},
@@ -102,14 +127,18 @@ def _make_plain_engine(url: URL, pool_size: int, lease: float) -> Engine:
         return engine
     engine = create_engine(
         url,
+        hide_parameters=True,
         pool_size=pool_size,
         max_overflow=MOST_OVERFLOW,
         pool_timeout=CONNECT_TIMEOUT,
         connect_args=_POSTGRESQL,
         isolation_level="READ COMMITTED",
     )
+    event.listen(engine, "do_connect", lambda _, record, given, named: PostgresqlConnection.connect(*given, **named))
     event.listen(engine, "connect", _preparing(lease))
+    event.listen(engine, "connect", lambda connection, record: read_far_times(connection))
     event.listen(engine, "checkin", _cleaning(lease))
+    event.listen(engine, "checkout", _refuse_used)
     return engine
 
 
@@ -117,6 +146,7 @@ def make_drivers(url: URL, lease: float) -> Engine:
     """Make the connections on which deeds are written: each statement is a transaction, and is planned once."""
     engine = create_engine(
         url,
+        hide_parameters=True,
         pool_size=MOST_DRIVERS,
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT,
@@ -125,6 +155,7 @@ def make_drivers(url: URL, lease: float) -> Engine:
         pool_reset_on_return=None,
     )
     event.listen(engine, "connect", _preparing(lease))
+    event.listen(engine, "connect", lambda connection, record: read_far_times(connection))
     event.listen(engine, "connect", _prepare_driver)
     return engine
 
@@ -158,6 +189,25 @@ def _preparing(lease: float) -> Callable[[psycopg.Connection[Any], Any], None]:
     return prepare
 
 
+def _take(connection: Pooled, record: ConnectionPoolEntry, proxy: Any) -> None:
+    """Let the thread use a connection that takes it, unless another one was about to."""
+    if connection.access.strayed:
+        raise exc.DisconnectionError("a thread knows it that it was lent to before")
+    connection.access.take()
+
+
+def _take_to_return(connection: Pooled, record: ConnectionPoolEntry, state: Any) -> None:
+    connection.access.take()  # some are shared by threads of aft's, and any of them may return it
+
+
+def _leave(connection: Pooled | None, record: ConnectionPoolEntry) -> None:
+    """Let nobody use a connection that is returned; one that other threads know is closed."""
+    if connection is not None:
+        connection.access.leave()
+        if connection.access.strayed:
+            record.close()
+
+
 def _cleaning(lease: float) -> Callable[[psycopg.Connection[Any] | None, ConnectionPoolEntry], None]:
     """Make what returns a connection to the pool as it was when it was new; one that cannot be is closed.
 
@@ -188,9 +238,15 @@ def _cleaning(lease: float) -> Callable[[psycopg.Connection[Any] | None, Connect
     return clean
 
 
+def _refuse_used(connection: psycopg.Connection[Any], record: ConnectionPoolEntry, proxy: Any) -> None:
+    """Have another connection taken if this one is in a transaction: somebody still uses it whom it was lent to."""
+    if connection.pgconn.transaction_status != IDLE:
+        raise exc.DisconnectionError("it is in use")
+
+
 def _close_changed(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
     lent: Lent | None = record.info.pop(WORKED_ON, None)
-    if lent is not None and connection is not None and lent.changed:
+    if connection is not None and ((lent is not None and lent.changed) or connection.in_transaction):
         record.close()
 
 

@@ -10,18 +10,17 @@ that was deleted, moved or replaced meanwhile (``store.identity``) is neither re
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
 
 from sqlalchemy import Connection, ExceptionContext, PoolProxiedConnection, event, exc
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from aft import forked
 from aft.clock import Clock, SystemClock
 from aft.errors import NotMigrated, StoreError
 from aft.store.committer import Committer, Deed
@@ -34,12 +33,15 @@ from aft.store.connecting import (
     make_drivers,
     make_engine,
     parse_url,
+    show,
 )
 from aft.store.driving import write_postgresql, write_sqlite
 from aft.store.forking import PoolGuard
 from aft.store.identity import FileIdentity, resolve
-from aft.store.lending import keep_open
+from aft.store.lending import Lent, keep_open
+from aft.store.private import make_database
 from aft.store.questions import Answer, Question, ask_postgresql, ask_sqlite, tell_sqlite
+from aft.store.sqlite import SqliteConnection
 from aft.store.turns import turns
 
 #: What SQLite says of troubles that may pass.
@@ -65,16 +67,20 @@ class Store:
 
     def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None, lease: float = 30.0) -> None:
         self._url = parse_url(url)
+        #: Where the database is, for people to read; without its password.
+        self.url = show(self._url)
+        #: ``postgresql`` or ``sqlite``.
+        self.dialect = self._url.get_backend_name()
+        #: The SQLite file, if it is one.
+        self.file = self._url.database if self.dialect == "sqlite" else None
+        self._pool_size, self._lease = pool_size, lease
         self._ticks = (clock or SystemClock()).ticks
-        self.engine = make_engine(self._url, pool_size, lease)
-        #: Lends connections for deeds.
-        self._drivers = self.engine if self.file is not None else make_drivers(self._url, lease)
         self._identity = None if self.file is None else FileIdentity(self.file, self.url)
         #: Whose turn it is to write is asked by this name.
         self._real_file = "" if self.file is None else resolve(self.file)
+        self._make_engines()
         self._pool_guard: PoolGuard | None = None
-        if self._identity is not None:
-            self._watch_file(self._identity)
+        if self.file is not None:
             self._pool_guard = PoolGuard(self.engine, self._real_file, self.url, self._close_idle)
         #: How connections are used that read, and that write.
         self._options: dict[bool, dict[str, Any]] = {False: {WRITES: False}, True: {WRITES: True}}
@@ -85,32 +91,24 @@ class Store:
         self._closed = False
         #: What the driver raises.
         self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
-        #: Share commits among the threads of this process.
-        self._committers: dict[Deed[Any], Committer[Any]] = {}
-        _stores.add(self)
-        event.listen(self.engine, "handle_error", self._notice_loss)
+        forked.tell(self)
+
+    def _make_engines(self) -> None:
+        self.engine = make_engine(self._url, self._pool_size, self._lease)
+        #: Lends connections for deeds.
+        self._drivers = self.engine if self.file is not None else make_drivers(self._url, self._lease)
+        if self._identity is not None:
+            self._watch_file(self._identity)
+        event.listen(self.engine, "handle_error", self._notice_loss, insert=True)  # before it may be called one
         for engine in {self.engine, self._drivers}:
             event.listen(engine, "checkin", self._close_returned)
-
-    @property
-    def url(self) -> str:
-        """Where the database is, for people to read; without its password."""
-        return self._url.render_as_string(hide_password=True)
+        #: Share commits among the threads of this process.
+        self._committers: dict[Deed[Any], Committer[Any]] = {}
 
     @property
     def closed(self) -> bool:
         """Whether nobody looks after its connections any more, or the process is about to fork: none is kept."""
         return self._closed or (self._pool_guard is not None and self._pool_guard.closing)
-
-    @property
-    def dialect(self) -> str:
-        """``postgresql`` or ``sqlite``."""
-        return self.engine.dialect.name
-
-    @property
-    def file(self) -> str | None:
-        """The SQLite file, if it is one."""
-        return self._url.database if self.dialect == "sqlite" else None
 
     def check_file(self) -> None:
         """Raise DatabaseMoved if the SQLite file in use was deleted, moved or replaced; else return."""
@@ -119,8 +117,12 @@ class Store:
 
     def _watch_file(self, identity: FileIdentity) -> None:
         # Before connecting: SQLite would make a new, empty file in the place of the lost one.
-        event.listen(self.engine, "do_connect", lambda *_: identity.check())
+        event.listen(self.engine, "do_connect", lambda *_: self._open_file(identity))
         event.listen(self.engine, "connect", lambda _, record: identity.note(record.info))
+
+    def _open_file(self, identity: FileIdentity) -> None:
+        identity.check()
+        make_database(self._real_file)
 
     def has_been_well_for(self, seconds: float) -> bool:
         """Tell whether no connection was lost in that time; what a server says right after it was away may mislead."""
@@ -150,15 +152,16 @@ class Store:
             yield connection
 
     @contextmanager
-    def at_work(self, connection: Connection) -> Iterator[None]:
+    def at_work(self, connection: Connection) -> Iterator[Lent]:
         """Let a transaction do nothing for a minute, inside the block: there it has locked no row of aft's.
 
         After it, it may again only for seconds: what is locked from then on others wait for, should our line fall
-        silent before the COMMIT. Whoever ends the transaction inside the block gets DefinitionError, and of what it did
-        nothing remains but what it told the driver itself to commit. What it sets for the session nobody else finds.
+        silent before the COMMIT. Whoever ends the transaction inside the block gets DefinitionError, and Spoilt leaves
+        it: of what it did nothing remains but what it told the driver itself to commit. What it sets for the session
+        nobody else finds.
         """
-        with keep_open(connection, idle_for(IDLE_AT_WORK), idle_for(self._idle)):
-            yield
+        with keep_open(connection, idle_for(IDLE_AT_WORK), idle_for(self._idle)) as lent:
+            yield lent
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
@@ -169,8 +172,10 @@ class Store:
                 self.engine.connect().execution_options(**self._options[writes]) as connection,
                 nullcontext() if self._pool_guard is None else self._pool_guard.in_use(),
             ):
-                with connection.begin():
+                with connection.begin() as transaction:
                     yield connection
+                    if not transaction.is_active:
+                        transaction.commit()  # raises: SQLAlchemy passes over one that somebody else has ended
                 if writes and self._identity is not None:
                     # Before it is returned: the last connection that is closed removes the -wal file.
                     self._identity.check_written(connection.info)
@@ -253,8 +258,11 @@ class Store:
 
     def _drive(self, lent: PoolProxiedConnection, work: Callable[[Any], T]) -> T:
         """Do something with a connection of the driver's own; its errors become ours, and most of them end it."""
+        driver = lent.driver_connection
+        if isinstance(driver, SqliteConnection):
+            driver.access.take()  # those who share commits share it, too
         try:
-            return work(lent.driver_connection)
+            return work(driver)
         except self._driver_error as error:
             lost = self.engine.dialect.is_disconnect(cast(Any, error), cast(Any, lent), None)
             if lost:
@@ -323,14 +331,16 @@ class Store:
         for engine in {self.engine, self._drivers}:  # each once: of a pool in between nobody would know
             engine.dispose()
 
-    def forget(self) -> None:
+    def forget_in_child(self) -> None:
         """After a fork: every connection is the parent's; new ones are made, and nobody waits for its threads.
 
-        Harmless twice.
+        SQLAlchemy learns with the first connection what the database is like; a thread of the parent's may be at it.
         """
         for engine in (self.engine, self._drivers):
             engine.dispose(close=False)
-        self._committers = {}
+        self._make_engines()
+        if self._pool_guard is not None:
+            self._pool_guard.watch(self.engine)
 
     def _close_returned(self, connection: Any, record: ConnectionPoolEntry) -> None:
         # Into a pool that nobody looks after any more it would go open, until it is collected.
@@ -342,19 +352,6 @@ def _prepared(lent: PoolProxiedConnection) -> set[bytes]:
     """The names of the statements that a connection knows."""
     known: set[bytes] = lent.info.setdefault("aft_prepared", set())
     return known
-
-
-#: What a child after a fork must not share with its parent.
-_stores: WeakSet[Store] = WeakSet()
-
-
-def _forget_in_child() -> None:
-    for store in list(_stores):
-        store.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def is_transient(error: exc.SQLAlchemyError) -> bool:

@@ -10,7 +10,8 @@ nothing behind.
 
 Nobody waits in a circle, because all wait in one order: for the turn to write (``store.turns``), then for the fork to
 be over, then for nothing. So the turn is taken before the connection, and the fork waits for those only who have one.
-Whoever has one and opens another does not wait for the fork, which waits for them.
+Whoever has one and opens another does not wait for the fork, which waits for them. Nor do they wait for long for what a
+thread without one may hold: the look at the rules (``rules.book``).
 """
 
 from __future__ import annotations
@@ -85,7 +86,6 @@ class PoolGuard:
     """The connections of an engine's pool, which no fork may find open. Thread-safe."""
 
     def __init__(self, engine: Engine, file: str, url: str, close_idle: Callable[[], None]) -> None:
-        self._engine = engine
         self._file = file
         self._url = url
         self._close_idle = close_idle
@@ -98,8 +98,13 @@ class PoolGuard:
         self.closing = False
         #: How many connections this thread uses.
         self._mine = threading.local()
-        event.listen(engine, "do_connect", self._connect)
+        self.watch(engine)
         guard(self)
+
+    def watch(self, engine: Engine) -> None:
+        """Guard the connections of another engine instead, which has none yet."""
+        self._engine = engine
+        event.listen(engine, "do_connect", self._connect)
 
     def close_for_fork(self, deadline: float) -> str | None:
         """Close what is idle, and wait for the rest."""

@@ -16,6 +16,10 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 SQLITE_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
+#: What stands for times that Python has none for: far enough from both of its ends to be added to.
+LONG_AGO, FAR_AHEAD = datetime(1000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
 class Moment(TypeDecorator[datetime]):
     """An aware time: ``timestamptz`` on PostgreSQL, seconds since 1970 on SQLite, always UTC in Python."""
 
@@ -31,7 +35,10 @@ class Moment(TypeDecorator[datetime]):
         return value.timestamp()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        return read(value)
+        try:
+            return read(value)
+        except TypeError:
+            return value  # type: ignore[no-any-return]  # no time at all: must not stop whoever reads other rows with it
 
 
 def read(value: Any) -> datetime | None:
@@ -40,7 +47,10 @@ def read(value: Any) -> datetime | None:
         return None
     if isinstance(value, datetime):
         return value if value.tzinfo is UTC else value.astimezone(UTC)
-    return datetime.fromtimestamp(value, UTC)
+    try:
+        return datetime.fromtimestamp(value, UTC)
+    except (OverflowError, ValueError, OSError):
+        return FAR_AHEAD if value > 0 else LONG_AGO
 
 
 class _Now(FunctionElement[datetime]):

@@ -6,6 +6,7 @@ at once do it one after the other: the second finds nothing to do.
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +20,22 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The newest migration; a test holds it against the files.
-HEAD = "0012"
+HEAD = "0013"
 VERSION_TABLE = "aft_schema_version"
 
 _LOCK = 7_234_109_552
 #: Alembic keeps what it is doing in globals: one migration at a time in a process.
 _migrating = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    """After a fork: whoever migrates does so in the parent."""
+    global _migrating
+    _migrating = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def current(store: Store) -> str | None:

@@ -73,6 +73,8 @@ runs = Table(
     Column("key", String(400)),
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("args", Text, nullable=False),
+    Column("first_args", Text),  # what it was submitted with, if it has begun anew since; null: ``args``
+    Column("defaulted", Text),  # JSON list: parameters that whoever submitted it left to their defaults; null: none
     Column("status", String(20), nullable=False),
     Column("reason", Text),  # why it is parked
     Column("cause", String(20)),  # why it is being undone: fault or cancel
@@ -94,7 +96,7 @@ runs = Table(
     Column("parent_seq", BigInteger),
     Column("parent_inbox_seq", BigInteger),
     Column("waits", Text),  # JSON list of what it awaits, as of when it last let go: signals, times, children
-    Column("savepoints", Text),  # JSON: the savepoints that it was in when it last let go, by path
+    Column("savepoints", Text),  # JSON: those that it was in when it was let go, by path; NULL: not known
     Column("deadline_at", Moment),  # when it fails if it has not ended
     Column("pivoted_at", Moment),  # when it went past a pivot, in whichever generation: it only goes forward since
     # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.

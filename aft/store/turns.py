@@ -17,6 +17,7 @@ import threading
 from contextlib import suppress
 
 from aft.errors import StoreError
+from aft.store.private import open_beside
 
 try:
     import fcntl
@@ -35,7 +36,7 @@ class Turn:
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._through = False
-        self._gate = Gate(f"{file}-turn")
+        self._gate = Gate(file)
 
     def take(self, timeout: float, url: str) -> None:
         """Wait for the turn; raises StoreError if it does not come, or is this thread's already."""
@@ -73,8 +74,8 @@ class Turn:
 class Gate:
     """A locked file, at which the processes queue up; one thread of this process at a time."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, database: str) -> None:
+        self._database = database
         self._file: int | None = None
         # Guards the two below; held for moments only.
         self._lock = threading.Lock()
@@ -118,7 +119,7 @@ class Gate:
     def _open(self) -> bool:
         if self._file is None:
             try:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._file = open_beside(f"{self._database}-turn", self._database)
             except OSError:
                 return False
         return True

@@ -12,6 +12,7 @@ event                   happened                                                
 ``RunParked``           a run waits for a person                                        worker, dispatcher
 ``RunRescued``          a run was taken from a dead owner                               sweeper, worker
 ``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
+``RunForgotten``        nothing would ever have woken a run: a defect; it is woken      sweeper
 ``FlowUnserved``        due runs of a flow that no live worker has; told with back-off   sweeper
 ``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
 ``WorkerDied``          a worker's sign of life is gone before its lease ran out        sweeper, worker
@@ -73,6 +74,7 @@ from aft.telemetry.events import (
     RuleWarned,
     RunClaimed,
     RunEnded,
+    RunForgotten,
     RunOverdue,
     RunParked,
     RunReleased,
@@ -116,6 +118,7 @@ __all__ = [
     "RulesRefused",
     "RunClaimed",
     "RunEnded",
+    "RunForgotten",
     "RunOverdue",
     "RunParked",
     "RunReleased",

@@ -99,6 +99,13 @@ class RunOverdue(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunForgotten(Event):
+    text = "run that nothing would have woken"
+    level = logging.ERROR
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowUnserved(Event):
     text = "no live worker has this flow"
     level = logging.WARNING

@@ -16,6 +16,7 @@ from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Busy, Refused, book, book_async, do, gates, ledger, shut, trouble, visit
+from tests.acceptance.looking import recorded
 from tests.setups import Setup, eventually
 
 
@@ -128,6 +129,7 @@ class _Lost(threading.Event):
             eventually(self._app.faults)
             self.set()
             (run,) = self._app.runs()
+            eventually(lambda: recorded(self._app, run))  # the third branch: else it would be executed again
             run.release()
             raise Busy
         return True

@@ -207,7 +207,7 @@ def test_a_process_that_stops_gives_a_run_back_whose_transaction_was_lost(
     dispatcher = app.dispatcher()
     dispatcher.start()
     run = app.submit(transacting, order)
-    eventually(lambda: did[order] == ["transact 1"])
+    eventually(lambda: did[order])
     assert dispatcher.stop(20)
     assert len(did[order]) < MOST_LOST
     assert (run.status, app.faults()) == ("running", [])

@@ -166,6 +166,6 @@ def test_all_runs_of_a_flow_are_removed_once(setup: Setup, where: str) -> None:
             for one in (run, beside):
                 theatre.undone(one)
     for one in (run, beside):
-        assert orders(app, one) == [Verb.CANCEL]
+        assert orders(app, one).count(Verb.CANCEL) == 1
     assert ledger[show] == ["hall 1", "tickets 1!", "unhall 1 for 10"]
     assert ledger[f"{show}-2"] == ["hall 1", "unhall 1 for 10"]

@@ -226,12 +226,12 @@ def test_a_child_that_completes_while_its_step_is_interrupted_is_undone_all_the_
     app = setup.app()
     fail = Interrupts.fail
 
-    def complete_and_fail(interrupts: Interrupts, ask: Ask, landed: Landed | None) -> Entry:
+    def complete_and_fail(interrupts: Interrupts, ask: Ask, landed: Landed | None, **named: Any) -> Entry:
         for child in children_of(app, run):
             if child.parent_path == ask.path:
                 app.run(child.id).signal("word", "too late")
                 assert app.run(child.id).result(60) == "too late"
-        return fail(interrupts, ask, landed)
+        return fail(interrupts, ask, landed, **named)
 
     monkeypatch.setattr(Interrupts, "fail", complete_and_fail)
     with app.dispatcher():
@@ -324,13 +324,13 @@ def test_a_name_of_savepoints_side_by_side_is_refused_and_a_path_is_taken(setup:
     with app.dispatcher():
         run = app.submit(legs, journey)
         eventually(lambda: in_ladders(app, run, 2))
-        row = eventually(lambda: (row := run.row).worker_id is None and len(row.savepoints) == 2 and row)
+        row = eventually(lambda: (row := run.row).worker_id is None and len(row.savepoints or ()) == 2 and row)
         one, other = row.savepoints
         for dry_run in (True, False):
             with pytest.raises(aft.OrderRefused, match=f"2 savepoints 'leg' side by side; name one .*: {one}, {other}"):
                 run.compensate(to="leg", dry_run=dry_run)
         assert [undo.path for undo in run.compensate(to=one)] == [f"{one}.1"]
-        eventually(lambda: (row := run.row).worker_id is None and list(row.savepoints) == [other])
+        eventually(lambda: (row := run.row).worker_id is None and list(row.savepoints or ()) == [other])
         run.compensate(to="leg")
         assert run.result(60) == ["undone", "undone"]
     assert sorted(ledger[journey][4:]) == ["uncabin seat", "unferry seat"]
@@ -378,11 +378,11 @@ def test_an_owner_that_is_lost_between_two_failures_leaves_the_others_to_the_nex
     told: list[str] = []
     fail = Interrupts.fail
 
-    def fail_and_lose(interrupts: Interrupts, ask: Ask, landed: Landed | None) -> Entry:
+    def fail_and_lose(interrupts: Interrupts, ask: Ask, landed: Landed | None, **named: Any) -> Entry:
         told.append(ask.path)
         if len(told) == 2:
             app.run(interrupts._owner.run_id).release()
-        return fail(interrupts, ask, landed)
+        return fail(interrupts, ask, landed, **named)
 
     monkeypatch.setattr(Interrupts, "fail", fail_and_lose)
     with app.dispatcher():

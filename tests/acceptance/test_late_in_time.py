@@ -65,9 +65,14 @@ def test_a_late_effect_of_a_step_that_failed_for_good_is_undone_while_the_run_wa
     assert ledger[journey] == ["instead", "slow", "unslow"]
 
 
-def test_one_that_nothing_undoes_parks_the_run_and_a_retry_lets_it_wait_again(setup: Setup, journey: str) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_one_that_nothing_undoes_parks_the_run_and_a_retry_lets_it_wait_again(
+    setup: Setup, journey: str, anew: bool
+) -> None:
     app = setup.app(grace="300ms")
     gate = shut(journey, "slow")
+    if anew:
+        anew_ones.add((journey, "anew"))
     with app.dispatcher():
         run = app.submit(patient, journey, False)
         eventually(lambda: run.status is Status.WAITING)

@@ -72,6 +72,18 @@ def test_a_rule_that_is_taught_while_a_run_waits_decides_about_it(setup: Setup, 
         assert run.result(60) == [10, 0]
 
 
+def test_a_rule_is_in_force_at_once_in_the_process_that_taught_it(setup: Setup, show: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        fault = failed(app, f"{show}-0")
+        app.book.current()  # looked at a moment ago
+        app.rules.add_exlet(aft.Exlet("give_away", [do.complete(0)]))
+        app.rules.add(app.rules.propose(fault.id, "fault.name == 'Refused'", "give_away"))
+        with app.store.read() as connection:
+            assert app.book.current().version == rows.version(connection, app.namespace)
+        assert aft.Exlet("give_away", [do.complete(0)]) in app.book.current().exlets.values()
+
+
 @pytest.mark.parametrize("bad", ["no JSON", "{}", '{"root": 1, "nodes": {"1": {"id": 1}}}', "[" * 100_000])
 def test_a_tree_that_cannot_be_read_leaves_the_last_good_one_in_force(setup: Setup, show: str, bad: str) -> None:
     app = setup.app()
@@ -185,7 +197,6 @@ def test_a_change_that_comes_while_somebody_looks_is_not_taken_for_seen(
     def taught_just_after(connection: Connection, namespace: str) -> int:
         monkeypatch.setattr(rows, "version", look)
         seen = look(connection, namespace)
-        connection.rollback()
         teach(app, theatre.premiere, "fault", "true", do.complete(4))
         clock.passed = 2.0  # as long as the look took
         return seen

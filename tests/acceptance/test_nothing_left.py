@@ -13,6 +13,7 @@ from aft.fault import Fault
 from aft.flows import writing
 from aft.flows.obedience import Obedience
 from aft.runs.inbox import Letter, Verb
+from aft.runs.journal import Entry
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import Refused, book, ledger, shut, trouble
@@ -166,9 +167,9 @@ def test_a_run_is_suspended_though_a_signal_comes_in_between(
     app = setup.app()
     draft, obey, noises = shut(journey, "draft"), Obedience.obey, ["noise"]
 
-    def obey_and_hear(self: Obedience, letters: list[Letter], live: list[Fault]) -> None:
+    def obey_and_hear(self: Obedience, letters: list[Letter], live: list[Fault], entries: list[Entry]) -> None:
         try:
-            obey(self, letters, live)
+            obey(self, letters, live, entries)
         finally:
             if noises and letters[-1].verb is Verb.SUSPEND:
                 run.signal(noises.pop())

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
 import aft
+from aft.flows.asks import Ask, Landed
+from aft.flows.interrupts import Interrupts
+from aft.flows.leaving import NewMail
+from aft.flows.mailbox import Mailbox
 from aft.rules.kinds import On
 from aft.rules.tree import Node, Tree
+from aft.runs import inbox
+from aft.runs.journal import Entry
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from aft.store.tables import runs
@@ -162,7 +170,7 @@ def seats_within(order: str) -> None:
             seat_fails(order)
 
 
-def test_an_order_that_has_to_wait_for_a_compensator_does_not_try_it_again_and_again(setup: Setup, order: str) -> None:
+def test_an_order_that_has_to_wait_for_a_compensator_does_not_try_it_again(setup: Setup, order: str) -> None:
     app = setup.app()
     run = app.start(seats_within, order)
     with app.dispatcher(only=DECIDES):
@@ -172,12 +180,50 @@ def test_an_order_that_has_to_wait_for_a_compensator_does_not_try_it_again_and_a
     run.compensate(to="outer")
     decide_only(app, run)
     with app.dispatcher():
-        eventually(lambda: did[order].count("broken_release") > 1)
         eventually(lambda: rests(row := run.row) and row.status == "parked")
         run.frame_done(note="by hand")
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
-    assert did[order] == ["book_seat", "reserve_seat", "broken_release", "broken_release", "unbook_seat"]
+    assert did[order] == ["book_seat", "reserve_seat", "broken_release", "unbook_seat"]
+
+
+@aft.flow
+def seats_either_way(order: str) -> str:
+    try:
+        with aft.savepoint("around"):
+            book_seat(order)
+            try:
+                with aft.savepoint("within"):
+                    reserve_seat(order)
+                    seat_fails(order)
+            except ValueError:
+                send_ticket(order)
+    except aft.UndoneByHand:
+        return "undone"
+    return "sent"
+
+
+@pytest.mark.parametrize("settles", ["frame_done", "retry"])
+def test_an_order_for_a_run_that_is_parked_for_a_compensator_waits_until_a_person_has_settled_that(
+    setup: Setup, order: str, settles: str
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(seats_either_way, order)
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        why = run.row.reason
+        run.compensate(to="around")
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        assert (did[order], run.row.reason) == (["book_seat", "reserve_seat", "broken_release"], why)
+        assert [fault.kind for fault in app.faults(state="parked")] == ["compensator"]
+        if settles == "retry":
+            run.retry()
+            eventually(lambda: did[order].count("broken_release") == 2)
+            eventually(lambda: rests(row := run.row) and row.status == "parked")
+        run.frame_done(note="by hand")
+        assert run.result(60) == "undone"
+    tried = ["broken_release"] * (2 if settles == "retry" else 1)
+    assert did[order] == ["book_seat", "reserve_seat", *tried, "unbook_seat"]
 
 
 def test_a_resumed_run_stays_parked_if_it_was_parked_before_it_went_on(setup: Setup, order: str) -> None:
@@ -196,7 +242,7 @@ def test_a_resumed_run_stays_parked_if_it_was_parked_before_it_went_on(setup: Se
 @aft.activity(levels=[])
 def print_ticket(order: str) -> int:
     did[order].append("printed")
-    if len(did[order]) > 1:
+    if did[order].count("printed") > 1:
         return 1
     gates[order].wait(60)
     return "not a number"  # type: ignore[return-value]
@@ -216,6 +262,12 @@ def stop_while_it_prints(app: aft.Aft, order: str, ask: Callable[[aft.Run[int]],
     gates[order].set()
     eventually(lambda: rests(run.row))
     return run
+
+
+def answers(app: aft.Aft, run: aft.Run[Any]) -> list[str | None]:
+    """What was answered to the orders that a run has read."""
+    with app.store.read() as connection:
+        return [letter.note for letter in inbox.of_run(connection, run.id) if letter.read]
 
 
 def rests(row: RunRow) -> bool:
@@ -297,6 +349,242 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone
         run.compensate(to="printing")
         assert run.result(60) == "undone"
     assert did[order] == ["printed"]
+
+
+def test_an_order_that_a_mistake_of_the_code_keeps_from_being_heard_is_refused(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(seat_selling, order)
+        eventually(lambda: run.status == "parked")
+        run.compensate(to="selling")
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        mended.add(order)
+        run.retry()
+        assert run.result(60) == "sold"
+    assert did[order] == ["book_seat", "sent"]
+
+
+@aft.flow
+def seat_printing(order: str) -> str:
+    try:
+        with aft.savepoint("printing"):
+            book_seat(order)
+            await_gate(order)
+            if order not in mended:
+                raise NameError("no such name")
+            send_ticket(order)
+    except aft.UndoneByHand:
+        return "undone"
+    return "sold"
+
+
+@aft.activity
+def await_gate(order: str) -> None:
+    did[order].append("gate")
+    assert gates[order].wait(60)
+
+
+def test_an_order_that_comes_before_a_mistake_of_the_code_is_refused_when_the_run_parks(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(seat_printing, order)
+        eventually(lambda: "gate" in did[order])
+        run.compensate(to="printing")
+        gates[order].set()
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        mended.add(order)
+        run.retry()
+        assert run.result(60) == "sold"
+    assert did[order] == ["book_seat", "gate", "sent"]
+
+
+def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_the_run_was_suspended_before_it_is_undone(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(ticketing_or_not, order)
+        eventually(lambda: did[order] == ["printed"])
+        run.suspend("wait a bit")
+        run.compensate(to="printing")
+        gates[order].set()
+        eventually(lambda: rests(row := run.row) and row.status == "suspended")
+        run.resume()
+        assert run.result(60) == "undone"
+    assert did[order] == ["printed"]
+    assert answers(app, run) == [None] * 3
+
+
+def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_its_owner_is_lost_before_it_is_undone(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    gates[order].set()
+    lost: list[str] = []
+    fail = Interrupts.fail
+
+    def lose_and_fail(interrupts: Interrupts, ask: Ask, landed: Landed | None, **named: Any) -> Entry:
+        if not lost:
+            lost.append(ask.path)
+            app.run(interrupts._owner.run_id).release()
+        return fail(interrupts, ask, landed, **named)
+
+    monkeypatch.setattr(Interrupts, "fail", lose_and_fail)
+    with app.dispatcher():
+        run = app.submit(ticketing_or_not, order)
+        eventually(lambda: run.status == "parked")
+        run.compensate(to="printing")
+        assert run.result(60) == "undone"
+    assert lost
+    assert did[order] == ["printed"]
+
+
+@aft.activity(levels=[])
+def spoil_ticket(order: str) -> int:
+    did[order].append("spoiled")
+    if len(did[order]) == 1:
+        assert gates[order].wait(60)
+    return "not a number"  # type: ignore[return-value]
+
+
+@aft.flow
+def spoiling(order: str) -> str:
+    try:
+        with aft.savepoint("spoiling"):
+            return str(spoil_ticket(order))
+    except aft.UndoneByHand:
+        return "undone"
+
+
+def test_an_order_is_carried_out_though_a_step_that_was_in_doubt_parks_the_run_before(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher(only=["work", "relay"]):
+        run = app.submit(spoiling, order)
+        eventually(lambda: did[order] == ["spoiled"])
+        run.release()
+        run.compensate(to="spoiling")
+        assert run.result(60) == "undone"
+        gates[order].set()
+    assert did[order] == ["spoiled"] * 2
+
+
+@aft.flow
+async def seat_and_ticket(order: str) -> list[str]:
+    """Two branches: one waits in a savepoint, the other one has a step that parks the run."""
+
+    async def seat() -> str:
+        try:
+            with aft.savepoint("seat"):
+                await book_seat.call(order)
+                return str(await aft.wait_for("seated"))
+        except aft.UndoneByHand:
+            await send_ticket.call(order)
+            return "no seat"
+
+    async def ticket() -> str:
+        return str(await print_ticket.call(order))
+
+    return list(await asyncio.gather(seat(), ticket()))
+
+
+def test_a_step_that_parks_a_run_is_not_executed_again_when_another_branch_is_undone(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(seat_and_ticket, order)
+        eventually(lambda: len(did[order]) == 2)
+        gates[order].set()
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        why = run.row.reason
+        run.compensate(to="seat")
+        eventually(lambda: "sent" in did[order] and rests(run.row))
+        assert ((row := run.row).status, row.reason) == ("parked", why)
+        assert did[order].count("printed") == 1
+        run.retry()
+        assert run.result(60) == ["no seat", "1"]
+    assert sorted(did[order]) == ["book_seat", "printed", "printed", "sent", "unbook_seat"]
+
+
+def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has_heard_of_an_order(
+    setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    heard = threading.Event()
+    look = Mailbox.look
+
+    def look_and_tell(mailbox: Mailbox) -> None:
+        try:
+            look(mailbox)
+        except NewMail:
+            heard.set()
+            raise
+
+    monkeypatch.setattr(Mailbox, "look", look_and_tell)
+    with app.dispatcher():
+        run = app.submit(seat_and_ticket, order)
+        eventually(lambda: len(did[order]) == 2)
+        run.suspend("wait a bit")
+        assert heard.wait(60)
+        gates[order].set()
+        eventually(lambda: rests(row := run.row) and row.status == "parked")
+        assert answers(app, run) == ["refused: the run is parked, and does nothing until a person lets it go on"]
+        assert did[order].count("printed") == 1
+        run.signal("seated", "here")
+        run.retry()
+        assert run.result(60) == ["here", "1"]
+
+
+def leave_slowly(order: str) -> None:
+    did[order].append("leaving")
+    assert gates[order].wait(60)
+
+
+@aft.compensate_with(leave_slowly)
+@aft.activity
+def enter_train(order: str) -> None:
+    did[order].append("entered")
+
+
+@aft.flow
+def riding(order: str) -> None:
+    enter_train(order)
+    aft.wait_for("arrived")
+
+
+@aft.activity(levels=[])
+def spoil_at_once(order: str) -> int:
+    did[order].append("spoiled")
+    return "not a number"  # type: ignore[return-value]
+
+
+@aft.flow
+async def riding_and_spoiling(order: str) -> str:
+    try:
+        with aft.savepoint("trip"):
+            await asyncio.gather(riding.call(order), spoil_at_once.call(order))
+    except aft.UndoneByHand:
+        return "undone"
+    return "arrived"
+
+
+def test_a_run_that_is_being_undone_to_a_savepoint_can_be_suspended_though_a_step_in_it_was_parked(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(riding_and_spoiling, order)
+        eventually(lambda: rests(row := run.row) and row.status == "parked" and "entered" in did[order])
+        run.compensate(to="trip")
+        eventually(lambda: "leaving" in did[order] and run.row.worker_id is None)
+        run.suspend("wait a bit")
+        gates[order].set()
+        eventually(lambda: rests(row := run.row) and row.status == "suspended")
+        run.resume()
+        assert run.result(60) == "undone"
+    assert did[order].count("spoiled") == 1
 
 
 def test_an_ended_run_that_is_parked_says_how_it_ended(setup: Setup, order: str) -> None:

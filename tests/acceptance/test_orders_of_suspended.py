@@ -181,6 +181,42 @@ def test_a_suspend_takes_back_a_resume_that_no_worker_has_read(setup: Setup, ord
         run.result(60)
 
 
+def test_a_resume_takes_back_a_suspend_that_has_not_stopped_the_run_yet(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(viewing, order)
+        eventually(lambda: "look" in did[order])
+        with pytest.raises(aft.OrderRefused, match="is running, not suspended"):
+            run.resume()
+        run.suspend("wait a bit", by="ann")
+        run.resume(by="bob")
+        with pytest.raises(aft.OrderRefused, match="is running, not suspended"):
+            run.resume()
+        gates[order].set()
+        run.signal("seen")
+        run.result(60)
+    assert notes(app, run)[:2] == [
+        ("suspend", True, "refused: bob resumed it before it stopped"),
+        ("resume", True, None),
+    ]
+
+
+def test_a_run_that_was_resumed_before_it_stopped_can_be_suspended_again(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(viewing, order)
+        eventually(lambda: "look" in did[order])
+        run.suspend()
+        run.resume()
+        run.suspend("after all", by="ann")
+        gates[order].set()
+        eventually(lambda: is_still(run))
+        assert run.row.reason == "suspended by ann: after all"
+        run.resume()
+        run.signal("seen")
+        run.result(60)
+
+
 def test_a_suspended_run_that_was_cancelled_says_so_to_who_suspends_it_again(setup: Setup, order: str) -> None:
     app = setup.app()
     run = suspend_waiting(app, order)

@@ -15,8 +15,9 @@ import pytest
 import aft
 from aft import do
 from aft.runs.states import Status
+from aft.telemetry import RunOverdue
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Refused, stops, teach, trouble
+from tests.acceptance.theatre import Refused, listen, stops, teach, trouble
 from tests.setups import Setup, eventually
 
 broken: set[str] = set()
@@ -115,10 +116,14 @@ def test_each_parked_run_is_told_once_for_each_time_it_is_parked(
 
 def test_without_the_setting_nobody_is_told(setup: Setup) -> None:
     app, show = setup.app(), secrets.token_hex(4)
+    heard = listen(app)
     broken.add(show)
     with app.dispatcher():
         run = app.submit(bug, show)
         stops(run, Status.PARKED)
+        # Told by the round that would write the notice, too: it comes to its end before the dispatcher does.
+        app.submit(theatre.premiere.options(expected="1ms"), show)
+        eventually(lambda: any(isinstance(event, RunOverdue) for event in heard))
     with app.store.read() as connection:
         assert not connection.exec_driver_sql(f"SELECT 1 FROM aft_notices WHERE run_id = '{run.id}'").all()
 

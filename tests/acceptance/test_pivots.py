@@ -67,6 +67,36 @@ def test_a_run_that_is_undone_from_its_pivot_on_does_not_say_that_it_was_undone(
     assert ledger[journey] == ["month 1", "month 2", "month 3", "unmonth 3", "unmonth 2"]
 
 
+@aft.flow(name="pivots_monthly_parcels")
+def monthly_parcels(journey: str, month: int = 0) -> str:
+    """Go past the pivot in the first month; something is done in a savepoint in each."""
+    if month == 0:
+        aft.pivot()
+    book(journey, f"month {month}")
+    with aft.savepoint("parcel"):
+        book(journey, f"postage {month}")
+        book(journey, f"parcel {month}")
+    if month < 2:
+        aft.continue_as_new(journey, month + 1)
+    return "all months"
+
+
+def test_a_retry_past_the_pivot_undoes_nothing_of_an_earlier_generation(setup: Setup, journey: str) -> None:
+    app = setup.app()
+    trouble[journey, "parcel 1"] = [Refused("no")]
+    with app.dispatcher():
+        run = app.submit(monthly_parcels, journey)
+        eventually(lambda: run.status is Status.PARKED)
+        run.retry()
+        assert run.result(60) == "all months"
+    undone = [what for what in ledger[journey] if what.startswith("un")]
+    assert undone == ["unpostage 1"]
+    done = [what for what in ledger[journey] if not what.startswith("un") and not what.endswith("!")]
+    assert sorted(done) == sorted(
+        [*(f"{what} {month}" for month in range(3) for what in ("month", "postage", "parcel")), "postage 1"]
+    )
+
+
 @aft.flow(name="pivots_kid")
 def kid(journey: str) -> str:
     """Go past a pivot, and wait for a word if there is need to."""
@@ -410,6 +440,46 @@ def test_a_retry_after_a_pivot_goes_back_before_what_other_tasks_undid(
         run.retry()
         assert run.result(60)
     assert sorted(ledger[journey][3 + len(tidied) :]) == ["pack", "ship"]
+
+
+@aft.flow(name="pivots_plain_tasks")
+async def plain_tasks(journey: str) -> str:
+    """A step that is called plainly in a task, while another task goes on."""
+
+    async def pack() -> None:
+        book(journey, "pack")
+
+    async def insure() -> None:
+        aft.parallel(book.call(journey, "fire"), book.call(journey, "theft"))
+
+    async def ship() -> None:
+        await book_async(journey, "ship")
+        await book_async(journey, "label")
+
+    aft.pivot()
+    try:
+        await asyncio.gather(insure(), pack(), ship())
+    except Refused:
+        await aft.wait_for("tidy")
+        raise
+    return "shipped"
+
+
+@pytest.mark.parametrize("what", ["pack", "fire"])
+def test_a_retry_after_a_pivot_executes_a_step_that_a_task_has_called_plainly(
+    setup: Setup, journey: str, what: str
+) -> None:
+    app = setup.app()
+    trouble[journey, what] = [Refused("no")]
+    done = ["fire", "label", "pack", "ship", "theft"]
+    with app.dispatcher():
+        run = app.submit(plain_tasks, journey)
+        eventually(lambda: {"label", "ship"} <= set(ledger[journey]) and run.status is Status.WAITING)
+        run.signal("tidy")
+        eventually(lambda: run.status is Status.PARKED)
+        run.retry()
+        assert run.result(60) == "shipped"
+    assert sorted(each for each in ledger[journey] if not each.endswith("!")) == done
 
 
 @aft.flow(name="pivots_impatient")

@@ -72,6 +72,26 @@ def leave(how: str, order: str) -> str:
                 session.execute(text("INSERT INTO left_books (id) VALUES (:id)"), {"id": f"{order}-2"})
                 raise Refused
             session.add(Book(id=f"{order}-3"))
+        case "handles what ends a with":
+            session.add(Book(id=f"{order}-1"))
+            session.commit()
+            session.expunge_all()
+            with contextlib.suppress(IntegrityError), session:
+                session.execute(text("INSERT INTO left_books (id) VALUES (:id)"), {"id": f"{order}-2"})
+                session.add(Book(id=f"{order}-1"))
+            session.add(Book(id=f"{order}-3"))
+        case "handles what a close says":
+            session.add(Book(id=f"{order}-1"))
+            session.commit()
+            session.expunge_all()
+            session.add(Book(id=f"{order}-1"))
+            with contextlib.suppress(IntegrityError):
+                session.close()
+            session.add(Book(id=f"{order}-3"))
+        case "resets":
+            session.add(Book(id=f"{order}-1"))
+            session.reset()
+            session.add(Book(id=f"{order}-3"))
     return "left"
 
 
@@ -117,7 +137,16 @@ def test_an_activity_that_passes_over_a_failed_flush_has_failed(
     assert books(setup, order) == []
 
 
-@pytest.mark.parametrize(("how", "left"), [("rolls back", "2"), ("thinks better of it", "13")])
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [
+        ("rolls back", "2"),
+        ("thinks better of it", "13"),
+        ("handles what ends a with", "13"),
+        ("handles what a close says", "13"),
+        ("resets", "13"),
+    ],
+)
 def test_what_was_taken_back_in_order_is_not_there_and_everything_else_is(
     setup: Setup, order: str, how: str, left: str
 ) -> None:

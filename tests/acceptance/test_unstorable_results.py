@@ -119,7 +119,7 @@ def test_one_whose_compensator_needs_the_result_is_settled_by_a_person(
     with app.dispatcher():
         run = begin(app, two_steps, order, "needs result")
         run.cancel()
-        eventually(lambda: "it takes the result, which could not be stored" in (run.row.reason or ""))
+        eventually(lambda: "it takes the result, which is not known" in (run.row.reason or ""))
         assert ledger[order] == ["first", "second"]
         getattr(run, settle)(note="looked at")
         eventually(lambda: run.status == status)
@@ -161,10 +161,10 @@ def test_one_whose_owner_has_lost_the_run_is_undone(setup: Setup, order: str) ->
         assert gate.reached.wait(60)
         run.release()
         run.cancel()
-        eventually(lambda: run.status is Status.COMPENSATED)
         gate.set()
-        eventually(lambda: ledger[order] == ["first", "unfirst", "second", "unsecond"])
         eventually(lambda: run.status is Status.COMPENSATED)
+        eventually(lambda: ledger[order].count("unsecond") >= ledger[order].count("second"))
+    assert ledger[order].count("unfirst") == 1
 
 
 @aft.flow(name="unstorable_nested")

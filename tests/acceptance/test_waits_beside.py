@@ -9,6 +9,7 @@ import pytest
 
 import aft
 from aft.runs.journal import EntryKind
+from aft.runs.owner import Owner
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind, decode
 from tests.acceptance.agency import approval, book, book_async, ledger, shut
@@ -84,6 +85,28 @@ def test_a_signal_is_taken_while_another_branch_works(setup: Setup, journey: str
         run = app.submit(beside_word, journey)
         assert gate.reached.wait(60)
         run.signal("word", "lunch")
+        eventually(lambda: ledger[journey] == ["lunch"])
+        gate.set()
+        assert run.result(60) == [f"work of {journey}", f"lunch of {journey}"]
+
+
+def test_a_signal_that_comes_while_a_wait_is_stored_is_taken_while_another_branch_works(
+    setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = setup.app()
+    gate = shut(journey, "work")
+    sent: list[str] = []
+    store_waits = Owner.store_waits
+
+    def send_and_store(owner: Owner) -> None:
+        if owner.run.waits and not sent:
+            sent.append(owner.run_id)
+            app.run(owner.run_id).signal("word", "lunch")
+        store_waits(owner)
+
+    monkeypatch.setattr(Owner, "store_waits", send_and_store)
+    with app.dispatcher():
+        run = app.submit(beside_word, journey)
         eventually(lambda: ledger[journey] == ["lunch"])
         gate.set()
         assert run.result(60) == [f"work of {journey}", f"lunch of {journey}"]

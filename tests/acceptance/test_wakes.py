@@ -21,7 +21,7 @@ from aft.flows.registry import Registry
 from aft.runs import unserved
 from aft.store.leases import end_leases
 from aft.store.moments import later
-from aft.store.tables import messages
+from aft.store.tables import messages, runs
 from aft.telemetry import Event, RunClaimed
 from tests.acceptance import shop
 from tests.acceptance.shop import ledger, trouble
@@ -186,6 +186,38 @@ def test_a_run_that_waits_and_whose_flow_is_gone_is_cancelled_and_undone_with_it
         run.cancel(note="nobody needs it")
         eventually(lambda: run.status == "compensated")
     assert ledger[order] == ["reserve", "release"]
+
+
+def test_a_run_whose_flow_is_gone_is_undone_alone_if_workers_have_died_on_it(setup: Setup, order: str) -> None:
+    gone = named("leaving", 1)
+    old, new = make_app(setup, gone), make_app(setup, named("leaving", 2))
+    run = old.start(gone, order)
+    with old.store.write() as connection:
+        connection.execute(update(runs).where(runs.c.id == run.id).values(deaths=2))
+    with new.dispatcher():
+        run.compensate(note="the customer has sent it back")
+        eventually(lambda: run.status == "compensated", within=SOON)
+
+
+def test_a_run_whose_flow_is_gone_and_whose_step_is_in_doubt_is_cancelled_only_when_a_person_says_so_again(
+    setup: Setup, order: str
+) -> None:
+    def lose(order: str) -> str:
+        shop.reserve(order)
+        old.run(str(aft.current().run_id)).release()
+        return shop.reserve(order)
+
+    gone: aft.Flow[..., object] = aft.Flow(lose, name="loses")
+    old, new = make_app(setup, gone, grace=1.0), make_app(setup, named("other"), grace=1.0)
+    run = old.start(gone, order)
+    with new.dispatcher():
+        run.cancel(note="nobody needs it")
+        eventually(lambda: run.status == "parked")
+        assert "no worker has its flow" in (run.row.reason or "")
+        run.cancel(note="all the same")
+        # What the lost worker did with its step was never seen: nobody may read that all of it was undone.
+        eventually(lambda: run.status == "failed")
+    assert "release" in ledger[order]
 
 
 def test_a_worker_without_the_compensators_leaves_the_run_to_one_that_has_them(setup: Setup, order: str) -> None:

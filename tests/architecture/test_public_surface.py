@@ -38,6 +38,7 @@ PUBLIC = [
     "FlowFailed",
     "KeyConflict",
     "Level",
+    "LimitExceeded",
     "NoWorkerWarning",
     "NotKept",
     "NotMigrated",

@@ -16,12 +16,14 @@ from aft.store.tables import runs
 
 
 def without_stale_check(real: Callable[..., list[RunRow]]) -> Callable[..., list[RunRow]]:
-    """Make of ``claim``, or of ``claim_now``, one for which any message wakes its run, whatever the run awaits."""
+    """Make of ``claim``, or of ``claim_now``, one for which any message wakes its run, whatever it awaits and when."""
 
     def claim(
         where: Connection | Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known, **more: Any
     ) -> list[RunRow]:
         mine = runs.c.id.in_([run for run, _ in wakes])
+        if isinstance(where, Store):
+            more["timed"] = True
         with nullcontext(where) if isinstance(where, Connection) else where.read() as connection:
             current = connection.execute(
                 select(runs.c.id, runs.c.wake_id).where(mine, runs.c.wake_id.is_not(None))

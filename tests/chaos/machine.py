@@ -214,10 +214,14 @@ class Model:
             if self.recorded.get(step.path) == "ok":
                 continue
             if step.path not in self.final:
+                if self.late:
+                    return ("undo", self.late[-1])
                 if step.letter == "s" and step.path not in self.owed:
                     self.owed.append(step.path)
                 return ("do", step.path)
             self.recorded[step.path] = "failed"
+            if self.late:
+                return ("undo", self.late[-1])  # before the flow hears of the failure
             if step.path in self.owed:
                 return ("undo", step.path)
             if not step.scope:
@@ -225,14 +229,14 @@ class Model:
             if under := [path for path in self.owed if path.startswith(f"{step.scope}.")]:
                 return ("undo", under[-1])
             self.recorded[step.scope] = "undone"
-        return "completed"
+        return ("undo", self.late[-1]) if self.late else "completed"
 
     def done(self, ask: Ask) -> None:
         """The owner was told that a step came to a good end."""
         what, path = ask
         self.failures.pop(ask, None)
         if what == "undo":
-            (self.late if self.ended is not None else self.owed).remove(path)
+            (self.late if path in self.late else self.owed).remove(path)
             return
         self.recorded[path] = "ok"
         if path in self.owed:
@@ -246,7 +250,7 @@ class Model:
             ask: Ask = ("undo", self.parked_for or "")
             self.failures.pop(ask, None)
             if verb != "retry" and self.parked_for is not None:
-                (self.late if self.ended is not None else self.owed).remove(self.parked_for)
+                (self.late if self.parked_for in self.late else self.owed).remove(self.parked_for)
                 self.skipped = self.skipped or verb == "skip_frame"
         if self.orders:
             self.parked_for = None
@@ -402,7 +406,7 @@ class World:
         schema.check(parts.store)
         delays = parts.delays()
         delays.declare([timedelta(seconds=1)])
-        relay = _Kept(parts.store, parts.broker, namespace, delays.topology, parts.telemetry, parts.clock)
+        relay = _Kept(parts.store, parts.broker, namespace, delays.topology, parts.telemetry, parts.clock, parts.seal)
         self.intake = parts.make_intake(delays, relay)
         takeover = Takeover(namespace, parts.store, parts.clock, parts.telemetry, self.intake.decide)
         self.sweeper = Sweeper(
@@ -536,12 +540,16 @@ class World:
             model = self.models[run_id]
             if model.ended is None or model.owner is not None:
                 continue
-            with self.parts.store.read() as connection:
-                owed = select(frames.c.path).where(frames.c.run_id == run_id, frames.c.state == "late")
-                model.late = list(connection.execute(owed.order_by(frames.c.seq)).scalars())
+            model.late = self._late_frames(run_id)
             if row["wake_id"] is not None and model.open is None:
                 model.wake = row["wake_id"]
             model.parked = row["status"] == "parked"
+
+    def _late_frames(self, run_id: str) -> list[str]:
+        """The steps whose late effects are to be undone, from the lowest frame to the top one."""
+        owed = select(frames.c.path).where(frames.c.run_id == run_id, frames.c.state == "late")
+        with self.parts.store.read() as connection:
+            return list(connection.execute(owed.order_by(frames.c.seq)).scalars())
 
     # Workers ----------------------------------------------------------------------------------------------------
 
@@ -581,6 +589,8 @@ class World:
         if execution.gone and _was_handed_back(execution, row):
             model.owner, model.wake = None, row["wake_id"]
             return
+        if model.ended is None:
+            model.late = self._late_frames(execution.row.id)  # the owner judges those that it finds, too
         # Only asked for what can have been written: an execution whose lease is over stops before its next step.
         expected = model.next()
         if not execution.gone:

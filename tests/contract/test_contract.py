@@ -57,6 +57,19 @@ class TestPublishAndReceive:
         assert consumer.receive(10, 0.3) == []
         assert 0.3 <= time.monotonic() - started < 60
 
+    def test_a_receive_that_waits_returns_when_it_is_interrupted_and_the_next_one_waits(
+        self, broker: Broker, topology: Topology
+    ) -> None:
+        with ThreadPoolExecutor(1) as its_thread:
+            consumer = its_thread.submit(broker.consumer, [names.faults(topology.namespace)], 10).result()
+            assert its_thread.submit(receive, consumer, 10, 0.2).result() == []
+            waiting = its_thread.submit(consumer.receive, 10, 600)
+            consumer.interrupt()
+            assert waiting.result(60) == []
+            waiting = its_thread.submit(consumer.receive, 10, 600)
+            broker.publish(faults(topology, b"after"))
+            assert [delivery.body for delivery in waiting.result(60)] == [b"after"]
+
     def test_receive_returns_no_more_than_its_limit(self, broker: Broker, topology: Topology) -> None:
         broker.publish(numbered(topology, 10))
         consumer = broker.consumer([names.faults(topology.namespace)], 10)

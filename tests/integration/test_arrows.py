@@ -41,7 +41,7 @@ def app(production: Setup) -> aft.Aft:
 
 
 def relay(app: aft.Aft) -> Relay:
-    return Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock)
+    return Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock, app.seal)
 
 
 def intake(app: aft.Aft) -> Intake:

@@ -40,7 +40,7 @@ def app(production: Setup, monkeypatch: pytest.MonkeyPatch) -> aft.Aft:
 
 
 def intake(app: aft.Aft) -> Intake:
-    relay = Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock)
+    relay = Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock, app.seal)
     return app.make_intake(app.delays(), relay)
 
 

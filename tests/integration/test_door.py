@@ -10,13 +10,14 @@ from aft.envelope import Kind, Message
 from aft.ids import FaultId, OrderId, RunId, new_id
 from aft.recovery.door import Door
 from aft.runs import quarantine
+from aft.sealing import Seal
 from aft.telemetry import MessageQuarantined, WakeIgnored
 from tests.storing import Stage
 
 
 def come_in(stage: Stage, *messages: Message) -> None:
     """Let messages in, none of which wakes anything."""
-    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME])
+    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal())
     admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
     assert [one.message for one in admitted] == list(messages)
     door.turn_away(admitted, lambda row, message: f"stale, as {row.flow} was told")

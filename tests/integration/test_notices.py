@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.notices import Notices
+from aft.dispatcher.receivers import Receivers
 from aft.errors import StoreError
 from aft.ids import NoticeId, RunId
 from aft.runs import notices
@@ -162,7 +163,11 @@ def listen() -> Iterator[Listen]:
 
 def sender(stage: Stage, secret: str | None = SECRET, limit: float = LONG, chance: float = 0.0) -> Notices:
     return Notices(
-        stage.namespace, stage.store, stage.telemetry, stage.clock, secret, limit=limit, chance=lambda: chance
+        *(stage.namespace, stage.store, stage.telemetry, stage.clock),
+        secrets=[] if secret is None else [secret],
+        receivers=Receivers(["127.0.0.1", "localhost"]),
+        limit=limit,
+        chance=lambda: chance,
     )
 
 
@@ -247,9 +252,9 @@ def test_what_was_heard_is_not_sent_again(stage: Stage, listen: Listen) -> None:
 
 def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(stage: Stage) -> None:
     run = stage.queued()
-    with stage.store.write() as connection:
+    with suppress(InterruptedError), stage.store.write() as connection:
         notices.put(connection, stage.namespace, run.id, "http://127.0.0.1/", {})
-        connection.rollback()
+        raise InterruptedError
     with stage.store.read() as connection:
         assert notices.of_run(connection, run.id) == []
 

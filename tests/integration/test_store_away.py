@@ -21,6 +21,7 @@ from aft.ids import OrderId
 from aft.recovery.takeover import Takeover
 from aft.runs import faults
 from aft.runs.states import Status
+from aft.sealing import Seal
 from tests.setups import eventually
 from tests.storing import GRACE, Stage
 
@@ -198,7 +199,8 @@ def test_who_decides_about_faults_makes_queues_again_that_are_gone(stage: Stage)
     wiped: Any = Wiped()
     nobody = cast(Any, None)
     intake = Intake(
-        stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE, nobody, nobody
+        *(stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE, nobody, nobody),
+        seal=Seal(),
     )
     assert intake.step() == 0.0
     assert (len(wiped.declared), wiped.closed) == (1, 1)

@@ -14,6 +14,7 @@ from aft.compensation.stack import Frame, FrameState
 from aft.dispatcher.sweeper import Sweeper
 from aft.ids import StepPath, new_id
 from aft.runs import late
+from aft.runs.deeds import Write
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.late import LateEffect
 from aft.runs.owner import Owner
@@ -120,6 +121,15 @@ def test_what_its_own_owner_recorded_in_a_commit_without_an_answer_is_not_late(s
     assert fates(stage) == []
     add(stage, owner, path="2", unless_recorded=True)
     assert fates(stage) == ["open"]
+
+
+def test_an_effect_raises_the_length_of_the_inbox_so_that_the_owner_hears_of_it(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    heard = owner.inbox_seq
+    add(stage, owner)
+    assert owner.share(Write(), read_to=heard) is None
+    owner.write(lambda connection, seq: None)
+    assert owner.inbox_seq == heard + 1
 
 
 def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper: Sweeper) -> None:

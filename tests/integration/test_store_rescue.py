@@ -413,17 +413,16 @@ def test_a_rescuer_who_comes_second_does_not_take_the_run_from_its_next_owner(po
     owner, other = stage.owned(stage.lease()), stage.lease()
     assert owner.worker is not None
     stage.expire(owner.worker)
-    with stage.store.write() as first:
-        first.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
-        first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
-        with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
+        with stage.store.write() as first:
+            first.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
+            first.execute(text("SELECT id FROM aft_runs WHERE id = :id FOR UPDATE"), {"id": owner.run_id})
             # It has found the run of a dead owner, and waits for its row, as if that had been locked a moment later.
             event.listen(stage.store.engine, "before_cursor_execute", wait_for_locks, retval=True)
             rescued = pool.submit(rescue, stage)
             eventually(lambda: someone_waits_for_a_row(stage))
             first.execute(update(runs).where(runs.c.id == owner.run_id).values(worker_id=other.worker, epoch=5))
-            first.commit()
-            assert rescued.result(60) == []
+        assert rescued.result(60) == []
     assert stage.row(owner.run_id).worker_id == other.worker
 
 

@@ -188,7 +188,9 @@ def test_a_fault_keeps_what_the_activity_declares() -> None:
     ],
 )
 def test_a_fault_keeps_how_long_it_asks_to_wait_if_that_is_a_time(after: Any, kept: timedelta | None) -> None:
-    assert described(Recoverable(after=after)).after == kept
+    found = described(Recoverable(after=after))
+    assert found.after == kept
+    assert ("passed over its `after`" in found.traceback) == (after is not None and kept is None)
 
 
 def test_a_fault_keeps_status_and_retry_after_of_an_answer() -> None:

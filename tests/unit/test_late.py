@@ -15,7 +15,13 @@ ENDED = [status for status in Status if status.ended]
 
 
 def found(
-    status: Status, *, stands: bool = False, compensator: str | None = "refund", owned: bool = False, over: bool = False
+    status: Status,
+    *,
+    stands: bool = False,
+    compensator: str | None = "refund",
+    owned: bool = False,
+    over: bool = False,
+    ours: bool = False,
 ) -> Found:
     effect = LateEffect(
         run_id=RunId("r1"),
@@ -30,7 +36,7 @@ def found(
         args="{}",
         value="1",
     )
-    return Found("e1", effect, status, owned, stands, over)
+    return Found("e1", effect, status, owned, stands, over, ours)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -57,6 +63,17 @@ def test_where_the_run_went_on_without_it_it_is_undone_at_once_or_a_person_is_as
 @pytest.mark.parametrize("status", [Status.SUSPENDED, Status.PARKED, Status.COMPENSATING])
 def test_what_a_person_has_stopped_or_is_being_undone_is_not_woken_for_it(status: Status) -> None:
     assert decide(found(status, over=True)) is Fate.WAIT
+
+
+@pytest.mark.parametrize("status", GOING)
+def test_the_owner_of_the_run_undoes_it_in_whatever_state_once_the_step_is_over(status: Status) -> None:
+    assert decide(found(status, over=True, ours=True)) is Fate.UNDO
+    assert decide(found(status, over=True, ours=True, stands=True)) is Fate.DROP
+
+
+def test_the_owner_that_undoes_the_run_does_not_wait_for_the_step_to_be_over() -> None:
+    assert decide(found(Status.COMPENSATING, ours=True)) is Fate.UNDO
+    assert decide(found(Status.RECOVERING, ours=True)) is Fate.WAIT
 
 
 @pytest.mark.parametrize("status", ENDED)

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from aft.dispatcher.posting import Meaning, NoAnswer, judge, post
+from aft.dispatcher.receivers import Receivers
 from aft.runs.notices import check_url, receiver, wait_after
 
 ALMOST = 1 - 2**-53
@@ -64,7 +65,7 @@ def test_anything_else_is_refused_without_being_repeated(url: str) -> None:
         check_url(url)
     assert "s3cret" not in str(caught.value)
     with pytest.raises(ValueError, match="URL to send notices to"):
-        post(url, b"{}", {}, 1.0)
+        post(url, b"{}", {}, 1.0, Receivers())
 
 
 def test_a_receiver_is_named_without_the_path_which_may_hold_a_token() -> None:
@@ -85,4 +86,4 @@ def test_an_answer_means_heard_never_or_later(meaning: Meaning, statuses: list[i
 
 def test_a_host_that_does_not_exist_is_no_answer() -> None:
     with pytest.raises(NoAnswer, match="no answer: "):
-        post("http://nobody.invalid/", b"{}", {}, 5.0)
+        post("http://nobody.invalid/", b"{}", {}, 5.0, Receivers())

@@ -167,3 +167,18 @@ def test_an_hour_of_errors_is_survived_like_the_first(start: Start) -> None:
     service = start(step)
     assert service.join(60)
     assert steps.through.is_set()
+
+
+def test_a_step_that_waits_is_interrupted_when_its_service_is_stopped() -> None:
+    begun, interrupted = threading.Event(), threading.Event()
+
+    def step() -> float:
+        begun.set()
+        assert interrupted.wait(60)
+        return 0.0
+
+    service = Service("waiting", step, Telemetry(), interrupted.set)
+    service.start()
+    assert begun.wait(60)
+    service.stop()
+    assert service.join(60)

@@ -14,29 +14,30 @@ FIRST, SECOND, THIRD = (StepPath(f"1.{number}") for number in (1, 2, 3))
 
 def fault(id: str, path: StepPath | None, kind: FaultKind = FaultKind.ACTIVITY) -> Any:
     """As much of a fault as matters here."""
-    return SimpleNamespace(id=id, path=path, kind=kind, state=FaultState.OPEN)
+    return SimpleNamespace(id=id, path=path, kind=kind, state=FaultState.OPEN, args="[]", exception=None)
 
 
 def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcome() -> None:
     """Also if the first has it before the second is begun."""
     nobody = cast(Any, None)
     standing = Standing(nobody, nobody, None)
-    standing.unseen = True
-    standing.suspect([FIRST, SECOND])
+    standing.doubts.lose_sight()
+    standing.reach_frontier([FIRST, SECOND])
     standing.begin_branch()
     standing.passed(FIRST)
     assert [standing.is_unseen(path) for path in (FIRST, SECOND, THIRD)] == [False, True, False]
     assert standing.is_doubtful(SECOND)
-    assert standing.in_doubt
-    standing.failed(SECOND, cast(Any, object()), None)
+    assert standing.doubts.any
+    standing.failed(SECOND, fault("failed", SECOND), None)
     assert not standing.is_unseen(SECOND)
-    assert not standing.in_doubt
+    assert not standing.doubts.any
 
 
 def test_what_would_block_a_step_changes_nothing_until_that_is_recorded() -> None:
     nobody = cast(Any, None)
     standing = Standing(nobody, nobody, None)
     standing.remember([fault("abort", None, FaultKind.ABORT), fault("first", FIRST)], set(), {})
+    standing.reach_frontier([FIRST])
     for _ in range(2):  # the transaction that was to record it was lost
         block = standing.block(FIRST, fault("second", FIRST), None)
         assert block.replaces == ("abort", "first")

@@ -72,6 +72,7 @@ class EmbeddedConsumer:
         self._name = new_id()
         self._turn = 0
         self._closed = threading.Event()
+        self._interrupted = threading.Event()
         # Guards what both threads touch; never held while the database is asked.
         self._lock = threading.Lock()
         self._held: dict[int, rows.Taken] = {}
@@ -89,9 +90,14 @@ class EmbeddedConsumer:
             visible = [queue for queue, seconds in due.items() if seconds <= 0]
             if visible and (deliveries := self._take(visible, room)):
                 return deliveries
-            if (left := end - _ticks()) <= 0:
+            if (left := end - _ticks()) <= 0 or self._interrupted.is_set():
+                self._interrupted.clear()
                 return []
             self._watch.wait(mark, *_pause(left, due))
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+        self._bell.ring(self._queues)
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         # Forgotten before the database is asked: if it fails they are not renewed, and come again as

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from aft import forked
 from aft.clock import SystemClock
 from aft.store.forking import guard
 from aft.store.identity import resolve
@@ -136,6 +137,7 @@ class FileWatch:
         self._asking = threading.Lock()
         self._forking = False
         guard(self)
+        forked.tell(self)
 
     def mark(self) -> Mark:
         return Mark(self._bell.count(self._queues), self._look())
@@ -166,6 +168,11 @@ class FileWatch:
     def go_on(self) -> None:
         """Look again."""
         self._forking = False
+
+    def forget_in_child(self) -> None:
+        """After a fork: the parent waits with it, the child does not."""
+        self._asking, self._bell = threading.Lock(), Bell()
+        self._closed = True
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

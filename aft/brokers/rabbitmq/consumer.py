@@ -98,6 +98,12 @@ class RabbitConsumer:
             inbox.join(source)
         self._look_at = time.monotonic() + LOOK_PAUSE
 
+    def interrupt(self) -> None:
+        """Let the receive that waits, or else the next one, return what there is; any thread may say so."""
+        inbox = self._redial.current()
+        if inbox is not None:
+            inbox.interrupt()
+
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge these; those of a connection that was lost are left out, as they come again."""
         inbox = self._redial.current()
@@ -124,6 +130,7 @@ class Inbox:
         self._buffer: deque[Delivery] = deque()
         #: Delivery tags, ascending: in the buffer, or handed out and not acknowledged.
         self._open: dict[int, None] = {}
+        self._interrupted = False
         self.link = Link(address, timeout, name="aft-consume", setup=self._prepare, on_lost=self._lost)
 
     @property
@@ -141,13 +148,23 @@ class Inbox:
             self.link.post(lambda: self._subscribe(self.link.channel, source, share, lambda _: None))
 
     def take(self, limit: int, timeout: float) -> list[Delivery]:
-        """Wait for deliveries; none when the link is lost, or the prefetch is handed out already."""
+        """Wait for deliveries; none when the link is lost, it is interrupted, or the prefetch is handed out already."""
         with self._arrived:
-            self._arrived.wait_for(lambda: self.link.lost or self._takeable() > 0, max(0.0, timeout))
+            self._arrived.wait_for(self._need_not_wait, max(0.0, timeout))
+            self._interrupted = False
             if self.link.lost:
                 return []
             count = min(limit, self._takeable())
             return [self._buffer.popleft() for _ in range(count)]
+
+    def interrupt(self) -> None:
+        """Let whoever waits for deliveries, or is about to, take what there is."""
+        with self._arrived:
+            self._interrupted = True
+            self._arrived.notify()
+
+    def _need_not_wait(self) -> bool:
+        return self._interrupted or self.link.lost or self._takeable() > 0
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge what was delivered here and is still open."""

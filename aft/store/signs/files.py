@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from pathlib import Path
 
 from sqlalchemy import Connection
 
+from aft import forked
 from aft.ids import WorkerId
 from aft.store.identity import resolve
+from aft.store.private import make_folder_beside, open_beside
 from aft.telemetry import logger
 
 try:
@@ -39,11 +40,11 @@ class FileSign:
     """A locked file. Thread-safe."""
 
     def __init__(self, database: str) -> None:
-        self._folder = folder_of(database)
+        self._database, self._folder = database, folder_of(database)
         self._lock = threading.Lock()
         self._file: int | None = None
         self._path: Path | None = None
-        _signs.add(self)
+        forked.tell(self)
 
     @property
     def text(self) -> str | None:
@@ -56,8 +57,8 @@ class FileSign:
             return
         path = self._folder / worker
         try:
-            self._folder.mkdir(exist_ok=True)
-            file = _open_locked(path)
+            make_folder_beside(self._folder, self._database)
+            file = _open_locked(path, self._database)
         except OSError as error:
             logger.info("no sign of life can be given, the lease alone tells: worker=%s why=%s", worker, error)
             return
@@ -81,8 +82,8 @@ class FileSign:
             os.close(file)
 
 
-def _open_locked(path: Path) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _open_locked(path: Path, database: str) -> int:
+    file = open_beside(path, database)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)  # a lookout's try lasts a moment
     except OSError:
@@ -112,7 +113,7 @@ class FileLookout:
         if fcntl is None:
             return None
         try:
-            file = os.open(self._path(sign), os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._path(sign), os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
         except OSError:
             return None  # not here: nothing can be told
         try:
@@ -125,16 +126,3 @@ class FileLookout:
 
     def _path(self, sign: str) -> Path:
         return self._folder / Path(sign.removeprefix(KIND)).name
-
-
-#: What a fork has to let go of.
-_signs: weakref.WeakSet[FileSign] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for sign in list(_signs):
-        sign.forget_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)

@@ -16,11 +16,11 @@ import os
 import random
 import select
 import threading
-import weakref
 
 import psycopg
 from sqlalchemy import Connection, Engine, text
 
+from aft import forked
 from aft.ids import WorkerId
 from aft.store.apart import Apart, connect
 from aft.telemetry import logger
@@ -51,7 +51,7 @@ class SessionSign:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._keeper: Keeper | None = None
-        _signs.add(self)
+        forked.tell(self)
 
     @property
     def text(self) -> str | None:
@@ -104,7 +104,7 @@ class Keeper:
         os.close(self._waker)
         session = self._session
         if session is not None and not session.closed:
-            _inherited.append(session)
+            forked.inherited.append(session)
             os.close(session.fileno())  # closing it properly would end the parent's session too
 
     def _keep(self) -> None:
@@ -187,18 +187,3 @@ def _answers(session: Apart) -> bool:
 
 def _back_off(failures: int) -> float:
     return min(RECONNECT, RECONNECT / 5 * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
-
-
-#: Sessions of a parent process; kept, because the end of the object would be the end of the session.
-_inherited: list[Apart] = []
-#: What a fork has to let go of.
-_signs: weakref.WeakSet[SessionSign] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for sign in list(_signs):
-        sign.forget_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,90 @@
+"""Somebody with access to the broker brings the messages of faults before their time: no ladder is climbed by that."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+import aft
+from aft import names
+from aft.brokers.base import Outgoing
+from aft.envelope import Kind, Message
+from aft.fault import FaultState
+from aft.telemetry import WakeIgnored
+from tests.acceptance.theatre import listen
+from tests.setups import Setup, eventually
+
+tries: Counter[str] = Counter()
+
+
+def undo(order: str) -> None:
+    tries[f"undone {order}"] += 1
+
+
+@aft.compensate_with(undo)
+@aft.activity(name="early_reserve")
+def reserve(order: str) -> str:
+    return order
+
+
+@aft.activity(name="early_climb", levels=["1h*3", "2h"])
+def climb(order: str) -> str:
+    tries[order] += 1
+    raise ConnectionError(order)
+
+
+@aft.activity(name="early_hop", levels=["100ms"])
+def hop(order: str) -> str:
+    tries[order] += 1
+    if tries[order] < 2:
+        raise ConnectionError(order)
+    return order
+
+
+@aft.flow(name="early_climbing")
+def climbing(order: str) -> str:
+    reserve(order)
+    return climb(order)
+
+
+@aft.flow(name="early_hopping")
+def hopping(order: str) -> str:
+    return hop(order)
+
+
+@pytest.fixture
+def order() -> str:
+    return secrets.token_hex(4)
+
+
+def send_early(app: aft.Aft, run: aft.Run[str]) -> None:
+    """Do what moving a message from its delay queue to that of wakes does."""
+    row = run.row
+    (fault,) = (one for one in app.faults() if one.run_id == row.id and one.state is FaultState.WAITING)
+    body = Message.about_fault(Kind.RESUME, row.id, fault.id, datetime.now(UTC)).encode().encode()
+    queue, key = names.resume(app.namespace), names.key(row.flow, row.version)
+    app.broker.publish([Outgoing(queue, body, key)])
+
+
+def test_a_wake_before_its_time_is_ignored_and_burns_no_attempt(setup: Setup, order: str) -> None:
+    app = setup.app()
+    heard = listen(app)
+    with app.dispatcher():
+        run = app.submit(climbing, order)
+        eventually(lambda: run.status == "recovering" and run.row.due_at is not None)
+        for times in range(1, 6):
+            send_early(app, run)
+            eventually(lambda: sum(isinstance(event, WakeIgnored) for event in heard) >= times)  # noqa: B023
+        row = run.row
+    assert (tries[order], tries[f"undone {order}"], row.status, row.worker_id) == (1, 0, "recovering", None)
+    assert row.due_at is not None
+    assert any(isinstance(event, WakeIgnored) and "not due" in event.why for event in heard)
+
+
+def test_a_wake_in_its_time_is_heeded(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        assert app.submit(hopping, order).result(60) == order

@@ -1,0 +1,195 @@
+"""A run whose row somebody has spoilt is parked with its reason; those that are read with it go on."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text, update
+
+import aft
+from aft.cli.root import root
+from aft.store.tables import runs
+from tests.setups import Setup, eventually
+
+
+@aft.activity(name="unreadable_pay")
+def pay(order: str) -> str:
+    return order
+
+
+@aft.flow(name="unreadable_order")
+def ordering(order: str) -> str:
+    return pay(order)
+
+
+def nest(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def nested(depth: int) -> str:
+    return '{"t":' + "[" * depth + "]" * depth + "}"
+
+
+SPOILT = {
+    "tags": ["{", "[1]", nested(100), nested(988), nested(100_000)],
+    "waits": ["{", "[{}]", "5"],
+    "resources": ["{", "5"],
+    "savepoints": ["{", "[]"],
+}
+
+
+@pytest.fixture
+def order() -> str:
+    return secrets.token_hex(4)
+
+
+def spoil(app: aft.Aft, run: aft.Run[str], **values: Any) -> None:
+    with app.store.write() as connection:
+        connection.execute(update(runs).where(runs.c.id == run.id).values(**values))
+
+
+@pytest.mark.parametrize("depth", [65, 200, 900, 5_000])
+def test_tags_that_are_nested_too_deep_are_refused(setup: Setup, order: str, depth: int) -> None:
+    app = setup.app()
+    with pytest.raises(aft.DefinitionError, match="tags"):
+        app.submit(ordering.options(tags={"t": nest(depth)}), order)
+    assert list(app.runs()) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(column, value) for column, values in SPOILT.items() for value in values],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_spoilt_row_stops_only_its_own_run(setup: Setup, order: str, column: str, value: str) -> None:
+    app = setup.app()
+    made = [app.submit(ordering, f"{order}-{number}") for number in range(5)]
+    bad, good = made[2], [run for run in made if run is not made[2]]
+    spoil(app, bad, **{column: value})
+    with app.dispatcher():
+        assert [run.result(60) for run in good] == [f"{order}-{number}" for number in (0, 1, 3, 4)]
+        eventually(lambda: bad.status == "parked" and bad.row.reason is not None)
+        assert "cannot be read: " + column in (bad.row.reason or "")
+        shown = CliRunner().invoke(root, ["runs", "list"], env=setup.environ())
+        assert (shown.exit_code, shown.stdout.count("unreadable_order")) == (0, 5), shown.output
+        assert CliRunner().invoke(root, ["runs", "show", bad.id], env=setup.environ()).exit_code == 0
+        with app.store.read() as connection:
+            kept = connection.execute(text(f"SELECT {column} FROM aft_runs WHERE id = :id"), {"id": bad.id}).scalar()
+        assert kept == value, "it is left as it was, for a person to correct"
+        spoil(app, bad, **{column: None})
+        bad.retry()
+        assert bad.result(60) == f"{order}-2"
+
+
+TIMES = {
+    "sqlite": ["'soon'", "1e300", "-1e300"],
+    "postgresql+rabbitmq": ["'infinity'", "'-infinity'", "'20000-01-01'", "'0044-03-15 BC'"],
+}
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("column", ["deadline_at", "created_at", "updated_at"])
+def test_a_time_that_is_none_stops_only_its_own_run(setup: Setup, order: str, column: str, which: int) -> None:
+    app = setup.app()
+    made = [app.submit(ordering, f"{order}-{number}") for number in range(5)]
+    bad, good = made[2], [run for run in made if run is not made[2]]
+    value = TIMES[setup.name][which % len(TIMES[setup.name])]
+    with app.store.write() as connection:
+        connection.execute(text(f"UPDATE aft_runs SET {column} = {value} WHERE id = :id"), {"id": bad.id})
+    with app.dispatcher():
+        assert [run.result(60) for run in good] == [f"{order}-{number}" for number in (0, 1, 3, 4)]
+        # A time that is far away is one: a deadline of long ago has passed.
+        eventually(lambda: bad.status in ("parked", "completed", "compensated"))
+        shown = CliRunner().invoke(root, ["runs", "list"], env=setup.environ())
+        assert (shown.exit_code, shown.stdout.count("unreadable_order@1")) == (0, 5), shown.output
+        assert CliRunner().invoke(root, ["runs", "show", bad.id], env=setup.environ()).exit_code == 0
+
+
+def test_a_status_that_is_none_stops_only_its_own_run(setup: Setup, order: str) -> None:
+    app = setup.app()
+    made = [app.submit(ordering, f"{order}-{number}") for number in range(3)]
+    spoil(app, made[1], status="nonsense")
+    with app.dispatcher():
+        assert [run.result(60) for run in (made[0], made[2])] == [f"{order}-{number}" for number in (0, 2)]
+        shown = CliRunner().invoke(root, ["runs", "list"], env=setup.environ())
+        assert (shown.exit_code, shown.stdout.count("unreadable_order")) == (0, 3), shown.output
+        assert CliRunner().invoke(root, ["runs", "show", made[1].id], env=setup.environ()).exit_code == 0
+
+
+@aft.activity(name="unreadable_look", transactional=True, levels=[], unrecoverable=(Exception,))
+def look(what: str) -> str:
+    return str(aft.session().execute(text(f"SELECT CAST('{what}' AS timestamptz)")).scalar())
+
+
+@aft.flow(name="unreadable_looking")
+def looking(what: str) -> str:
+    try:
+        return look(what)
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_an_activity_reads_times_as_its_driver_does(production: Setup) -> None:
+    app = production.app()
+    with app.dispatcher():
+        assert app.submit(looking, "infinity").result(60) == "DataError"
+        assert app.submit(looking, "2026-11-17 12:00+00").result(60).startswith("2026-11-17")
+
+
+@aft.flow(name="unreadable_waiting")
+def waiting(order: str) -> str:
+    return str(aft.wait_for("word", str))
+
+
+def test_a_run_whose_waits_are_spoilt_is_parked_when_something_comes_for_it(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(waiting, order)
+        eventually(lambda: run.status == "waiting" and run.row.worker_id is None)
+        spoil(app, run, waits="{")
+        run.signal("word", "now")
+        eventually(lambda: run.status == "parked" and "waits" in (run.row.reason or ""))
+        spoil(app, run, waits=None)
+        run.retry()
+        assert run.result(60) == "now"
+
+
+def test_what_is_no_tag_any_more_is_shown_as_json(setup: Setup, order: str) -> None:
+    app = setup.app()
+    run = app.submit(ordering, order)
+    spoil(app, run, tags=nested(988))
+    shown = CliRunner().invoke(root, ["runs", "list", "--json"], env=setup.environ())
+    assert shown.exit_code == 0
+    assert [one["id"] for one in json.loads(shown.stdout)] == [run.id]
+
+
+@aft.activity(name="unreadable_refuse", levels=[])
+def refuse(order: str) -> str:
+    raise aft.Unrecoverable("no")
+
+
+@aft.flow(name="unreadable_handling")
+def handling(order: str) -> str:
+    try:
+        return refuse(order)
+    except aft.Unrecoverable:
+        return str(aft.wait_for("word", str))
+
+
+def test_a_run_whose_failure_somebody_has_deleted_is_parked_and_told_so(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(handling, order)
+        eventually(lambda: run.status == "waiting" and run.row.worker_id is None)
+        with app.store.write() as connection:
+            connection.execute(text("DELETE FROM aft_faults WHERE run_id = :id"), {"id": run.id})
+        run.signal("word", "now")
+        eventually(lambda: run.status == "parked")
+    assert "deleted from the database" in (run.row.reason or "")
