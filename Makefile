@@ -28,7 +28,8 @@ demo: $(INSTALLED)
 	"$(BIN)/aft" replay "$(CURDIR)/examples/organise_concert"
 
 test: check
-	@"$(BIN)/python" -m pytest -n $(WORKERS)
+	@"$(BIN)/python" -m pytest -n $(WORKERS) || { echo "What failed beside others is tried once more, alone:"; \
+	"$(BIN)/python" -m pytest --last-failed --last-failed-no-failures none; }
 
 check: $(INSTALLED_DEV)
 	@"$(BIN)/ruff" check .

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 import aft
 from aft.runs.states import Status
 from aft.store.tables import runs
+from tests.acceptance.agency import book, shut
 from tests.setups import Setup, eventually
 
 born: Counter[str] = Counter()
@@ -57,6 +58,24 @@ def bomb(family: str) -> None:
     """Begin two of its own kind, each of which does so, too."""
     birth(family)
     aft.parallel(bomb.call(family), bomb.call(family))
+
+
+@aft.flow(name="limited_bottom")
+def bottom(family: str) -> str:
+    """Begin a child when the gate is opened."""
+    book(family, "below")
+    return leaf(family)
+
+
+@aft.flow(name="limited_middle")
+def middle(family: str) -> None:
+    """Be at work beside a child: until that is done, an order to stop is not passed on."""
+    aft.parallel(bottom.call(family), book.call(family, "beside"))
+
+
+@aft.flow(name="limited_top")
+def top(family: str) -> None:
+    middle(family)
 
 
 @pytest.fixture
@@ -128,3 +147,21 @@ def test_a_family_that_multiplies_can_be_cancelled(setup: Setup, family: str) ->
         after = size(app)
     with app.dispatcher():
         assert size(app) == after
+
+
+def test_no_child_is_begun_below_an_order_to_stop_that_has_not_come_down_yet(setup: Setup, family: str) -> None:
+    app = setup.app()
+    below, beside = shut(family, "below"), shut(family, "beside")
+    with app.dispatcher():
+        run = app.submit(top, family)
+        assert below.reached.wait(60)
+        assert beside.reached.wait(60)
+        run.cancel()
+        eventually(lambda: run.status is Status.COMPENSATING)
+        below.set()
+        eventually(lambda: Status.WAITING in [one.status for one in app.runs(flow="limited_bottom")])
+        assert size(app) == 3
+        beside.set()
+        eventually(lambda: run.status is Status.COMPENSATED)
+    assert size(app) == 3
+    assert born[family] == 0
