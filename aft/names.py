@@ -50,7 +50,7 @@ def resume(namespace: str) -> str:
 
 
 def compensate(namespace: str) -> str:
-    """The queue of runs whose failure is final."""
+    """The queue of runs whose failure is final, or that somebody gave an order to: not behind all that shall go on."""
     return f"{namespace}.compensate.{TOPOLOGY}"
 
 
@@ -102,6 +102,11 @@ def split(address: str) -> tuple[str, str]:
 def resume_run(namespace: str, flow: str, version: int) -> str:
     """The address of wake-ups for a run of this flow."""
     return address(resume(namespace), key(flow, version))
+
+
+def order_run(namespace: str, flow: str, version: int) -> str:
+    """The address of wake-ups about orders for a run of this flow."""
+    return address(compensate(namespace), key(flow, version))
 
 
 def _within(queue: str, part: str) -> str:

@@ -37,7 +37,7 @@ from aft.flows import loading
 from aft.flows.held import Held
 from aft.flows.loading import Recorded
 from aft.flows.runner import Runner
-from aft.flows.slots import PATIENCE, Slots
+from aft.flows.slots import PATIENCE, TURNS_AHEAD, Slots
 from aft.flows.solitary import Solitary
 from aft.flows.threads import DaemonPool
 from aft.flows.tools import Tools
@@ -88,6 +88,7 @@ class Worker:
         self._executing: dict[tuple[RunId, int], str] = {}
         #: When there were last more messages than free slots.
         self._flowed_at = float("-inf")
+        self._turn = 0
         #: Runs to be undone whose flow nobody has, and that must be executed alone, as last seen.
         self._undoable_alone: list[Undoable] = []
         self._solitary = Solitary(tools, self._slots, self._is_due_alone, self._execute_alone)
@@ -248,15 +249,18 @@ class Worker:
         if self._tools.abandoned.is_full:
             return PATIENCE
         due = self._look_due(patient := self._messages_flow())
-        urgent = due.urgent
-        if not urgent and (due.next is None or due.next > 0):
+        is_due = due.next is not None and due.next <= 0
+        if not due.urgent and not is_due:
             # Bounded by our patience: a nearer one may turn up meanwhile.
             return PATIENCE if due.next is None else min(PATIENCE, due.next)
+        self._turn += 1
+        by_age = is_due and self._turn % (TURNS_AHEAD + 1) == 0
         # Messages come in the order in which they were sent: what is urgent gets ahead of them here.
+        urgent = due.urgent and not by_age
         free = self._slots.take(limit=100, timeout=PATIENCE, urgent=urgent)
         if not free:
             return 0.0
-        claim = partial(self._claim_due, free, urgent=urgent, patient=patient and not urgent)
+        claim = partial(self._claim_due, free, urgent=urgent, by_age=by_age, patient=patient and not urgent)
         return 0.0 if self._claim_and_execute(free, claim) else BEATEN
 
     def _take_undoable(self) -> float:
@@ -308,11 +312,8 @@ class Worker:
         """Whether there are more messages than we can work off: then a message that did not come is only late."""
         return self._tools.clock.ticks() - self._flowed_at < FLOW
 
-    def _claim_due(
-        self, limit: int, expect: Expect, *, alone: bool = False, urgent: bool = False, patient: bool = False
-    ) -> list[RunRow]:
-        tools = self._tools
-        wanted = {"alone": alone, "urgent": urgent, "patient": patient}
+    def _claim_due(self, limit: int, expect: Expect, *, alone: bool = False, **how: bool) -> list[RunRow]:
+        tools, wanted = self._tools, {"alone": alone, **how}
         try:
             with tools.store.write() as connection:
                 due = claiming.find_due(connection, tools.namespace, self._known, limit, **wanted)

@@ -92,16 +92,18 @@ def find_due(
     *,
     alone: bool = False,
     urgent: bool = False,
+    by_age: bool = False,
     patient: bool = False,
 ) -> list[Wake]:
     """Find runs whose time has come and that no message woke, and lock them for a claim in this transaction.
 
     The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
-    With ``urgent`` only those that somebody gave a priority. ``patient``: messages come faster than they are worked
+    With ``urgent`` only those that somebody gave a priority; with ``by_age`` those that have waited longest, whatever
+    their priority: somebody asks for these now and then, or a low priority would be no turn at all. ``patient``: messages come faster than they are worked
     off, so one that is not here yet is late, not lost: its run is left to it for some time more.
     """
     given = {"namespace": namespace, "known": _spell(known), "limit": limit, "window": max(limit, WINDOW)}
-    found = _execute(connection, _find_due(alone, urgent, patient), given)
+    found = _execute(connection, _find_due(alone, urgent, by_age, patient), given)
     return [(RunId(run), str(wake)) for run, wake in found]
 
 
@@ -232,9 +234,10 @@ _DUE, _MISSED = _look(patient=False), _look(patient=True)
 
 
 @cache
-def _find_due(alone: bool, urgent: bool, patient: bool) -> Question:
+def _find_due(alone: bool, urgent: bool, by_age: bool, patient: bool) -> Question:
     wanted = (_SOLITARY if alone else f"NOT {_SOLITARY}") + (" AND r.priority > 0" if urgent else "")
     missed = f"AND {_IS_MISSED}" if patient else ""
+    first = "w.sweep_at" if by_age else "w.priority DESC, w.sweep_at"
     return _words(f"""
 WITH {{given}}, waiting AS (
     SELECT r.id, r.priority, r.sweep_at FROM {runs.name} AS r
@@ -242,5 +245,5 @@ WITH {{given}}, waiting AS (
 )
 SELECT r.id, r.wake_id FROM {runs.name} AS r JOIN waiting AS w ON w.id = r.id
 WHERE r.worker_id IS NULL AND r.wake_id IS NOT NULL {missed}
-ORDER BY w.priority DESC, w.sweep_at LIMIT {{limit}} {{locked}}
+ORDER BY {first} LIMIT {{limit}} {{locked}}
 """)

@@ -46,7 +46,9 @@ class Verb(StrEnum):
 MAIL = (Verb.SIGNAL, Verb.CHILD)
 #: What only tells where to look: it lies in other rows.
 HINTS = (Verb.CHILD, Verb.RULING)
-_NO_ORDERS = sorted({verb.value for verb in (*MAIL, *HINTS)})
+#: What is no order: a run goes on with it in its turn.
+FINDS = frozenset((*MAIL, *HINTS))
+_NO_ORDERS = sorted(verb.value for verb in FINDS)
 #: Why an order that an owner has looked at is unread still.
 PUT_OFF = "put off: a step of the run has to be told of it first"
 #: The condition that a run, by its id as it is spelled there, has an order that no owner has looked at.

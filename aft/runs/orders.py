@@ -120,7 +120,7 @@ def _give(
     inbox.append(connection, run.id, seq, order, verb, payload(), by.name)
     audit.write(connection, run.id, by.name, verb.value, by.note)
     message = Message.about_order(run.id, order, at)
-    address = names.resume_run(run.namespace, run.flow, run.version)
+    address = names.order_run(run.namespace, run.flow, run.version)
     outbox.put(connection, run.namespace, [(address, message.encode())])
 
 

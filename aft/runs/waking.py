@@ -17,7 +17,7 @@ from aft import names
 from aft.envelope import Message
 from aft.ids import OrderId, RunId, new_id
 from aft.runs import inbox
-from aft.runs.inbox import Verb
+from aft.runs.inbox import FINDS, Verb
 from aft.runs.rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status
 from aft.store import outbox
@@ -58,7 +58,8 @@ def send(connection: Connection, run: RunRow, post: Post, wakes: Callable[[RunRo
     if run.worker_id is None and (wakes(run) or _is_spoilt(run)):
         changes |= wake_up(order, post.grace)
         message = Message.about_order(run.id, order, post.at)
-        address = names.resume_run(run.namespace, run.flow, run.version)
+        find_address = names.resume_run if post.verb in FINDS else names.order_run
+        address = find_address(run.namespace, run.flow, run.version)
         outbox.put(connection, run.namespace, [(address, message.encode())])
     connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **changes))
     inbox.append(connection, run.id, seq, order, post.verb, post.payload, post.actor, post.key)

@@ -107,3 +107,30 @@ def test_while_somebody_urgent_waits_nobody_else_gets_a_slot() -> None:
     assert (slots.free(0), slots.take(1, 0)) == (0, 0)
     urgent.join()
     assert taken == [1]
+
+
+def test_after_some_turns_of_the_urgent_the_next_one_is_the_others() -> None:
+    slots = Slots(1)
+    slots.take(1, 0)
+    turns: list[str] = []
+    lock = threading.Lock()
+
+    def work(name: str, times: int, urgent: bool) -> None:
+        for _ in range(times):
+            while not slots.take(1, 10, urgent=urgent):
+                pass
+            with lock:
+                turns.append(name)
+            # The next one of its kind waits before the slot is free again.
+            eventually(lambda: slots._urgent > 0 and slots._others > 0 or len(turns) > 7)
+            slots.give(1)
+
+    threads = [threading.Thread(target=work, args=("urgent", 6, True)) for _ in range(2)]
+    threads += [threading.Thread(target=work, args=("other", 6, False)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: slots._urgent == slots._others == 2)
+    slots.give(1)
+    for thread in threads:
+        thread.join(60)
+    assert turns[:8] == ["urgent", "urgent", "urgent", "other"] * 2
