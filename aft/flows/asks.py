@@ -59,6 +59,8 @@ class Ask:
     entry: Entry | None = None
     blocks: Sequence[Block] = ()
     flying: bool = False
+    #: How often something had been found in the inbox when it began to look there.
+    looked_at: int = 0
     #: Tells what it has begun elsewhere to stop: called once it has failed because it was interrupted.
     stop: Callable[[], None] | None = None
     #: The fault of an interrupt that reaches it, which a step beside it was told.

@@ -31,7 +31,8 @@ class Mailbox:
         self._lock = threading.Lock()
         #: When the database was asked for its time, by the local boot-time clock, and what it said.
         self._asked: tuple[float, datetime] | None = None
-        self._news = False
+        #: How often something was found in the inbox; whoever looked before that has to look again.
+        self.arrivals = 0
 
     @property
     def now(self) -> datetime:
@@ -70,20 +71,9 @@ class Mailbox:
             if any(letter.verb not in MAIL for letter in letters):
                 raise NewMail
             self._signals += [letter for letter in letters if letter.verb is Verb.SIGNAL]
-            self._news = self._news or bool(letters)
+            self.arrivals += bool(letters)
             owner.heard += [letter.seq for letter in letters if letter.verb is Verb.CHILD]
             owner.read_to = max(seen, *(letter.seq for letter in letters), after)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether something has come that steps have not looked for."""
-        return self._news
-
-    def take_news(self) -> bool:
-        """Tell whether something has come since this was asked last: steps that wait for it have to look again."""
-        with self._lock:  # a branch may be looking just now
-            news, self._news = self._news, False
-            return news
 
     def take(self, name: str) -> Letter | None:
         """Take the oldest signal of this name; None if there is none."""

@@ -26,6 +26,7 @@ from aft.errors import CodecError, LimitExceeded, ReplayDiverged, StoreError
 from aft.flows import leaving
 from aft.flows.asks import Ask, Landed
 from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, pause_before_more
+from aft.flows.hearing import Hearing
 from aft.flows.interrupts import Interrupts
 from aft.flows.landings import Landings
 from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, Leave, Lost, NewMail, NotBegun, Parks
@@ -52,6 +53,7 @@ class Settler:
         self._landings = Landings(stepper.owner)
         self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
         self._flying: set[Ask] = set()
+        self._hearing = Hearing(stepper.mailbox, self._flying)
         self._keeps_back = False
 
     # Until all have their outcome ---------------------------------------------------------------------------------
@@ -135,15 +137,7 @@ class Settler:
 
     def _has_news(self, asks: Iterable[Ask]) -> bool:
         """Let all look again that wait for what may have come while others were at work; tells whether any does."""
-        waiting = [ask for ask in (*asks, *self.pending.values()) if self._waits_for_mail(ask)]
-        if not waiting or not self._stepper.mailbox.take_news():
-            return False
-        for ask in waiting:
-            ask.blocks, ask.flying = (), False
-        return True
-
-    def _waits_for_mail(self, ask: Ask) -> bool:
-        return bool(ask.blocks) and ask not in self._flying and all(map(leaving.may_be_ended_by_mail, ask.blocks))
+        return self._hearing.wake_missed((*asks, *self.pending.values()))
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
@@ -337,7 +331,7 @@ class Settler:
     def _await_landing(self, beside: Iterable[Ask]) -> Ask | None:
         """Wait until a branch has come to rest; None: a step that is blocked beside has to be looked at first."""
         stepper, owner = self._stepper, self._stepper.owner
-        if stepper.mailbox.has_news and any(map(self._waits_for_mail, beside)):
+        if self._hearing.any_missed(beside):
             return None
         if not owner.run.waits and owner.run.deadline_at is None:
             return self._take_landing(None)
@@ -358,19 +352,7 @@ class Settler:
 
     def _look_again(self, asks: Iterable[Ask]) -> list[Ask]:
         """Let steps begin again whose time has come, or for which something came, while others are at work."""
-        mailbox, waiting = self._stepper.mailbox, [ask for ask in asks if self._waits_for_mail(ask)]
-        try:
-            mailbox.look()
-        except NewMail:
-            # Read by the next pass, which begins when what is at work has come to its end.
-            for ask in waiting:
-                ask.blocks = [HasMail()]
-            return []
-        self._has_news(waiting)
-        for ask in waiting:
-            if ask.blocks and all(leaving.is_over(block, mailbox.now) for block in ask.blocks):
-                ask.blocks, ask.flying = (), False
-        return [ask for ask in waiting if not ask.blocks]
+        return self._hearing.look_again(asks, self.pending.values())
 
     def land_all(self) -> list[Block]:
         """Wait until no branch is at work any more; returns all that blocks them."""
@@ -380,7 +362,7 @@ class Settler:
         return list({id(b): b for ask in (*self._landed, *self.pending.values()) for b in ask.blocks}.values())
 
     def _perform(self, ask: Ask, land: Callable[[Entry], None] | None, perform: Performs) -> None:
-        standing = self._stepper.standing
+        standing, ask.looked_at = self._stepper.standing, self._stepper.mailbox.arrivals
         if standing.turns_back and not (ask.undoable and standing.is_unseen(ask.path)):
             ask.blocks = [NotBegun()]
             return

@@ -99,8 +99,9 @@ def find_due(
 
     The most urgent of those that have waited longest: looking at all of a million would cost more than the runs do.
     With ``urgent`` only those that somebody gave a priority; with ``by_age`` those that have waited longest, whatever
-    their priority: somebody asks for these now and then, or a low priority would be no turn at all. ``patient``: messages come faster than they are worked
-    off, so one that is not here yet is late, not lost: its run is left to it for some time more.
+    their priority: somebody asks for these now and then, or a low priority would be no turn at all. ``patient``:
+    messages come faster than they are worked off, so one that is not here yet is late, not lost: its run is left to it
+    for some time more.
     """
     given = {"namespace": namespace, "known": _spell(known), "limit": limit, "window": max(limit, WINDOW)}
     found = _execute(connection, _find_due(alone, urgent, by_age, patient), given)

@@ -50,7 +50,7 @@ class World:
                 lock=threading.RLock(),
             ),
             tools=SimpleNamespace(clock=SimpleNamespace(now=lambda: MOMENT)),
-            mailbox=SimpleNamespace(take_news=lambda: False, has_news=False, now=MOMENT),
+            mailbox=SimpleNamespace(arrivals=0, now=MOMENT),
         )
         self.settler = Settler(stepper, list(recorded), self._never)
 

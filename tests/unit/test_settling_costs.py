@@ -61,7 +61,7 @@ def make_settler(recorded: int) -> Settler:
     stepper: Any = SimpleNamespace(
         tools=None,
         standing=Standing(nothing, nothing, None),
-        mailbox=SimpleNamespace(take_news=lambda: False, has_news=False),
+        mailbox=SimpleNamespace(arrivals=0),
         owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None, waits=()), unheeded=[]),
     )
     return Settler(stepper, [make_entry(number) for number in range(recorded)], nothing)

@@ -122,7 +122,7 @@ def test_after_some_turns_of_the_urgent_the_next_one_is_the_others() -> None:
             with lock:
                 turns.append(name)
             # The next one of its kind waits before the slot is free again.
-            eventually(lambda: slots._urgent > 0 and slots._others > 0 or len(turns) > 7)
+            eventually(lambda: (slots._urgent > 0 and slots._others > 0) or len(turns) > 7)
             slots.give(1)
 
     threads = [threading.Thread(target=work, args=("urgent", 6, True)) for _ in range(2)]

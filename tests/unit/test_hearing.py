@@ -1,0 +1,50 @@
+"""A step that is blocked after something was found in the inbox, and had looked there before, looks again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from aft.flows.asks import Ask
+from aft.flows.hearing import Hearing
+from aft.flows.leaving import Awaits
+from aft.ids import StepPath
+from aft.runs.journal import EntryKind
+from aft.runs.waits import Wait, WaitKind
+
+NOTHING: Any = None
+
+
+def make_ask(looked_at: int) -> Ask:
+    ask = Ask(StepPath("1"), EntryKind.SIGNAL, "s", NOTHING, NOTHING)
+    ask.looked_at = looked_at
+    return ask
+
+
+def block(ask: Ask) -> None:
+    ask.blocks = [Awaits(Wait(ask.path, WaitKind.SIGNAL, "s", datetime.now(UTC)))]
+
+
+def test_who_began_to_look_before_something_was_found_and_is_blocked_after_that_looks_again() -> None:
+    mailbox: Any = SimpleNamespace(arrivals=1)
+    ask = make_ask(looked_at=0)
+    flying = {ask}
+    hearing = Hearing(mailbox, flying)
+    assert not hearing.wake_missed([ask])  # it is at work
+    flying.clear()
+    block(ask)
+    assert hearing.any_missed([ask])
+    assert hearing.wake_missed([ask])
+    assert not ask.blocks
+
+
+def test_who_looked_since_is_left_alone() -> None:
+    mailbox: Any = SimpleNamespace(arrivals=1)
+    ask = make_ask(looked_at=1)
+    block(ask)
+    hearing = Hearing(mailbox, set())
+    assert not hearing.any_missed([ask])
+    assert not hearing.wake_missed([ask])
+    mailbox.arrivals = 2
+    assert hearing.wake_missed([ask])
