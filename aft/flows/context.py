@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from aft.codec import ValueCodec
 from aft.errors import DefinitionError
+from aft.flows.closing import check_collector
 from aft.ids import RunId
 from aft.texts import check_storable
 
@@ -68,6 +69,7 @@ _attempt: ContextVar[AttemptContext | None] = ContextVar("aft_attempt", default=
 
 def flow_context() -> FlowContext | None:
     """The flow whose code is running; None inside an attempt and outside a run."""
+    check_collector()
     return None if _attempt.get() is not None else _flow.get()
 
 

@@ -96,7 +96,15 @@ class Course:
         self._moment += 1
         self.heard.append(Heard(error, path, self._moment, how))
 
+    def forget(self) -> None:
+        """Let go of all exceptions that the code has met, and with them of what their frames hold."""
+        self.heard.clear()
+
     # Asking -------------------------------------------------------------------------------------------------------
+
+    def tell_errors(self) -> list[BaseException]:
+        """Tell all exceptions that the code has met."""
+        return [each.error for each in self.heard]
 
     def trace(self, error: BaseException) -> Origin:
         """Tell where an exception came from: along its causes until one is the failure of a step."""

@@ -24,6 +24,8 @@ from aft.flows.absent import FAILED, REMOVED
 from aft.flows.activity import Activity
 from aft.flows.asks import Ask, Landed, Raises, Returns
 from aft.flows.calls import Call
+from aft.flows.chance import Chance
+from aft.flows.closing import LeftOpen, is_closing
 from aft.flows.context import Current
 from aft.flows.declaring import MOST_NAME
 from aft.flows.driving import Driver
@@ -34,6 +36,7 @@ from aft.flows.forks import Home
 from aft.flows.forward import NOT_EXECUTED, Forward
 from aft.flows.leaving import CONTROL_FLOW, Anew, BranchRemoved, HasMail, Leave, Lost, NewMail, Parks
 from aft.flows.marks import Pivot
+from aft.flows.patches import Patches, was_begun
 from aft.flows.policy import Policy
 from aft.flows.renewal import Renewal
 from aft.flows.scopes import Scope, in_scope
@@ -61,34 +64,40 @@ class Execution:
         self._settler = Settler(stepper, entries, self._parking)
         self._inside = stepper.owner.savepoints = {}  # the code enters them again
         self._forward = Forward(stepper)
-        self._whole = Whole(stepper, self._settler.replay.rules, begins=not entries and not self._was_begun())
+        self._whole = Whole(stepper, self._settler.replay.rules, begins=not entries and not was_begun(stepper))
         self._waiting = Waiting(stepper)
         self._leaving: Leave | None = None
         self._renewal = Renewal()
         self._loop: FlowLoop | None = None
         self._unawaited: set[Call[Any]] = set()
         self._now, self._heard = self._run.started_at or self._run.created_at, 0
-        self._patches: dict[str, bool] = {}
-        self._uuids = 0
-        self._random: random.Random | None = None
+        self._patches = Patches(stepper, self._settler)
+        self._chance = Chance(stepper.key)
 
     # Running ----------------------------------------------------------------------------------------------------
 
     def play(self) -> Any:
         """Run the flow's code and return its result; raises Leave, or what the code raised."""
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
-        token = in_scope.set(Scope(""))
+        token, course = in_scope.set(Scope("")), self._stepper.course
         try:
             self._check_whole(On.RUN_PRE)
-            with context.in_flow(self), self._home:
+            with context.in_flow(self), self._home, LeftOpen(course.tell_errors, self._leave_for_mistake) as left_open:
                 made = self._flow.fn(*args, **kwargs)
-                return self._checked(self._drive(made) if self._flow.is_async else made)
+                result = self._drive(made) if self._flow.is_async else made
+                left_open.close()
+                return self._checked(result)
         except Anew:
             self.check_spent("the flow now begins anew")
             raise
         finally:
             in_scope.reset(token)
             self._land()
+
+    def _leave_for_mistake(self, error: BaseException) -> None:
+        """Let the run leave if its code ends by a mistake: what is closed after that executes no step."""
+        if self._leaving is None and failures.must_park(error):
+            self._leaving = Leave(self._parking(failures.explain_exit(error)))
 
     def check_end(self, result: str) -> None:
         """Leave, or raise, if the rules object to how the run is about to end."""
@@ -127,7 +136,8 @@ class Execution:
 
     def park(self, error: BaseException) -> NoReturn:
         """Stop the run for a person, because its code cannot go on."""
-        self._leave(Leave(self._parking(error)))
+        self._leaving = Leave(self._parking(error))
+        raise self._leaving
 
     def _parking(self, error: BaseException) -> Parks:
         owner, tools = self._stepper.owner, self._stepper.tools
@@ -137,7 +147,11 @@ class Execution:
         return Parks(reason, fault, mistake=error)
 
     def _leave(self, leave: Leave) -> NoReturn:
+        """Leave, from where the flow's code called."""
         self._leaving = leave
+        if is_closing():
+            leave.__context__ = None
+            raise GeneratorExit
         raise leave
 
     def check_leaving(self) -> None:
@@ -148,7 +162,9 @@ class Execution:
 
     def _check_call(self) -> None:
         """Let no step begin where the code has swallowed the run's leave, or its new beginning."""
-        self.check_leaving()
+        self._home.check()
+        if self._leaving is not None:
+            self._leave(self._leaving)
         self._renewal.check_swallowed()
 
     # An async flow ------------------------------------------------------------------------------------------------
@@ -160,8 +176,9 @@ class Execution:
             driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
             try:
                 return driver.drive(self.check_leaving, self.park)
-            except Leave as leave:
-                self._leaving = leave
+            except BaseException as error:
+                self._leaving = error if isinstance(error, Leave) else self._leaving
+                self._leave_for_mistake(error)
                 raise
             finally:
                 driver.close(self._leaving)
@@ -201,14 +218,11 @@ class Execution:
 
     def uuid(self) -> uuid.UUID:
         self._check_call()
-        self._uuids += 1
-        return uuid.uuid5(uuid.NAMESPACE_OID, self._stepper.key(f"uuid/{self._uuids}"))
+        return self._chance.uuid()
 
     def random(self) -> random.Random:
         self._check_call()
-        if self._random is None:
-            self._random = random.Random(self._stepper.key("random"))
-        return self._random
+        return self._chance.random()
 
     def signal_codec(self, name: str, annotation: Any) -> ValueCodec:
         """How a signal's value is read: as the wait says, or as the flow declares it."""
@@ -225,27 +239,8 @@ class Execution:
         return self._settle([self._ask(call)])[0]
 
     def patched(self, change: str) -> bool:
-        """Tell whether this run has a change: one that has gone past this place without it never will."""
         self._check_call()
-        if change not in self._patches:
-            self._patches[change] = self._has_change(change)
-        return self._patches[change]
-
-    def _was_begun(self) -> bool:
-        """Whether an earlier owner has begun something, or may have."""
-        standing = self._stepper.standing
-        return standing.doubts.any or standing.any_live or bool(standing.armed) or bool(self._stepper.owner.run.waits)
-
-    def _has_change(self, change: str) -> bool:
-        replay = self._settler.replay
-        if marks.patch_path(change) in replay.patches:
-            return True
-        # Of a run that nobody had before us, all that was begun was begun by this code.
-        is_ours = self._stepper.owner.epoch == 1
-        if not is_ours and (not replay.is_spent or self._settler.pending or self._was_begun()):
-            return False
-        self._guarded(lambda: marks.record_patch(self._stepper, change))
-        return True
+        return self._guarded(lambda: self._patches.has(change, self._heard))
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self._check_call()
@@ -366,7 +361,7 @@ class Execution:
         except NewMail:
             self._leave(Leave(HasMail()))
         except (CodecError, ReplayDiverged) as error:
-            self.park(error)
+            self._leave(Leave(self._parking(error)))
         except BaseException as error:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were its own failure.
             self._leave(Leave(Lost(error)))

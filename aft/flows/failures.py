@@ -139,6 +139,15 @@ def must_park(error: BaseException) -> bool:
     return is_bug(error) or mistake
 
 
+def explain_exit(error: BaseException) -> BaseException:
+    """Say what a call of ``sys.exit`` in the code of a flow is: a mistake. Returns any other exception as it is."""
+    if not isinstance(error, SystemExit):
+        return error
+    mistake = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
+    mistake.__cause__ = error
+    return mistake
+
+
 def _trace(error: BaseException) -> str:
     """Spell the traceback from the first frame that is not aft's own."""
     try:

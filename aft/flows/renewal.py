@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from aft.flows.asks import Ask
+from aft.flows.closing import go_through
 from aft.flows.flow_loop import FlowLoop, FlowTask
 from aft.flows.leaving import Anew
 
@@ -65,18 +65,5 @@ class Renewal:
         return task is asked_by or (asked_by is not None and asked_by.done() and not isinstance(task, FlowTask))
 
     def _is_handled(self) -> bool:
-        return any(error is self._anew for error in _go_through(sys.exception()))
-
-
-def _go_through(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, those of its group, and what was being handled when each was raised."""
-    left, seen = [error], set[int]()
-    while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        left.append(one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
+        """Whether the code tidies up: in a ``finally``, maybe of a generator that is closed because nobody has it."""
+        return any(error is self._anew or isinstance(error, GeneratorExit) for error in go_through(sys.exception()))

@@ -114,6 +114,8 @@ class Runner:
             if is_interrupt(error):
                 raise
             self._lost(stepper, error)
+        finally:
+            stepper.course.forget()
         return True
 
     def _take_back(self, stepper: Stepper, block: Block) -> Block:
@@ -256,13 +258,10 @@ class Runner:
             execution.check_end(result)
         except CONTROL_FLOW:
             raise
-        except SystemExit as error:
-            failure = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
-            failure.__cause__ = error
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            failure = error
+            failure = failures.explain_exit(error)
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             execution.check_leaving()

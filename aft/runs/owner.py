@@ -75,6 +75,8 @@ class Owner:
         self.worker = run.worker_id
         self.epoch = run.epoch
         self.seq = run.seq
+        #: What the run had come to when it was claimed: its last write, and how often it had begun anew.
+        self._claimed_at = run.seq, run.key_generation
         #: Whether it must be executed alone: until it has written anything that is progress.
         self.solitary = run.deaths >= MOST_SHARED_DEATHS
         self.inbox_seq = run.inbox_seq
@@ -104,6 +106,14 @@ class Owner:
     def holds(self) -> bool:
         """Tell whether something may be started for the run: our lease is not over, as far as we can tell."""
         return self.lease.holds(self.worker)
+
+    def is_first_to_hear(self, seq: int) -> bool:
+        """Tell whether no earlier owner can have told the flow's code an outcome, by its place in the order.
+
+        Then none has come as far: all that was begun since was begun by us.
+        """
+        claimed_at, generation = self._claimed_at
+        return self.epoch == 1 or self.run.key_generation != generation or seq > claimed_at
 
     def write(self, then: Then, after: Callable[[], None] | None = None, **changes: Any) -> None:
         """Change the run's row and do ``then`` in one transaction, if the run is still ours; else raise Fenced.

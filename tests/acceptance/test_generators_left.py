@@ -1,0 +1,229 @@
+"""Generators that a flow's code leaves open: the steps of their ``finally`` blocks belong to its run, or to none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import closing
+from traceback import walk_tb
+from typing import Any
+
+import pytest
+
+import aft
+from aft.runs.states import Status
+from tests.setups import Setup, eventually
+
+#: What was executed for each family, and in which run.
+deeds: defaultdict[str, list[tuple[str, str | None]]] = defaultdict(list)
+
+
+def undo(family: str, what: str) -> None:
+    deeds[family].append((f"un{what}", None))
+
+
+@aft.compensate_with(undo)
+@aft.activity(name="left_step")
+def step(family: str, what: str) -> str:
+    deeds[family].append((what, aft.current().run_id))
+    return what
+
+
+def pages(family: str, count: int = 2) -> Generator[str, None, None]:
+    try:
+        for number in range(count):
+            yield step(family, f"page{number}")
+    finally:
+        step(family, "close")
+
+
+async def pages_async(family: str) -> AsyncIterator[str]:
+    try:
+        for number in range(2):
+            yield await step.call(family, f"page{number}")
+    finally:
+        await step.call(family, "close")
+
+
+@aft.flow(name="left_held")
+def held(family: str) -> None:
+    found = pages(family)
+    for _ in found:
+        aft.sleep("50ms")
+
+
+@aft.flow(name="left_inline")
+def inline(family: str) -> None:
+    for _ in pages(family):
+        aft.sleep("50ms")
+
+
+@aft.flow(name="left_closed")
+def closed(family: str) -> None:
+    with closing(pages(family)) as found:
+        for _ in found:
+            aft.sleep("50ms")
+
+
+@aft.flow(name="left_async")
+async def in_async(family: str) -> None:
+    found = pages_async(family)
+    async for _ in found:
+        await aft.sleep("50ms")
+
+
+@aft.flow(name="left_handling")
+def handling(family: str) -> None:
+    """Wait while an exception is handled whose frames hold a generator, too."""
+
+    def fail() -> None:
+        found = pages(family)
+        next(found)
+        next(found)
+        raise KeyError(str(found))
+
+    try:
+        fail()
+    except KeyError:
+        aft.sleep("50ms")
+
+
+@aft.flow(name="left_anew")
+def anew(family: str, first: bool) -> None:
+    found = pages(family)
+    for _ in found:
+        if first:
+            aft.continue_as_new(family, False)
+
+
+@aft.flow(name="left_failing")
+def failing(family: str) -> None:
+    found = pages(family)
+    for _ in found:
+        raise OSError("no")
+
+
+@aft.flow(name="left_exiting")
+async def exiting(family: str) -> None:
+    """End by sys.exit in a task, while the flow itself has something to tidy up."""
+
+    async def exits() -> None:
+        await step.call(family, "task")
+        if deeds[family][0][0] == "first":
+            sys.exit(3)
+
+    try:
+        try:
+            await asyncio.gather(exits())
+        finally:
+            await step.call(family, "b")
+    finally:
+        step(family, "c")
+
+
+class Cycle:
+    """Something that only the garbage collector ends."""
+
+    def __init__(self, held: Iterator[str]) -> None:
+        self.held = held
+        self.me = self
+
+
+@aft.flow(name="left_in_a_cycle")
+def in_a_cycle(family: str) -> None:
+    next(Cycle(pages(family)).held)
+
+
+@aft.flow(name="left_other")
+def other(family: str) -> None:
+    step(family, "other")
+    gc.collect()
+    step(family, "another")
+
+
+@pytest.fixture
+def family() -> str:
+    return secrets.token_hex(4)
+
+
+@pytest.mark.parametrize("flow", [held, inline, closed, in_async, handling], ids=lambda flow: flow.name)
+def test_a_step_that_closes_a_generator_is_executed_once_in_its_run(setup: Setup, family: str, flow: Any) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(flow, family)
+        run.result(60)
+        gc.collect()
+    assert deeds[family] == [("page0", run.id), ("page1", run.id), ("close", run.id)]
+
+
+def test_a_run_that_begins_anew_closes_its_generators_before(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(anew, family, True)
+        run.result(60)
+    assert deeds[family] == [(what, run.id) for what in ("page0", "close", "page0", "page1", "close")]
+
+
+def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(failing, family)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(60)
+        gc.collect()
+    assert deeds[family] == [("page0", run.id), ("close", run.id), ("unclose", None), ("unpage0", None)]
+
+
+def test_what_an_exit_in_a_task_leaves_open_executes_nothing_in_other_runs(setup: Setup, family: str) -> None:
+    app = setup.app()
+    deeds[family].append(("first", None))
+    with app.dispatcher():
+        run = app.submit(exiting, family)
+        eventually(lambda: run.status is Status.PARKED)
+        app.submit(other, f"{family}-other").result(60)
+        gc.collect()
+        assert deeds[family][1:] == [("task", run.id)]
+        deeds[family][:1] = []
+        run.retry()
+        run.result(60)
+    assert deeds[family] == [(what, run.id) for what in ("task", "b", "c")]
+
+
+def test_what_the_garbage_collector_closes_executes_no_step(
+    setup: Setup, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(in_a_cycle, family)
+        run.result(60)
+        another = app.submit(other, f"{family}-other")
+        another.result(60)
+        gc.collect()
+    assert deeds[family] == [("page0", run.id)]
+    assert deeds[f"{family}-other"] == [("other", another.id), ("another", another.id)]
+    (refused,) = (one for one in told if isinstance(one.exc_value, aft.DefinitionError))
+    assert "contextlib.closing" in str(refused.exc_value)
+
+
+def test_what_was_being_handled_when_a_run_was_started_keeps_what_its_frames_hold(setup: Setup, family: str) -> None:
+    app = setup.app()
+
+    def fail() -> None:
+        kept = pages(family, 1)
+        assert next(kept) == "page0"
+        raise ValueError(family)
+
+    kept: list[str] = []
+    try:
+        fail()
+    except ValueError as error:
+        app.start(held, f"{family}-flow")
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        kept += frames[-1].f_locals
+    assert "kept" in kept
