@@ -103,7 +103,7 @@ _BEGUN = (FrameState.ARMED, FrameState.LATE, FrameState.UNDONE, FrameState.DONE,
 #: undone while its run goes forward has its keys behind it: it would be begun anew under others. A child's keys are its
 #: own, so its frame is among them only if it is late.
 BEGUN = Question.about(
-    f"SELECT run_id, path, state, key_generation FROM {frames.name} WHERE run_id {{among}} "
+    f"SELECT run_id, path, state, key_generation, activity FROM {frames.name} WHERE run_id {{among}} "
     f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) "
     f"AND (child_id IS NULL OR state = '{FrameState.LATE.value}')"
 )

@@ -170,6 +170,10 @@ class Course:
             return left[-1].moment, issubclass(type(left[-1].error), asyncio.CancelledError)
         return self._asked.get(path, (-1, False))
 
+    def was_asked(self, path: StepPath) -> bool:
+        """Tell whether the code has asked for a step."""
+        return path in self._asked
+
     def was_asked_by(self, path: StepPath, moment: int) -> bool:
         """Tell whether the code had asked for a step when it heard of something."""
         return path in self._asked and self._asked[path][0] < moment

@@ -45,7 +45,7 @@ class Driver:
         check_leaving()
         if (mistake := self._find_mistake()) is not None:
             park(mistake)
-        self._end_tasks()
+        self._end_tasks(check_leaving)
         return self._result()
 
     def _find_mistake(self) -> Exception | None:
@@ -67,7 +67,7 @@ class Driver:
         else:
             ask.future.set_result(outcome.value)
 
-    def _end_tasks(self) -> None:
+    def _end_tasks(self, check_leaving: Callable[[], None]) -> None:
         """The flow has come to its end: what it began beside is cancelled, and comes to its own.
 
         So do steps with effects for which nobody waits any more, and all steps by which a task tidies up.
@@ -76,6 +76,7 @@ class Driver:
             task.cancel()
         while True:
             self._loop.run_ready()
+            check_leaving()
             self._settler.drop(ask for ask in self._settler.pending.values() if not ask.needed and ask.is_dropped)
             if not self._settler.pending:
                 return

@@ -88,6 +88,7 @@ class Execution:
                 left_open.close()
                 return self._checked(result)
         except Anew:
+            self.check_leaving()  # what tidies up may have to wait
             self.check_spent("the flow now begins anew")
             raise
         finally:
@@ -131,6 +132,7 @@ class Execution:
         """Park if the journal holds what the code did not ask for."""
         try:
             self._settler.replay.check_spent(now)
+            self._stepper.standing.begun.check_asked(now, self._stepper.course.was_asked)
         except ReplayDiverged as error:
             self.park(error)
 

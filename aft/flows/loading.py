@@ -29,13 +29,13 @@ from aft.store.questions import Question
 class Recorded:
     """What earlier owners of a run have left, and what has come for it.
 
-    ``armed`` are the paths of steps that were started, whatever came of it; ``undone`` how often each was taken off;
-    ``late``: effects arrived late that have to be undone before the run goes on.
+    ``armed`` are the steps that were started, whatever came of it, by path, with their activities; ``undone`` tells how
+    often each was taken off; ``late``: effects arrived late that have to be undone before the run goes on.
     """
 
     entries: list[Entry] = field(default_factory=list)
     live: list[Fault] = field(default_factory=list)
-    armed: set[str] = field(default_factory=set)
+    armed: dict[str, str] = field(default_factory=dict)
     undone: Counter[str] = field(default_factory=Counter)
     letters: list[Letter] = field(default_factory=list)
     late: bool = False
@@ -54,11 +54,11 @@ def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, Recorded]:
         fault = faults.read(dict(zip(faults.NAMES, values, strict=True)))
         found[fault.run_id].live.append(fault)
     generations = {run.id: run.key_generation for run in runs}
-    for run_id, path, state, generation in asked[stack.BEGUN]:
+    for run_id, path, state, generation, activity in asked[stack.BEGUN]:
         if state == stack.FrameState.LATE.value:
             found[run_id].late = True
         elif stack.is_of(generation, generations[run_id]):
-            _add_frame(found[run_id], path, state)
+            _add_frame(found[run_id], path, state, activity)
     for run_id, *values in asked[inbox.UNREAD]:
         found[run_id].letters.append(inbox.read(values))
     return found
@@ -77,8 +77,8 @@ def _ask(store: Store, questions: dict[Question, str]) -> dict[Question, Iterabl
     return {question: said.get(question, ()) for question in questions}
 
 
-def _add_frame(found: Recorded, path: str, state: str) -> None:
+def _add_frame(found: Recorded, path: str, state: str, activity: str) -> None:
     if state == stack.FrameState.ARMED.value:
-        found.armed.add(path)
+        found.armed[path] = activity
     else:
         found.undone[path] += 1

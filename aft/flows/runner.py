@@ -17,6 +17,7 @@ from aft.errors import StoreError, is_interrupt, text_of
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, loading, writing
 from aft.flows.attempt import Performer
+from aft.flows.begun import Begun
 from aft.flows.children import Children, answer
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
@@ -37,6 +38,7 @@ from aft.flows.leaving import (
     Parks,
     Removes,
     Suspends,
+    is_of_step,
 )
 from aft.flows.loading import Recorded
 from aft.flows.obedience import Obedience
@@ -52,6 +54,7 @@ from aft.runs.journal import Entry
 from aft.runs.owner import Fenced, Owner
 from aft.runs.rows import RunRow
 from aft.runs.states import Status
+from aft.runs.waits import WaitKind
 from aft.telemetry import RunReleased, ServiceFailed, logger
 
 #: Why a run was not cancelled that was parked before it was seen what its lost worker did.
@@ -61,6 +64,8 @@ NOT_SEEN = (
 )
 #: What keeps a run from being undone here, though that was asked for: somebody else goes on with it.
 KEEPS = (GivesBack, HasMail, Lost, Parks, Removes, Suspends)
+#: What keeps a run before the steps that a lost worker may have begun.
+IS_BEFORE = (Awaits, Failed, InLadder)
 
 
 class Runner:
@@ -141,9 +146,9 @@ class Runner:
             leave.blocks = [replace(parks[0], answers=tuple(answers)), *parks[1:]]
         elif parks:
             owner.read_to = standing.turns_back[0].seq - 1  # the run is woken for the order
-        # What came late is undone first: while that fails, the code is not played, and nothing is seen.
-        fails_before = standing.doubts.before_frontier and any(isinstance(b, Failed | InLadder) for b in leave.blocks)
-        if fails_before or any(isinstance(block, KEEPS) for block in leave.blocks):
+        # What came late is undone first, and a child that was told to stop ends first: until then nothing is seen.
+        waits_before = standing.doubts.before_frontier and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
+        if waits_before or any(isinstance(block, KEEPS) for block in leave.blocks):
             return False
         if standing.abandons and any(isinstance(block, Awaits) for block in leave.blocks):
             return False  # a child of the savepoint is being undone
@@ -214,11 +219,21 @@ class Runner:
         if owner.run.waits:
             done = {entry.path for entry in entries}
             owner.change(waits=tuple(wait for wait in owner.run.waits if wait.path not in done))
+        stepper.standing.begun = Begun(_find_begun(recorded), self._find_children(stepper, entries))
         owner.read_to = max([seen, *(letter.seq for letter in letters)])
         orders = [letter for letter in letters if letter.verb not in (*MAIL, *HINTS)]
         if orders:
             Obedience(self._tools, stepper).obey(orders, live, entries)
         return entries
+
+    def _find_children(self, stepper: Stepper, entries: list[Entry]) -> set[str]:
+        """Find the steps that have begun a child, and have no outcome; a lost owner may not have said that it waits."""
+        owner = stepper.owner
+        found = {str(wait.path) for wait in owner.run.waits if wait.kind is WaitKind.CHILD}
+        if stepper.standing.doubts.before_frontier:
+            generation = owner.run.key_generation
+            found |= owner.read(lambda connection: families.find_paths(connection, owner.run_id, generation))
+        return found.difference(entry.path for entry in entries) if found else found
 
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
         row = stepper.owner.run
@@ -331,6 +346,14 @@ class Runner:
         # What was done before a pivot stands, so a run that went past one was not fully undone.
         partly = skipped or owner.run.pivoted_at is not None or _is_unseen(owner)
         writing.end(self._tools, owner, Status.FAILED if partly else Status.COMPENSATED)
+
+
+def _find_begun(recorded: Recorded) -> dict[str, str]:
+    """Find the steps that have begun, and have no outcome, with the names of their activities."""
+    done = {entry.path for entry in recorded.entries}
+    faults = [fault for fault in recorded.live if fault.kind in (FaultKind.ACTIVITY, FaultKind.CONSTRAINT)]
+    failed = {str(fault.path): fault.name for fault in faults if is_of_step(fault)}
+    return {path: name for path, name in (failed | recorded.armed).items() if path not in done}
 
 
 def _is_unseen(owner: Owner) -> bool:

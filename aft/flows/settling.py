@@ -99,10 +99,22 @@ class Settler:
     def reach_frontier(self, asks: Sequence[Ask] = (), most: int | None = 1) -> None:
         """Say that the journal has nothing more for these steps of one call, nor for those that are pending."""
         standing = self._stepper.standing
+        if standing.begun:
+            self._check_begun(asks)
         if not standing.doubts.before_frontier or (found := find_doubtful(asks, most, standing)) is None:
             return
         self.doubt_pending()
         standing.reach_frontier(found)
+
+    def _check_begun(self, asks: Iterable[Ask]) -> None:
+        """Raise ReplayDiverged if the code does not ask for all that was begun: before it begins anything itself."""
+        begun = self._stepper.standing.begun
+        new = [ask for ask in (*asks, *self.pending.values()) if ask.entry is None]
+        for ask in new:
+            begun.check(ask.path, ask.kind, ask.name)
+        calls = f"it calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}" if new else "it goes on"
+        begun.check_asked(calls, self._stepper.course.was_asked)
+        begun.clear()  # what is begun from now on is begun by this code
 
     def see_pending(self) -> None:
         """Let pending steps in doubt come to their end, in a run that is undone after that: it begins no others."""
@@ -367,6 +379,7 @@ class Settler:
             ask.blocks = [NotBegun()]
             return
         try:
+            standing.begun.check(ask.path, ask.kind, ask.name)
             ask.entry = perform(land)
             ask.blocks = ()
         except Leave as leave:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
+from aft.flows.begun import Begun
 from aft.flows.doubts import Doubts
 from aft.flows.leaving import Failed, InLadder, Leave, stay_parked
 from aft.flows.mailbox import Mailbox
@@ -42,6 +43,8 @@ class Standing:
         self._faults: dict[StepPath, Fault] = {}
         #: What earlier owners may have begun, and nobody saw what came of it.
         self.doubts = Doubts()
+        #: What they have begun and left without an outcome, as far as the rows tell.
+        self.begun = Begun()
         #: The orders that have the run undone once it is seen what came of all that is in doubt.
         self.turns_back: tuple[Letter, ...] = ()
         #: The orders to try again that came with those.
@@ -61,14 +64,14 @@ class Standing:
         self._raised: dict[StepPath, Failed] = {}
 
     def remember(
-        self, live: list[Fault], armed: set[str], undone: dict[str, int], recorded: Iterable[StepPath] = ()
+        self, live: list[Fault], armed: Iterable[str], undone: dict[str, int], recorded: Iterable[StepPath] = ()
     ) -> None:
         """Take over what earlier owners left: faults that are not settled, armed frames, and what they undid.
 
         ``recorded`` are the steps that have their outcome.
         """
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
-        self.armed, self.undone = armed, undone
+        self.armed, self.undone = {*armed}, undone
         # Those that are final say that nobody will see any more what came of it.
         aborts = [fault for fault in live if fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL]
         if aborts:
@@ -212,6 +215,8 @@ class Standing:
         elif fault.path is not None:
             self._faults.pop(fault.path, None)
             self.doubts.try_again(fault.path)
+            if fault.path not in self.armed:
+                self.begun.forget(fault.path)
         else:
             self.doubts.drop_abort(fault.id)
 

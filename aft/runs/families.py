@@ -43,6 +43,12 @@ def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
+def find_paths(connection: Connection, run_id: RunId, generation: int) -> set[str]:
+    """Return the steps of a generation of a run that have begun a child."""
+    of_run = (runs.c.parent_id == run_id, runs.c.parent_generation == generation)
+    return {str(path) for path in connection.execute(select(runs.c.parent_path).where(*of_run)).scalars()}
+
+
 def all_of(connection: Connection, root_id: str) -> list[RunRow]:
     """Return a run that has no parent, and all its descendants, oldest first."""
     statement = select(*COLUMNS).where(runs.c.root_id == root_id).order_by(runs.c.created_at)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from tests.conftest import make_setup
 from tests.setups import ENDS, Setup, eventually
 
 ABOVE, BELOW = 5, 0
+gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
 
 @pytest.fixture(params=ENDS)
@@ -114,3 +118,47 @@ def test_a_child_that_has_done_nothing_and_was_not_lost_keeps_nobody_from_being_
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
     assert standing[order] == set()
+
+
+@aft.activity(name="doubts_below_hold")
+def hold(order: str) -> None:
+    """Last until the gate is opened, whoever is told to stop meanwhile."""
+    assert gates[order].wait(120)
+
+
+@aft.flow(name="doubts_below_delivery")
+def delivery(order: str) -> None:
+    hold(order)
+
+
+@aft.flow(name="doubts_below_buy")
+async def buy(order: str) -> None:
+    with aft.savepoint("all"):
+        await asyncio.gather(delivery.call(order), charge_undoably.call(order, ABOVE))
+
+
+@aft.flow(name="doubts_below_buy_plainly")
+def buy_plainly(order: str) -> None:
+    with aft.savepoint("all"):
+        aft.parallel(delivery.call(order), charge_undoably.call(order, ABOVE))
+
+
+@pytest.mark.parametrize("flow", [buy, buy_plainly], ids=lambda flow: flow.name)
+def test_a_cancel_sees_what_was_begun_beside_a_child_that_is_told_to_stop(
+    setup: Setup, order: str, flow: aft.Flow[[str], None]
+) -> None:
+    app = setup.app()
+    plans[order, ABOVE] = ["hang"]
+    with app.dispatcher(), all_ending(order):
+        run = app.submit(flow.options(deadline="10s"), order)
+        eventually(hangs(order, ABOVE))
+        eventually(lambda: [child.worker_id for child in children_of(app, run)] not in ([], [None]))
+        eventually(lambda: children_of(app, run)[0].inbox_seq)  # it was told to stop
+        epoch = run.row.epoch
+        run.release()
+        run.cancel()
+        eventually(lambda: (row := run.row).epoch > epoch and row.worker_id is None)
+        gates[order].set()
+        with pytest.raises(aft.FlowCompensated):
+            run.result(60)
+    assert not standing[order]

@@ -72,14 +72,14 @@ def test_what_is_read_is_what_the_tables_say(stage: Stage, lease: Lease) -> None
         assert found.letters == inbox.unread(connection, run_id)
     live = [fault for fault in stage.faults(run_id) if fault.state is FaultState.WAITING]
     assert sorted(found.live, key=lambda fault: fault.id) == sorted(live, key=lambda fault: fault.id)
-    assert (found.armed, found.undone) == ({"1", "3"}, {"2": 1, "4": 1})
+    assert (found.armed, found.undone) == ({"1": "charge", "3": "charge"}, {"2": 1, "4": 1})
 
 
 def test_frames_of_an_earlier_generation_are_left_out(stage: Stage, lease: Lease) -> None:
     run_id = lived(stage, lease, 2)
     stage.change(run_id, key_generation=1)
     found = read(stage, run_id)[run_id]
-    assert (found.armed, dict(found.undone)) == (set(), {})
+    assert (found.armed, dict(found.undone)) == ({}, {})
 
 
 def test_a_run_that_nobody_has_executed_is_not_asked_about(stage: Stage, lease: Lease) -> None:

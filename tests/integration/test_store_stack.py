@@ -217,7 +217,7 @@ def test_what_is_owed_armed_or_late_is_pending_and_nothing_else(stage: Stage, ow
 
 
 def armed(stage: Stage, owner: Owner) -> set[str]:
-    return loading.load(stage.store, [stage.row(owner.run_id)])[owner.run_id].armed
+    return {*loading.load(stage.store, [stage.row(owner.run_id)])[owner.run_id].armed}
 
 
 def test_an_armed_frame_does_not_know_a_result(stage: Stage, owner: Owner) -> None:
