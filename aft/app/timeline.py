@@ -183,7 +183,7 @@ def _of_child(child: RunRow) -> Happening:
 def _of_letter(letter: Letter) -> list[Happening]:
     name = str(letter.payload.get("name", letter.verb.value))
     value = stored_to_text(str(letter.payload.get("value", "")))
-    if letter.verb is Verb.SIGNAL and letter.note is not None:
+    if letter.verb is Verb.SIGNAL and letter.note is not None and letter.taken_by is None:
         why = letter.note.removeprefix("refused: ")
         return [Happening(letter.at, What.REFUSED, None, name, f"{value}: {why}", by=letter.actor)]
     if letter.read and (letter.note or "").startswith("refused: "):

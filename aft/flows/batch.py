@@ -94,9 +94,9 @@ class Batch:
         return True
 
     def begin_again(self, ask: Ask) -> None:
-        """Say that a step of it, which was blocked, is at work once more."""
+        """Let a step of it, which was blocked, be the next that is begun, when there is room for it."""
         self._awaiting.discard(ask)
-        self._at_work.add(ask)
+        self._begun.append(ask)
 
     def _count(self, ask: Ask) -> None:
         self._failed = self._failed or ask.has_failed

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
+from aft.flows.closing import go_through
 from aft.flows.flow_loop import FlowLoop, FlowTask
 from aft.flows.rebuild import fault_of
 from aft.ids import StepPath
@@ -202,10 +203,8 @@ class Course:
 
 
 def _tells_of(error: BaseException, mistakes: Sequence[BaseException]) -> bool:
-    """Whether an exception is one of these, or a group with one of them."""
-    if issubclass(type(error), BaseExceptionGroup):
-        return any(_tells_of(one, mistakes) for one in cast(BaseExceptionGroup[BaseException], error).exceptions)
-    return any(error is mistake for mistake in mistakes)
+    """Whether an exception is one of these, a group with one of them, or was raised while one of them was handled."""
+    return any(one is mistake for one in go_through(error) for mistake in mistakes)
 
 
 def _is_same(error: BaseException, other: BaseException) -> bool:

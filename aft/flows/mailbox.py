@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from aft.clock import Clock
 from aft.flows.leaving import NewMail
+from aft.ids import StepPath
 from aft.runs import inbox
 from aft.runs.inbox import HINTS, MAIL, Letter, Verb
 from aft.runs.owner import Owner
@@ -75,10 +76,16 @@ class Mailbox:
             owner.heard += [letter.seq for letter in letters if letter.verb is Verb.CHILD]
             owner.read_to = max(seen, *(letter.seq for letter in letters), after)
 
-    def take(self, name: str) -> Letter | None:
-        """Take the oldest signal of this name; None if there is none."""
+    def take(self, name: str, path: StepPath | None = None) -> Letter | None:
+        """Take the oldest signal of this name; None if there is none.
+
+        One that a try of a step has taken is for the next try of that step only, and comes first there.
+        """
         with self._lock:
-            for place, letter in enumerate(self._signals):
-                if letter.payload.get("name") == name:
-                    return self._signals.pop(place)
+            found = [letter for letter in self._signals if letter.payload.get("name") == name]
+            for wanted in (path, None):
+                for letter in found:
+                    if letter.taken_by == wanted:
+                        self._signals.remove(letter)
+                        return letter
         return None

@@ -209,7 +209,6 @@ class Settler:
             if (landed := self._await_landing(asks)) is None:
                 for again in self._look_again(asks):
                     batch.begin_again(again)
-                    self._launch(again)
             elif not batch.land(landed):
                 self._landed.append(landed)
 

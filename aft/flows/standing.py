@@ -193,7 +193,8 @@ class Standing:
                 self.doubts.rule_out(path)
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
-        if fault.signal is not None and (letter := self._mailbox.take(fault.signal)) is not None:
+        if fault.signal is not None and (letter := self._mailbox.take(fault.signal, path)) is not None:
+            self._mark_taken(letter, path)
             self._spent[path] = letter
             self._owner.forget_wait(path)
             return True
@@ -203,6 +204,12 @@ class Standing:
         if due and fault.signal is not None:
             self._owner.forget_wait(path)
         return due
+
+    def _mark_taken(self, letter: Letter, path: StepPath) -> None:
+        """Say that a signal is this step's, before its try begins: should we be lost, the next owner gives it that."""
+        owner = self._owner
+        if letter.taken_by is None:
+            owner.write(lambda connection, seq: inbox.mark_taken(connection, owner.run_id, letter, path))
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 

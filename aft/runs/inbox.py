@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from aft.ids import OrderId, RunId
+from aft.ids import OrderId, RunId, StepPath
 from aft.store import moments
 from aft.store.moments import now
 from aft.store.questions import Question
@@ -51,6 +51,8 @@ FINDS = frozenset((*MAIL, *HINTS))
 _NO_ORDERS = sorted(verb.value for verb in FINDS)
 #: Why an order that an owner has looked at is unread still.
 PUT_OFF = "put off: a step of the run has to be told of it first"
+#: Of which step a try has taken a signal that is unread still: nobody has seen what came of that.
+TAKEN_BY = "taken by a try of step "
 #: The condition that a run, by its id as it is spelled there, has an order that no owner has looked at.
 HAS_NEW_ORDER = (
     f"EXISTS (SELECT 1 FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
@@ -78,6 +80,12 @@ class Letter:
     #: Whether an owner has acted on it, or said in ``note`` why not.
     read: bool = False
     note: str | None = None
+
+    @property
+    def taken_by(self) -> str | None:
+        """The step of which a try has taken it, though it is unread still; None: it is for whoever comes first."""
+        taken = not self.read and self.note is not None and self.note.startswith(TAKEN_BY)
+        return self.note.removeprefix(TAKEN_BY) if taken and self.note else None
 
 
 def append(
@@ -160,6 +168,12 @@ def put_off(connection: Connection, run_id: RunId, number: int) -> None:
     """Say that an order is carried out later, and nobody has to look at it now: it stays unread until then."""
     statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == number)
     connection.execute(statement.values(note=PUT_OFF))
+
+
+def mark_taken(connection: Connection, run_id: RunId, letter: Letter, path: StepPath) -> None:
+    """Say of which step a try takes a signal, before it begins: whoever comes next gives it to no other."""
+    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == letter.seq, inbox.c.read_epoch.is_(None))
+    connection.execute(statement.values(note=f"{TAKEN_BY}{path}"))
 
 
 def mark_heard(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -126,6 +126,51 @@ def books(journey: str) -> str:
     except TypeError:
         book(journey, "hostel")
         raise
+
+
+@aft.flow(name="taken_back_nested")
+def handles_more(journey: str) -> str:
+    """Handle something else while the bug is handled."""
+    book(journey, "flight")
+    try:
+        check(journey)
+    except TypeError:
+        try:
+            {}["nothing"]  # type: ignore[index]
+        except KeyError:
+            book(journey, "hostel")
+        raise
+    return book(journey, "hotel")
+
+
+@aft.flow(name="taken_back_closing")
+def closes(journey: str) -> str:
+    """Close a generator for the bug, whose ``finally`` does something."""
+
+    def places() -> Generator[str, None, None]:
+        try:
+            yield book(journey, "flight")
+        finally:
+            book(journey, "hostel")
+
+    with closing(places()) as found:
+        next(found)
+        check(journey)
+        return book(journey, "hotel")
+
+
+@pytest.mark.parametrize("flow", [handles_more, closes], ids=lambda flow: flow.name)
+def test_so_is_what_was_done_while_something_else_was_handled_for_the_bug(
+    setup: Setup, journey: str, flow: aft.Flow[[str], str]
+) -> None:
+    app = setup.app()
+    run = app.start(flow, journey)
+    assert ledger[journey] == ["flight", "hostel"]
+    buggy.discard(journey)
+    with app.dispatcher():
+        run.retry()
+        run.result(60)
+    assert ledger[journey][:4] == ["flight", "hostel", "unhostel", "hotel"]
 
 
 def test_what_was_done_while_the_bug_travelled_is_undone_before_the_run_goes_on(setup: Setup, journey: str) -> None:

@@ -218,3 +218,82 @@ def test_a_bug_while_it_tidies_up_parks_the_run_which_begins_anew_after_the_fix(
         run.retry()
         assert run.result(60) == "all months"
     assert ledger[journey] == ["month 1", "month 2"]
+
+
+# What tidies up has to wait ------------------------------------------------------------------------------------------
+
+
+def unrent(journey: str, what: str) -> None:
+    if (waiting := trouble.get((journey, f"un{what}"))) and waiting:
+        raise waiting.pop(0)
+    ledger[journey].append(f"un{what}")
+
+
+@aft.compensate_with(unrent)
+@aft.activity(name="tidying_rent", levels=["50ms*9"])
+def rent(journey: str, what: str) -> str:
+    ledger[journey].append(what)
+    return what
+
+
+@aft.flow(name="tidying_child")
+def child(journey: str) -> None:
+    aft.sleep("500ms")
+    rent(journey, "room")
+
+
+async def rents(journey: str) -> None:
+    with aft.savepoint():
+        await rent.call(journey, "car")
+        await aft.wait_for("never")
+
+
+async def has_a_child(journey: str) -> None:
+    with aft.savepoint():
+        await rent.call(journey, "car")
+        await child.call(journey)
+
+
+async def calls_plainly(journey: str) -> None:
+    try:
+        await rent.call(journey, "car")
+        await aft.wait_for("never")
+    finally:
+        book(journey, "bill")
+
+
+ways = {"rents": rents, "has_a_child": has_a_child, "calls_plainly": calls_plainly}
+
+
+@aft.flow(name="tidying_waits")
+async def waits(journey: str, way: str, again: bool) -> str:
+    task = asyncio.create_task(ways[way](journey))
+    await aft.wait_for("end")
+    if again:
+        aft.continue_as_new(journey, way, again=False)
+    task.cancel()
+    return "ended"
+
+
+@pytest.mark.parametrize(
+    ("way", "done"),
+    [
+        ("rents", ["car", "uncar"]),
+        ("has_a_child", ["car", "room", "unroom", "uncar"]),
+        ("calls_plainly", ["car", "bill!", "bill"]),
+    ],
+)
+def test_a_flow_begins_anew_once_its_tasks_have_tidied_up_however_long_that_takes(
+    setup: Setup, journey: str, way: str, done: list[str]
+) -> None:
+    app = setup.app()
+    trouble[journey, "uncar"] = [aft.Recoverable("for a moment"), aft.Recoverable("for another")]
+    trouble[journey, "bill"] = [Busy("for a moment")]
+    with app.dispatcher():
+        run = app.submit(waits, journey, way, again=True)
+        eventually(lambda: ledger[journey][:1] == ["car"] and run.status is Status.WAITING)
+        run.signal("end")
+        eventually(lambda: run.row.key_generation == 1)
+        assert ledger[journey][: len(done)] == done
+        run.cancel()
+        eventually(lambda: run.status is Status.COMPENSATED)
