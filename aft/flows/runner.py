@@ -47,6 +47,7 @@ from aft.flows.rewind import find_forgotten, find_taken_back
 from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.flows.unwind import any_skipped, unwind, unwind_all
+from aft.flows.whole import PATHS
 from aft.runs import families, faults, journal
 from aft.runs.deeds import Write
 from aft.runs.inbox import HINTS, MAIL
@@ -350,10 +351,10 @@ class Runner:
 
 def _find_begun(recorded: Recorded) -> dict[str, str]:
     """Find the steps that have begun, and have no outcome, with the names of their activities."""
-    done = {entry.path for entry in recorded.entries}
+    others = {*(entry.path for entry in recorded.entries), *PATHS.values()}
     faults = [fault for fault in recorded.live if fault.kind in (FaultKind.ACTIVITY, FaultKind.CONSTRAINT)]
     failed = {str(fault.path): fault.name for fault in faults if is_of_step(fault)}
-    return {path: name for path, name in (failed | recorded.armed).items() if path not in done}
+    return {path: name for path, name in (failed | recorded.armed).items() if path not in others}
 
 
 def _is_unseen(owner: Owner) -> bool:
