@@ -123,6 +123,17 @@ def read(row: Mapping[str, Any]) -> Fault:
     )
 
 
+def _read_or_stand_in(row: dict[str, Any]) -> Fault:
+    """Read a row; of one that somebody has spoilt, which it is and why: the others are listed all the same."""
+    try:
+        return read(row)
+    except (ValueError, TypeError, RecursionError) as error:
+        why = f"its row in the database cannot be read: {error}"
+        harmless = {"lineage": "[]", "said": None, "declared": None, "after_seconds": None, "wait_seconds": None}
+        kinds = {"kind": FaultKind.FLOW.value, "state": FaultState.PARKED.value, "message": why, "verdict": why}
+        return read({**row, **harmless, **kinds})
+
+
 def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
     """Return one fault, or None."""
     statement = select(faults).where(faults.c.id == fault_id, faults.c.namespace == namespace)
@@ -150,7 +161,7 @@ def listing(connection: Connection, namespace: str, *, state: FaultState | None 
     statement = select(faults).where(faults.c.namespace == namespace).order_by(faults.c.id.desc()).limit(limit)
     if state is not None:
         statement = statement.where(faults.c.state == state.value)
-    return [from_row(row) for row in connection.execute(statement)]
+    return [_read_or_stand_in(row._asdict()) for row in connection.execute(statement)]
 
 
 def renew(connection: Connection, fault_id: str, epoch: int) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import text, update
 
 import aft
 from aft.cli.root import root
-from aft.store.tables import runs
+from aft.store.tables import faults, runs
 from tests.setups import Setup, eventually
 
 
@@ -24,6 +24,16 @@ def pay(order: str) -> str:
 @aft.flow(name="unreadable_order")
 def ordering(order: str) -> str:
     return pay(order)
+
+
+@aft.activity(name="unreadable_refused", levels=["1h"])
+def refuse(order: str) -> str:
+    raise aft.Recoverable("no")
+
+
+@aft.flow(name="unreadable_refusal")
+def refused(order: str) -> str:
+    return refuse(order)
 
 
 def nest(depth: int) -> Any:
@@ -193,3 +203,16 @@ def test_a_run_whose_failure_somebody_has_deleted_is_parked_and_told_so(setup: S
         run.signal("word", "now")
         eventually(lambda: run.status == "parked")
     assert "deleted from the database" in (run.row.reason or "")
+
+
+@pytest.mark.parametrize("column", ["declared", "lineage", "state", "kind"])
+def test_a_fault_whose_row_is_spoilt_is_listed_with_the_others(setup: Setup, order: str, column: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        ids = [app.submit(refused, f"{order}{number}").id for number in range(2)]
+        eventually(lambda: {fault.run_id for fault in app.faults()} == set(ids))
+    with app.store.write() as connection:
+        connection.execute(update(faults).where(faults.c.run_id == ids[0]).values({column: "x"}))
+    told = {fault.run_id: fault.message or "" for fault in app.faults()}
+    assert "cannot be read" in told[ids[0]]
+    assert "no" in told[ids[1]]
