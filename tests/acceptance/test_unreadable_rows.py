@@ -26,14 +26,14 @@ def ordering(order: str) -> str:
     return pay(order)
 
 
-@aft.activity(name="unreadable_refused", levels=["1h"])
-def refuse(order: str) -> str:
+@aft.activity(name="unreadable_busy", levels=["1h"])
+def be_busy(order: str) -> str:
     raise aft.Recoverable("no")
 
 
 @aft.flow(name="unreadable_refusal")
 def refused(order: str) -> str:
-    return refuse(order)
+    return be_busy(order)
 
 
 def nest(depth: int) -> Any:
