@@ -19,6 +19,7 @@ from aft.flows import failures, loading, writing
 from aft.flows.attempt import Performer
 from aft.flows.begun import Begun
 from aft.flows.children import Children, answer
+from aft.flows.doubts import UNDO
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
 from aft.flows.leaving import (
@@ -230,7 +231,8 @@ class Runner:
     def _find_children(self, stepper: Stepper, entries: list[Entry]) -> set[str]:
         """Find the steps that have begun a child, and have no outcome; a lost owner may not have said that it waits."""
         owner = stepper.owner
-        found = {str(wait.path) for wait in owner.run.waits if wait.kind is WaitKind.CHILD}
+        waits = [wait for wait in owner.run.waits if wait.kind is WaitKind.CHILD and not wait.path.endswith(UNDO)]
+        found = {str(wait.path) for wait in waits}
         if stepper.standing.doubts.before_frontier:
             generation = owner.run.key_generation
             found |= owner.read(lambda connection: families.find_paths(connection, owner.run_id, generation))

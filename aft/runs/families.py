@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, exists, select, update
+from sqlalchemy import ColumnElement, Connection, exists, or_, select, update
 
 from aft.fault import FaultKind, FaultState
 from aft.ids import RunId, StepPath
@@ -44,9 +44,10 @@ def of(connection: Connection, run_id: RunId) -> list[RunRow]:
 
 
 def find_paths(connection: Connection, run_id: RunId, generation: int) -> set[str]:
-    """Return the steps of a generation of a run that have begun a child."""
+    """Return the steps of a generation of a run that have begun a child, which is under way or has completed."""
     of_run = (runs.c.parent_id == run_id, runs.c.parent_generation == generation)
-    return {str(path) for path in connection.execute(select(runs.c.parent_path).where(*of_run)).scalars()}
+    stands = or_(runs.c.ended_as.is_(None), runs.c.ended_as == Status.COMPLETED.value)
+    return {str(path) for path in connection.execute(select(runs.c.parent_path).where(*of_run, stands)).scalars()}
 
 
 def all_of(connection: Connection, root_id: str) -> list[RunRow]:
