@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
-from aft.errors import DefinitionError, is_interrupt
+from aft.errors import DefinitionError, is_a, is_interrupt
 
 
 class _Collector(threading.local):
@@ -76,7 +76,7 @@ class LeftOpen:
 
 def is_closing() -> bool:
     """Tell whether a generator is being closed here: whoever does that hears of nothing but GeneratorExit."""
-    return any(isinstance(error, GeneratorExit) for error in go_through(sys.exception()))
+    return any(is_a(error, GeneratorExit) for error in go_through(sys.exception()))
 
 
 def go_through(error: BaseException | None) -> Iterator[BaseException]:

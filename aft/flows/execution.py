@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
 from aft.codec import ValueCodec, value_codec
-from aft.errors import CodecError, DefinitionError, ReplayDiverged, is_interrupt
+from aft.errors import CodecError, DefinitionError, ReplayDiverged, is_a, is_interrupt
 from aft.fault import FaultKind, FaultState
 from aft.flows import context, failures, marks, ruled
 from aft.flows.absent import FAILED, REMOVED
@@ -179,7 +179,7 @@ class Execution:
             try:
                 return driver.drive(self.check_leaving, self.park)
             except BaseException as error:
-                self._leaving = error if isinstance(error, Leave) else self._leaving
+                self._leaving = error if is_a(error, Leave) else self._leaving
                 self._leave_for_mistake(error)
                 raise
             finally:

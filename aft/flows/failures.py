@@ -141,7 +141,7 @@ def must_park(error: BaseException) -> bool:
 
 def explain_exit(error: BaseException) -> BaseException:
     """Say what a call of ``sys.exit`` in the code of a flow is: a mistake. Returns any other exception as it is."""
-    if not isinstance(error, SystemExit):
+    if not is_a(error, SystemExit):
         return error
     mistake = AssertionError(f"the flow's own code called sys.exit({error.code!r})")
     mistake.__cause__ = error

@@ -11,6 +11,7 @@ import asyncio
 import sys
 from typing import Any, NoReturn
 
+from aft.errors import is_a
 from aft.flows.asks import Ask
 from aft.flows.closing import go_through
 from aft.flows.flow_loop import FlowLoop, FlowTask
@@ -66,4 +67,4 @@ class Renewal:
 
     def _is_handled(self) -> bool:
         """Whether the code tidies up: in a ``finally``, maybe of a generator that is closed because nobody has it."""
-        return any(error is self._anew or isinstance(error, GeneratorExit) for error in go_through(sys.exception()))
+        return any(error is self._anew or is_a(error, GeneratorExit) for error in go_through(sys.exception()))
