@@ -27,9 +27,10 @@ class Begun:
 
     def check(self, path: StepPath, kind: EntryKind, name: str) -> None:
         """Raise ReplayDiverged if another step was begun under this path; who looks for a child compares that."""
-        begun = self._known.get(path)
+        if (begun := self._known.get(path)) is None:
+            return
         asked = "a child" if kind is EntryKind.CHILD else f"{kind.value} {name!r}"
-        if begun is not None and begun != asked:
+        if begun != asked:
             raise _diverged(begun, path, f"calls {asked} there")
 
     def check_asked(self, now: str, was_asked: Callable[[StepPath], bool]) -> None:
