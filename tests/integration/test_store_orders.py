@@ -56,7 +56,7 @@ def test_an_order_is_a_letter_a_wake_a_message_and_a_line_in_the_audit(stage: St
     assert (letter.verb, letter.actor, letter.seq) == (verb, "anne", row.inbox_seq)
     assert row.wake_id == letter.id
     assert row.status is Status.PARKED
-    assert stage.posted() == [names.resume_run(stage.namespace, row.flow, row.version)]
+    assert stage.posted() == [names.order_run(stage.namespace, row.flow, row.version)]
     with stage.store.read() as connection:
         (deed,) = audit.of_run(connection, owner.run_id)
     assert (deed.actor, deed.action, deed.note) == ("anne", verb.value, "called the bank")
