@@ -34,6 +34,8 @@ def send(run: aft.Run[Any]) -> bool:
     return True
 
 
+# A worker whose connections were ended may count as lost until it says that it is there.
+@pytest.mark.filterwarnings("ignore::aft.app.run.NoWorkerWarning")
 @pytest.mark.parametrize("timeout", [60, None])
 def test_a_wait_for_a_result_outlasts_ended_connections(production: Setup, timeout: float | None) -> None:
     app, other = production.app(), production.app()
