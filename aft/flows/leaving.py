@@ -160,7 +160,7 @@ def stay_parked(fault: Fault) -> Parks:
 
 
 def is_of_step(fault: Fault) -> bool:
-    """Tell whether a fault stands against a step of the flow, and not against a compensator or the run as a whole."""
+    """Tell whether a fault stands against a step of the flow, its beginning or its end, and not a compensator."""
     return fault.path is not None and not fault.path.endswith("/undo")
 
 

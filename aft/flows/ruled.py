@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from aft.compensation import stack
-from aft.errors import CodecError, ReplayDiverged
+from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.activity import Activity
@@ -27,7 +27,6 @@ from aft.flows.failures import Place
 from aft.flows.forward import Forward
 from aft.flows.leaving import Leave, NewMail, Parks, Removes
 from aft.flows.reaching import choose_order
-from aft.flows.replay import WHAT_VARIES
 from aft.flows.steps import Stepper
 from aft.flows.unwind import unwind
 from aft.ids import StepPath
@@ -108,11 +107,6 @@ def _obey(
     fault = stepper.standing.decided_fault(path)
     if fault is None:
         return None
-    if fault.name != activity.name:
-        raise ReplayDiverged(
-            f"step {path} is activity {fault.name!r}, about which a decision was made, but the code now calls "
-            f"{activity.name!r} there; a flow must call the same steps whenever it is replayed: {WHAT_VARIES}"
-        )
     ruling = Ruling.decode(fault.ruling)
     if fault.state is FaultState.FINAL:
         return _end(forward, activity, path, scope, args, given, fault, ruling, landed)

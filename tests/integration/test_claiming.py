@@ -8,7 +8,7 @@ import pytest
 
 from aft.ids import WorkerId
 from aft.runs import claiming
-from aft.runs.claiming import Due, claim_now, look_due
+from aft.runs.claiming import Due, claim_now, find_due, look_due
 from aft.runs.owner import MOST_SHARED_DEATHS
 from aft.store.moments import later
 from tests.storing import KNOWN, Stage, at_once
@@ -97,3 +97,17 @@ def test_a_flow_with_a_sign_in_its_name_is_no_other_flow(stage: Stage) -> None:
     wakes = [(row.id, row.wake_id or "")]
     assert claiming.claim_now(stage.store, stage.namespace, lease.worker, wakes, [("order", 1)]) == []
     assert len(claiming.claim_now(stage.store, stage.namespace, lease.worker, wakes, [("order@1", 1)])) == 1
+
+
+def test_by_age_who_has_waited_longest_is_first_whatever_its_priority(stage: Stage) -> None:
+    ids = {priority: stage.queued(priority=priority).id for priority in (0, 5, -5)}
+    for waited, priority in ((10.0, 5), (20.0, 0), (30.0, -5)):
+        stage.change(ids[priority], sweep_at=later(-waited))
+
+    def find(**how: bool) -> list[str]:
+        with stage.store.write() as connection:
+            return [run for run, _ in find_due(connection, stage.namespace, KNOWN, 3, **how)]
+
+    assert find() == [ids[5], ids[0], ids[-5]]
+    assert find(by_age=True) == [ids[-5], ids[0], ids[5]]
+    assert find(urgent=True) == [ids[5]]
