@@ -59,6 +59,8 @@ class Settings(BaseSettings):
     most_family: int = Field(default=20_000, ge=1, le=1_000_000)
     #: RabbitMQ's kind of queue: ``quorum``, or ``classic`` where the broker is a single old node.
     queue_type: Literal["quorum", "classic"] = "quorum"
+    #: Speak to a database or a broker on another machine without TLS that checks who answers.
+    allow_insecure_transport: bool = False
     #: For roles that may not declare queues: check that they exist, make nothing.
     declare_passively: bool = False
     #: What notices are signed with, so that their receivers know who sent them; without it they are not signed.

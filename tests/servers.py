@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -242,6 +242,9 @@ class PrivateRabbit(PrivateServer):
     ports = 3
     _stop_signal = signal.SIGTERM
 
+    #: Lines of its configuration besides those that it needs; to be set before it starts for the first time.
+    settings: Sequence[str] = ()
+
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
@@ -319,7 +322,15 @@ class PrivateRabbit(PrivateServer):
         (home / "advanced.config").write_text("[].\n")
         (home / "enabled_plugins").write_text("[].\n")
         (home / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.file = false\n"
+            "\n".join(
+                [
+                    f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+                    "log.console = true",
+                    "log.file = false",
+                    *self.settings,
+                    "",
+                ]
+            )
         )
 
     def _launch(self) -> int:

@@ -50,6 +50,7 @@ class Parts:
         self.ladder = _make_ladder(settings)
         self.seal = Seal(settings.message_keys)
         self.broker = _make_broker(settings, self.store)
+        _refuse_exposure(settings, self.store, self.broker)
         self.loop = LoopThread()
         self.book = Book(self.store, self.namespace, clock, self.telemetry)
         self._checked = False
@@ -137,6 +138,19 @@ def _make_ladder(settings: Settings) -> Ladder:
         return Ladder.parse(settings.levels)
     except ValueError as error:
         raise ConfigError(f"AFT_LEVELS: {error}") from None
+
+
+def _refuse_exposure(settings: Settings, store: Store, broker: Broker) -> None:
+    """Refuse to speak in clear to another machine, unless the settings say that it may be."""
+    if settings.allow_insecure_transport:
+        return
+    otherwise = "or, on a network that you trust, set AFT_ALLOW_INSECURE_TRANSPORT=true (docs/security.md)"
+    if store.exposure is not None:
+        safe = "add '?sslmode=verify-full&sslrootcert=CA.pem' to its URL"
+        raise ConfigError(f"the database {store.url!r} could be listened to: {store.exposure}; {safe}, {otherwise}")
+    if broker.exposure is not None:
+        safe = "use 'amqps://…?cacertfile=CA.pem'"
+        raise ConfigError(f"the broker {broker.url!r} could be listened to: {broker.exposure}; {safe}, {otherwise}")
 
 
 def _make_broker(settings: Settings, store: Store) -> Broker:

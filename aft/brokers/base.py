@@ -148,6 +148,11 @@ class Broker(Protocol):
         """Where it is, for people to read; without its password."""
         ...
 
+    @property
+    def exposure(self) -> str | None:
+        """How others could read what is said to it; None if they cannot."""
+        ...
+
     def version(self) -> str:
         """Tell what answers there, for people to read: ``RabbitMQ 3.13.1``. Connects; raises BrokerError."""
         ...

@@ -112,6 +112,7 @@ class Examination:
     def checks(self) -> Iterator[Check]:
         """Check everything there is to check."""
         yield from self._declarations()
+        yield from self._transport()
         database = list(self._database())
         yield from database
         ready = all(check.state is State.OK for check in database)
@@ -131,6 +132,13 @@ class Examination:
             yield problem("flows", str(error), "correct the declaration")
             return
         yield ok("flows", ", ".join(f"{name}@{version}" for name, version in known))
+
+    def _transport(self) -> Iterator[Check]:
+        """Look at whether others can listen; where they can, the settings allow it, or nothing would have begun."""
+        advice = "use TLS that checks who answers, and unset AFT_ALLOW_INSECURE_TRANSPORT (docs/security.md)"
+        for name, found in (("database", self._app.store.exposure), ("broker", self._app.broker.exposure)):
+            if found is not None and not (name == "broker" and self._app.settings.broker_url == "embedded"):
+                yield warning("transport", f"what is said to the {name} could be listened to: {found}", advice)
 
     def _database(self) -> Iterator[Check]:
         app = self._app

@@ -36,6 +36,7 @@ from aft.store.connecting import (
     show,
 )
 from aft.store.driving import write_postgresql, write_sqlite
+from aft.store.exposure import find_exposure
 from aft.store.forking import PoolGuard
 from aft.store.identity import FileIdentity, resolve
 from aft.store.lending import Lent, keep_open
@@ -73,6 +74,8 @@ class Store:
         self.dialect = self._url.get_backend_name()
         #: The SQLite file, if it is one.
         self.file = self._url.database if self.dialect == "sqlite" else None
+        #: How others could read what is said to the database; None if they cannot.
+        self.exposure = find_exposure(self._url)
         self._pool_size, self._lease = pool_size, lease
         self._ticks = (clock or SystemClock()).ticks
         self._identity = None if self.file is None else FileIdentity(self.file, self.url)

@@ -63,6 +63,10 @@ class EmbeddedBroker:
     def url(self) -> str:
         return self._store.url
 
+    @property
+    def exposure(self) -> str | None:
+        return self._store.exposure
+
     def version(self) -> str:
         return "embedded, in the database"
 

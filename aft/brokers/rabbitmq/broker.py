@@ -64,6 +64,11 @@ class RabbitBroker:
         """Where it is, without the password."""
         return str(self._address)
 
+    @property
+    def exposure(self) -> str | None:
+        """How others could read what is said to it; None on this machine, and where its certificate is checked."""
+        return self._address.exposure
+
     def version(self) -> str:
         """Tell the server's name and version; connects."""
         return self._surveyor.version()

@@ -71,7 +71,7 @@ def _known(address: Address, cause: BaseException) -> str | None:
         case gaierror():
             return f"cannot find the host of {address}: {cause.strerror}; check the host in the broker URL"
         case ssl.SSLError():
-            return f"no TLS with {address}: {cause.reason or cause}; check the port, or its certificate"
+            return f"no TLS with {address}: {_why_unsafe(cause)}; check the port, or its certificate"
         case TimeoutError() | AMQPConnectorStackTimeout() | amqp.ConnectionOpenAborted():
             return f"{where} does not answer; check host, port and firewall"
         case OSError():
@@ -86,6 +86,13 @@ def _unfold(error: BaseException) -> Iterator[BaseException]:
     for each in inner:
         if isinstance(each, BaseException) and each is not error:
             yield from _unfold(each)
+
+
+def _why_unsafe(error: ssl.SSLError) -> str:
+    """Say what is wrong with a certificate, or with the line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return error.reason or str(error)
 
 
 def _said(error: BaseException) -> str:

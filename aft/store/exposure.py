@@ -1,0 +1,51 @@
+"""Who can read what is said to PostgreSQL? Nobody, on this machine or with ``sslmode=verify-full``.
+
+Lesser modes of TLS do not look at who answers: whoever is on the way can pretend to be the server, and learns the
+password and everything else. What counts is what libpq will do: its variables (``PGHOST``, ``PGSSLMODE``) decide what
+the URL leaves open.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import URL
+
+from aft.loopback import is_loopback
+
+#: The mode that encrypts, and checks both the server's certificate and its name.
+SAFE = "verify-full"
+
+
+def find_exposure(url: URL) -> str | None:
+    """Say how others could read what is said to a database; None if they cannot."""
+    if url.get_backend_name() == "sqlite":
+        return None
+    options = _resolve(url)
+    mode = options.get("sslmode") or "prefer"
+    if mode == SAFE:
+        return None
+    if "service" in options and not _hosts(options):
+        return "its URL leaves the host to a service file"
+    far = [host for host in _hosts(options) if not is_loopback(host)]
+    return f"{far[0]!r} is another machine, and sslmode is {mode!r}, not {SAFE!r}" if far else None
+
+
+def _resolve(url: URL) -> dict[str, str]:
+    """The options that libpq will use: the URL's; for those that it leaves open, its own defaults.
+
+    A service that the URL names goes before the defaults, and is not looked at: then they count for nothing.
+    """
+    from psycopg import pq
+
+    _, named = url.get_dialect()().create_connect_args(url)
+    options = {name: str(value) for name, value in named.items()}
+    if "service" in options:
+        return options
+    found = {one.keyword.decode(): one.val.decode() for one in pq.Conninfo.get_defaults() if one.val is not None}
+    found.pop("service", None)  # what it says is among the defaults
+    return found | options
+
+
+def _hosts(options: dict[str, str]) -> list[str]:
+    """Every machine that may be connected to; addresses count before the names that they stand for."""
+    hosts = options.get("hostaddr") or options.get("host") or ""
+    return hosts.split(",") if hosts else []
