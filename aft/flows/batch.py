@@ -128,8 +128,14 @@ def find_doubtful(asks: Sequence[Ask], most: int | None, standing: Standing) -> 
         unknown = [ask for ask in unknown if ask.path in json.loads(begun)]
     doubtful = [ask.path for ask in (*known, *unknown)]
     doubtful += [StepPath(f"{ask.path}{UNDO}") for ask in new if standing.may_be_undone(ask.path)]
-    left = any(ask.was_begun() for ask in asks if ask.entry is None)
-    return None if any(ask.has_failed for ask in asks) and not doubtful and not left else doubtful
+    return None if not doubtful and is_over(asks, standing) else doubtful
+
+
+def is_over(asks: Iterable[Ask], standing: Standing) -> bool:
+    """Tell whether a call has failed, and what it has no outcomes of was never begun: the code may have gone on."""
+    asks = list(asks)
+    left = any(ask.was_begun() or ask.path in standing.begun for ask in asks if ask.entry is None)
+    return not left and any(ask.has_failed for ask in asks)
 
 
 def _most_at_work(asks: Iterable[Ask], most: int | None, standing: Standing) -> int:

@@ -37,9 +37,14 @@ def _note_collection(phase: str, info: dict[str, Any]) -> None:
 gc.callbacks.append(_note_collection)
 
 
+def is_collecting() -> bool:
+    """Tell whether this thread is in the garbage collector: nobody knows whose code it executes."""
+    return _collector.is_at_work
+
+
 def check_collector() -> None:
-    """Raise DefinitionError if this thread is in the garbage collector: nobody knows whose code it executes."""
-    if _collector.is_at_work:
+    """Raise DefinitionError if this thread is in the garbage collector."""
+    if is_collecting():
         raise DefinitionError(
             "aft was called while the garbage collector closed something that a flow, or somebody else, had left open; "
             "it does nothing here: close generators yourself, with contextlib.closing"

@@ -70,15 +70,19 @@ class Driver:
     def _end_tasks(self, check_leaving: Callable[[], None]) -> None:
         """The flow has come to its end: what it began beside is cancelled, and comes to its own.
 
-        So do steps with effects for which nobody waits any more, and all steps by which a task tidies up.
+        So do steps with effects for which nobody waits any more, and all steps by which a task tidies up, or a
+        generator that was left open.
         """
         for task in self._loop.tasks:
-            task.cancel()
+            if not task.closes:
+                task.cancel()
         while True:
             self._loop.run_ready()
             check_leaving()
             self._settler.drop(ask for ask in self._settler.pending.values() if not ask.needed and ask.is_dropped)
             if not self._settler.pending:
+                if self._loop.close_generators():
+                    continue
                 return
             if (ask := self._settler.next()) is not None:
                 self._hand_out(ask)
@@ -99,12 +103,11 @@ class Driver:
             for ask in self._settler.pending.values():
                 if ask.future is not None and not ask.future.done():
                     ask.future.set_exception(leaving)
-        tasks = (self._main, *self._loop.tasks)
-        for task in tasks:
+        for task in (self._main, *self._loop.tasks):
             if not task.done():
                 task.cancel()
         self._loop.run_ready()
-        for task in tasks:
+        for task in (self._main, *self._loop.tasks):
             if task.done() and not task.cancelled():
                 task.exception()  # looked at: asyncio would complain otherwise
 

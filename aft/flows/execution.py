@@ -174,7 +174,7 @@ class Execution:
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop = self._loop = self._renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._stepper.course.watch(loop)
-        with running_on(loop):
+        with running_on(loop), loop.closing_generators():
             driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
             try:
                 return driver.drive(self.check_leaving, self.park)
@@ -196,7 +196,7 @@ class Execution:
     def _cancel_under(self, path: StepPath) -> None:
         """Cancel tasks that were begun under a savepoint: what they had done is undone, now or in an earlier pass."""
         for task in self._loop.tasks if self._loop is not None else ():
-            if task.branch.startswith(f"{path}."):
+            if task.branch.startswith(f"{path}.") and not task.closes:
                 task.cancel()
 
     def awaited(self, call: Call[Any]) -> Generator[Any, Any, Any]:

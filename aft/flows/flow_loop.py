@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, NoReturn, cast
+from weakref import WeakValueDictionary
 
 from aft.errors import DefinitionError
 from aft.flows.absent import REMOVED
+from aft.flows.closing import is_collecting
 from aft.flows.leaving import BranchRemoved
 
 
@@ -24,6 +30,8 @@ class FlowTask(asyncio.Task[Any]):
         self._number = number  # asyncio puts it into a set of its own in the next line
         super().__init__(coroutine, **kwargs)
         self.branch = branch
+        #: Whether it closes a generator that the code has left: it comes to its end in any case.
+        self.closes = False
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel it; the loop is told by whom."""
@@ -73,6 +81,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._branch = branch
         self._ready: deque[asyncio.Handle] = deque()
         self.tasks: list[FlowTask] = []
+        #: Generators that the code has begun, the oldest first; None: nobody closes them in tasks any more.
+        self._generators: WeakValueDictionary[int, AsyncGenerator[Any, Any]] | None = None
+        self._numbers = count()
+        self._thread = threading.get_ident()
         #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
         #: Is told of a task that is about to be cancelled, by whoever does that.
@@ -109,6 +121,46 @@ class FlowLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(partial(self._tell_end, ""))
         return task
 
+    # Generators ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def closing_generators(self) -> Iterator[None]:
+        """Close each generator that the code leaves in a task of its own, as asyncio does."""
+        before, self._generators = sys.get_asyncgen_hooks(), WeakValueDictionary()
+        sys.set_asyncgen_hooks(self._note_generator, self._close_left)
+        try:
+            yield
+        finally:
+            sys.set_asyncgen_hooks(*before)
+            self._generators = None
+
+    def close_generators(self) -> bool:
+        """Close what the code has left open when it came to its end; tells whether there was anything."""
+        left = list((self._generators or {}).values())
+        if self._generators is not None:
+            self._generators.clear()
+        for generator in left:
+            self._close_in_task(generator)
+        return bool(left)
+
+    def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if self._generators is not None:
+            self._generators[next(self._numbers)] = generator
+
+    def _close_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Close a generator that nobody refers to any more; Python calls this on the thread where that came about."""
+        if is_collecting():
+            _close_now(generator)  # at any moment: no replay would number a task in the same way; steps are refused
+        elif threading.get_ident() == self._thread:
+            if self._generators is None:
+                _close_now(generator)
+            else:
+                self._close_in_task(generator)
+
+    def _close_in_task(self, generator: AsyncGenerator[Any, Any]) -> None:
+        task = self.create_task(generator.aclose())
+        cast(FlowTask, task).closes = True
+
     def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failed(branch, error)
@@ -130,6 +182,14 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     call_later = call_at = time = _refuse  # type: ignore[assignment]
     call_soon_threadsafe = run_in_executor = getaddrinfo = create_connection = _refuse  # type: ignore[assignment]
+
+
+def _close_now(generator: AsyncGenerator[Any, Any]) -> None:
+    """Close a generator where no task can any more: it gets as far as to the first thing that it awaits."""
+    try:
+        generator.aclose().send(None)
+    except StopIteration:
+        return
 
 
 def foreign_awaitable(what: str) -> DefinitionError:

@@ -25,7 +25,7 @@ from functools import partial
 from aft.errors import CodecError, LimitExceeded, ReplayDiverged, StoreError
 from aft.flows import leaving
 from aft.flows.asks import Ask, Landed
-from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, pause_before_more
+from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, is_over, pause_before_more
 from aft.flows.hearing import Hearing
 from aft.flows.interrupts import Interrupts
 from aft.flows.landings import Landings
@@ -99,7 +99,7 @@ class Settler:
     def reach_frontier(self, asks: Sequence[Ask] = (), most: int | None = 1) -> None:
         """Say that the journal has nothing more for these steps of one call, nor for those that are pending."""
         standing = self._stepper.standing
-        if standing.begun:
+        if standing.begun and not is_over(asks, standing):
             self._check_begun(asks)
         if not standing.doubts.before_frontier or (found := find_doubtful(asks, most, standing)) is None:
             return

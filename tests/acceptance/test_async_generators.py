@@ -1,0 +1,188 @@
+"""Async generators that a flow's code leaves are closed as in asyncio: every step of their ``finally`` is executed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import aft
+from tests.setups import Setup
+
+#: What was executed for each family.
+deeds: defaultdict[str, list[str]] = defaultdict(list)
+
+
+def undo(family: str, what: str) -> None:
+    deeds[family].append(f"un{what}")
+
+
+@aft.compensate_with(undo)
+@aft.activity(name="agen_step", levels=["50ms*3"])
+async def step(family: str, what: str) -> str:
+    deeds[family].append(what)
+    if what == "flaky" and deeds[family].count(what) == 1:
+        raise aft.Recoverable("once")
+    return what
+
+
+async def pages(family: str) -> AsyncIterator[str]:
+    await step(family, "lock")
+    try:
+        for number in range(3):
+            yield await step(family, f"page{number}")
+    finally:
+        await step(family, "unlock")
+        await aft.sleep("50ms")  # the run leaves, and takes the same way again
+        await step(family, "flaky")
+        await step(family, "tell")
+
+
+CLOSED = ["unlock", "flaky", "flaky", "tell"]
+
+
+@aft.flow(name="agen_break")
+async def by_break(family: str) -> str:
+    async for _ in pages(family):
+        break
+    await aft.sleep("10ms")
+    await step(family, "after")
+    return "after"
+
+
+@aft.flow(name="agen_caught")
+async def by_exception(family: str) -> str:
+    try:
+        async for _ in pages(family):
+            raise KeyError(family)
+    except KeyError:
+        await step(family, "after")
+    return "after"
+    return "never"
+
+
+@aft.flow(name="agen_return")
+async def by_return(family: str) -> str:
+    async for page in pages(family):
+        return page
+    return "never"
+
+
+@aft.flow(name="agen_task")
+async def in_task(family: str) -> str:
+    async def first() -> str:
+        async for page in pages(family):
+            return page
+        return "never"
+
+    return await asyncio.create_task(first())
+
+
+@aft.flow(name="agen_held")
+async def held(family: str) -> str:
+    """Keep it in a frame that is left by an exception."""
+
+    async def look() -> None:
+        found = pages(family)
+        async for _ in found:
+            raise KeyError(family)
+
+    try:
+        await look()
+    except KeyError:
+        await step(family, "after")
+    return "after"
+    return "never"
+
+
+@aft.flow(name="agen_exhausted")
+async def exhausted(family: str) -> str:
+    return ", ".join([page async for page in pages(family)])
+
+
+@aft.flow(name="agen_failing")
+async def failing(family: str) -> None:
+    async for _ in pages(family):
+        raise OSError(family)
+
+
+@aft.flow(name="agen_savepoint")
+async def under_savepoint(family: str) -> str:
+    try:
+        with aft.savepoint("pages"):
+            async for _ in pages(family):
+                raise KeyError(family)
+    except KeyError:
+        return "left"
+    return "never"
+
+
+@aft.flow(name="agen_anew")
+async def anew(family: str, first: bool) -> str:
+    async for page in pages(family):
+        if first:
+            aft.continue_as_new(family, False)
+        return page
+    return "never"
+
+
+@pytest.fixture
+def family() -> Iterator[str]:
+    yield secrets.token_hex(4)
+    gc.collect()  # what a test leaves open is told in that test, not in a later one
+
+
+@pytest.mark.parametrize("flow", [by_break, by_exception, by_return, in_task, held], ids=lambda flow: flow.name)
+def test_every_step_that_closes_a_left_generator_is_executed(setup: Setup, family: str, flow: Any) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(flow, family).result(60)
+    assert [deed for deed in deeds[family] if deed != "after"] == ["lock", "page0", *CLOSED]
+
+
+def test_a_generator_at_its_end_is_closed_once(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        assert app.submit(exhausted, family).result(60) == "page0, page1, page2"
+    assert deeds[family] == ["lock", "page0", "page1", "page2", *CLOSED]
+
+
+def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(failing, family)
+        with pytest.raises(aft.FlowCompensated):
+            run.result(60)
+    undone = ["untell", "unflaky", "ununlock", "unpage0", "unlock"]
+    assert deeds[family] == ["lock", "page0", *CLOSED, *undone]
+
+
+def test_a_generator_left_under_a_savepoint_is_closed_after_that_was_undone(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        assert app.submit(under_savepoint, family).result(60) == "left"
+    assert deeds[family] == ["lock", "page0", "unpage0", "unlock", *CLOSED]
+
+
+def test_a_run_that_begins_anew_closes_its_generators_before(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        assert app.submit(anew, family, True).result(60) == "page0"
+    assert deeds[family] == [
+        "lock",
+        "page0",
+        "unlock",
+        "flaky",
+        "flaky",
+        "tell",
+        "lock",
+        "page0",
+        "unlock",
+        "flaky",
+        "tell",
+    ]
