@@ -46,6 +46,7 @@ class What(StrEnum):
     ABORTED = "aborted"  #: the worker was lost
     POPPED = "popped"  #: a compensator ran, and its frame came off
     SETTLED = "settled"  #: a person took a frame off
+    FORGOTTEN = "forgotten"  #: a retry went back before a step that nothing undoes
     UNDONE = "undone"  #: a savepoint was undone
     AWAITS = "awaits"  #: it waits for something now
     SIGNAL = "signal"  #: a signal that it awaited was taken
@@ -218,6 +219,8 @@ def _of_waits(row: RunRow, passed: set[StepPath]) -> list[Happening]:
 
 
 def _of_frame(frame: Frame) -> list[Happening]:
+    if frame.compensator == stack.NOTHING and frame.settled_at is not None:
+        return [Happening(frame.settled_at, What.FORGOTTEN, frame.path, frame.activity, frame.note or "")]
     name = frame.compensator if frame.child_id is None else f"child {frame.activity}"
     story = [Happening(frame.pushed_at, What.PUSHED, frame.path, name)]
     if frame.settled_at is not None and frame.state is FrameState.UNDONE:

@@ -26,7 +26,7 @@ MOST_QUIET = 12
 UNDO = "/undo"
 #: How a step ends.
 _ENDS = (What.ACTIVITY, What.RETURNED, What.FINAL, What.PROCEEDED, What.REMOVED)
-_BACKWARD = (What.POPPED, What.SETTLED, What.UNDONE)
+_BACKWARD = (What.POPPED, What.SETTLED, What.FORGOTTEN, What.UNDONE)
 #: What a parent says of a child that tells its own story.
 _OF_CHILD = (What.CHILD, What.RETURNED, What.FAULT)
 _QUIET = (What.ACTIVITY, What.PUSHED, What.CHILD, What.RETURNED)

@@ -45,6 +45,7 @@ MARKS = {
     What.ABORTED: Mark("☠", "!", "bold red"),
     What.POPPED: Mark("▼", "v", "cyan"),
     What.SETTLED: Mark("▽", "v", "magenta"),
+    What.FORGOTTEN: Mark("▽", "v", "magenta"),
     What.UNDONE: Mark("↩", "<", "cyan"),
     What.AWAITS: Mark("◔", "?", "cyan"),
     What.SIGNAL: Mark("✉", "=", "cyan"),

@@ -43,6 +43,8 @@ def word(row: RunRow, happening: Happening, room: int, number: str = "") -> Text
         case What.SETTLED:
             kept = happening.detail == FrameState.KEPT.value
             return Text(f"{name}: {'kept: the run went past its pivot' if kept else f'{detail} by hand'}", style)
+        case What.FORGOTTEN:
+            return Text(f"{name} forgotten: {detail}", style)
         case What.UNDONE:
             return Text(f"{name} undone", style)
         case What.WAIT:

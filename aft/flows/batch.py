@@ -128,14 +128,12 @@ def find_doubtful(asks: Sequence[Ask], most: int | None, standing: Standing) -> 
         unknown = [ask for ask in unknown if ask.path in json.loads(begun)]
     doubtful = [ask.path for ask in (*known, *unknown)]
     doubtful += [StepPath(f"{ask.path}{UNDO}") for ask in new if standing.may_be_undone(ask.path)]
-    return None if not doubtful and is_over(asks, standing) else doubtful
+    return None if not doubtful and is_over(asks) else doubtful
 
 
-def is_over(asks: Iterable[Ask], standing: Standing) -> bool:
+def is_over(asks: Sequence[Ask]) -> bool:
     """Tell whether a call has failed, and what it has no outcomes of was never begun: the code may have gone on."""
-    asks = list(asks)
-    left = any(ask.was_begun() or ask.path in standing.begun for ask in asks if ask.entry is None)
-    return not left and any(ask.has_failed for ask in asks)
+    return any(ask.has_failed for ask in asks) and not any(ask.was_begun() for ask in asks if ask.entry is None)
 
 
 def _most_at_work(asks: Iterable[Ask], most: int | None, standing: Standing) -> int:

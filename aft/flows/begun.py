@@ -42,10 +42,6 @@ class Begun:
             if not was_asked(StepPath(path)):
                 raise _diverged(begun, path, f"does not come to it: {now}")
 
-    def __contains__(self, path: object) -> bool:
-        """Whether a step is one of them."""
-        return path in self._known
-
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._known)

@@ -77,7 +77,7 @@ class Children:
             )
         stepper = self._stepper
         args, given = flow.arguments.encode_call(call.args, call.kwargs)
-        child_id = _child_id(stepper.owner.run_id, stepper.key(path))
+        child_id = child_of(stepper, path)
 
         def perform(landed: Landed | None) -> Entry:
             stepper.check_may_go_on()
@@ -235,7 +235,7 @@ class Children:
         Repeated by each pass, before the flow hears of the interrupt: a crash anywhere leaves the rest to the next.
         """
         owner = self._stepper.owner
-        ids = [_child_id(owner.run_id, self._stepper.key(path)) for path in paths]
+        ids = [child_of(self._stepper, path) for path in paths]
         for child in self._find_all(ids):
             if child.ended_as is None:
                 self._order(child, Verb.CANCEL, {"compensate": True})
@@ -355,6 +355,10 @@ def left_standing(child: RunRow) -> str:
     return f"child {child.id} {how}"
 
 
-def _child_id(parent: RunId, key: str) -> RunId:
-    """Make the id of a step's child: the same each time. It begins with its parent's time, so both are listed there."""
-    return RunId(parent[:TIME] + str(uuid.uuid5(uuid.NAMESPACE_OID, key))[TIME:])
+def child_of(stepper: Stepper, path: StepPath) -> RunId:
+    """Tell the id of a step's child: the same each time, until the step is begun anew.
+
+    It begins with its parent's time, so both are listed there.
+    """
+    key = stepper.key(path)
+    return RunId(stepper.owner.run_id[:TIME] + str(uuid.uuid5(uuid.NAMESPACE_OID, key))[TIME:])

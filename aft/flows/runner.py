@@ -18,7 +18,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, loading, writing
 from aft.flows.attempt import Performer
 from aft.flows.begun import Begun
-from aft.flows.children import Children, answer
+from aft.flows.children import Children, answer, child_of
 from aft.flows.doubts import UNDO
 from aft.flows.execution import Execution
 from aft.flows.failures import Place
@@ -49,6 +49,7 @@ from aft.flows.steps import Stepper
 from aft.flows.tools import Tools
 from aft.flows.unwind import any_skipped, unwind, unwind_all
 from aft.flows.whole import PATHS
+from aft.ids import RunId
 from aft.runs import families, faults, journal
 from aft.runs.deeds import Write
 from aft.runs.inbox import HINTS, MAIL
@@ -229,14 +230,18 @@ class Runner:
         return entries
 
     def _find_children(self, stepper: Stepper, entries: list[Entry]) -> set[str]:
-        """Find the steps that have begun a child, and have no outcome; a lost owner may not have said that it waits."""
+        """Find the steps that have begun a child, and have no outcome; a lost owner may not have said that it waits.
+
+        A child of a step that a retry went back before is not among them: the next one there has another id.
+        """
         owner = stepper.owner
         waits = [wait for wait in owner.run.waits if wait.kind is WaitKind.CHILD and not wait.path.endswith(UNDO)]
-        found = {str(wait.path) for wait in waits}
+        found = {RunId(wait.name): wait.path for wait in waits}
         if stepper.standing.doubts.before_frontier:
             generation = owner.run.key_generation
-            found |= owner.read(lambda connection: families.find_paths(connection, owner.run_id, generation))
-        return found.difference(entry.path for entry in entries) if found else found
+            found |= owner.read(lambda connection: families.find_begun(connection, owner.run_id, generation))
+        begun = {str(path) for child, path in found.items() if child == child_of(stepper, path)}
+        return begun.difference(entry.path for entry in entries) if begun else begun
 
     def _carry_out(self, stepper: Stepper, entries: list[Entry]) -> None:
         row = stepper.owner.run

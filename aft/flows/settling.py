@@ -99,7 +99,7 @@ class Settler:
     def reach_frontier(self, asks: Sequence[Ask] = (), most: int | None = 1) -> None:
         """Say that the journal has nothing more for these steps of one call, nor for those that are pending."""
         standing = self._stepper.standing
-        if standing.begun and not is_over(asks, standing):
+        if standing.begun and not is_over(asks):
             self._check_begun(asks)
         if not standing.doubts.before_frontier or (found := find_doubtful(asks, most, standing)) is None:
             return

@@ -43,11 +43,12 @@ def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def find_paths(connection: Connection, run_id: RunId, generation: int) -> set[str]:
-    """Return the steps of a generation of a run that have begun a child, which is under way or has completed."""
+def find_begun(connection: Connection, run_id: RunId, generation: int) -> dict[RunId, StepPath]:
+    """Return the children that a generation of a run has begun and that are under way or completed, and their steps."""
     of_run = (runs.c.parent_id == run_id, runs.c.parent_generation == generation)
     stands = or_(runs.c.ended_as.is_(None), runs.c.ended_as == Status.COMPLETED.value)
-    return {str(path) for path in connection.execute(select(runs.c.parent_path).where(*of_run, stands)).scalars()}
+    found = connection.execute(select(runs.c.id, runs.c.parent_path).where(*of_run, stands))
+    return {RunId(child): StepPath(path) for child, path in found}
 
 
 def all_of(connection: Connection, root_id: str) -> list[RunRow]:

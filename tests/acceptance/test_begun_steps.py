@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections import defaultdict
 from typing import Any
 
@@ -168,3 +169,67 @@ def test_a_step_in_its_ladder_is_not_taken_for_another(setup: Setup, order: str,
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert deeds[order] == ["pay", "refund"]
+
+
+# A child that a retry went back before ---------------------------------------------------------------------------
+
+fixed: set[str] = set()
+shipping: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+released: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+
+
+@aft.flow(name="begun_telling")
+def tell(order: str) -> str:
+    """A child of which nothing is to be undone."""
+    return check(order)
+
+
+@aft.activity(name="begun_ship")
+def ship(order: str) -> str:
+    shipping[order].set()
+    assert released[order].wait(60)
+    return "shipped"
+
+
+@aft.activity(name="begun_charge")
+def charge(order: str) -> str:
+    if order not in fixed:
+        raise ValueError("refused")
+    return order
+
+
+@aft.flow(name="begun_bug_told")
+def with_a_bug(order: str) -> str:
+    try:
+        assert order in fixed
+    except AssertionError:
+        tell(order)
+        raise
+    return ship(order)
+
+
+@aft.flow(name="begun_pivot_told")
+def past_its_pivot(order: str) -> str:
+    aft.pivot()
+    try:
+        charge(order)
+    except ValueError:
+        tell(order)
+        raise
+    return ship(order)
+
+
+@pytest.mark.parametrize("flow", [with_a_bug, past_its_pivot], ids=lambda flow: flow.name)
+def test_a_child_that_a_retry_went_back_before_is_not_missed_when_a_worker_is_lost(setup: Setup, flow: Any) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(flow, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        assert shipping[order].wait(60)
+        run.release()  # as if its worker were lost
+        released[order].set()
+        assert run.result(60) == "shipped"
+    assert deeds[order] == ["check"]
