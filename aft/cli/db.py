@@ -8,6 +8,7 @@ import click
 from alembic.script import ScriptDirectory
 
 from aft.app import Aft
+from aft.cli.auditing import show_audit
 from aft.cli.errors import Failure
 from aft.cli.given import Given
 from aft.cli.groups import Noun
@@ -19,7 +20,7 @@ BASE = "base"
 
 @click.group(cls=Noun)
 def db() -> None:
-    """Bring the database's schema up to date.
+    """Bring the database's schema up to date, see who did what by hand.
 
     A new SQLite file does so by itself; PostgreSQL only by `aft db upgrade`.
     """
@@ -79,6 +80,9 @@ def downgrade(given: Given, to: str, yes: bool) -> None:
         _confirm(f"{app.store.url}: {before} → {to}; {lost}", yes)
         schema.downgrade(app.store, to)
         click.echo(f"{app.store.url}: {before} → {_version(app)}")
+
+
+db.add_command(show_audit)
 
 
 def _version(app: Aft) -> str:

@@ -22,7 +22,7 @@ PLACES = {
     "workers": Place("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
     "flows": Place("aft.cli.flows:flows", "See which versions of flows are still needed."),
     "stack": Place("aft.cli.stack:stack", "Show what a run owes to be undone."),
-    "db": Place("aft.cli.db:db", "Bring the database's schema up to date."),
+    "db": Place("aft.cli.db:db", "Bring the database's schema up to date, see who did what by hand."),
     "broker": Place("aft.cli.broker:broker", "Declare the queues, look at them."),
     "doctor": Place("aft.cli.doctor:doctor", "Say what is wrong, and what to do about it."),
 }

@@ -8,6 +8,7 @@
 - Due runs of flows that no live worker has: looked at again later, and later each time (``runs.unserved``).
 - Runs that nothing would ever wake: woken, and told as an error (see ``runs.forgotten``).
 - Runs that are parked: somebody outside is sent a notice, if the settings say where to (see ``runs.parked``).
+- Records of what was done by hand: chained (see ``runs.audit_chain``).
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
 run; rows that one holds are skipped by the others. Emits: EffectLate, RunParked, RunOverdue, RunForgotten,
@@ -33,7 +34,7 @@ from aft.fault import FaultState
 from aft.ids import OrderId, new_id
 from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
-from aft.runs import families, forgotten, inbox, late, overdue, parked, parking, unserved, waking
+from aft.runs import audit_chain, families, forgotten, inbox, late, overdue, parked, parking, unserved, waking
 from aft.runs.late import Fate, Found
 from aft.store import Store, leases, outbox
 from aft.store.moments import later, now
@@ -50,6 +51,8 @@ PRUNE_EVERY = 1000
 ABOVE_EVERY = 4
 #: Rounds between two looks at runs that nothing would ever wake: all that have no owner are gone through.
 FORGOTTEN_EVERY = 60
+#: Rounds between two looks at records of the audit that are not chained yet.
+CHAIN_EVERY = 4
 #: Seconds by which the clocks of processes may differ from the database's.
 CLOCKS = 60.0
 
@@ -104,6 +107,7 @@ class Sweeper:
             self.postpone_unserved,
             self.wake_forgotten,
             self.tell_parked,
+            self.chain_audit,
         ):
             try:
                 swept = max(swept, sweep())
@@ -235,6 +239,16 @@ class Sweeper:
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
         self._untold.note(failed)
         return told
+
+    def chain_audit(self) -> int:
+        """Chain what was done by hand; tells how many records."""
+        if self._rounds % CHAIN_EVERY:
+            return 0
+        with self._store.read() as connection:
+            if not audit_chain.any_loose(connection):
+                return 0
+        with self._store.write() as connection:
+            return audit_chain.extend(connection, BATCH)
 
     def settle_late(self) -> int:
         """Drop, undo or park what arrived late."""

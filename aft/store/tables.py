@@ -6,6 +6,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    FetchedValue,
     Float,
     ForeignKey,
     Index,
@@ -332,12 +333,18 @@ audit = Table(
     PREFIX + "audit",
     metadata,
     Column("id", _id(), primary_key=True),
-    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("run_id", _id(), nullable=False),  # which may be gone
     Column("actor", String(200), nullable=False),
     Column("action", String(40), nullable=False),
     Column("note", Text),
     Column("at", Moment, nullable=False),
+    Column("os_user", String(200)),
+    Column("db_user", String(200), server_default=FetchedValue()),  # PostgreSQL's own word for whose session it is
+    Column("seq", BigInteger),  # its place in the chain of all, which it gets a little later
+    Column("hash", String(64)),
     Index("ix_aft_audit_run", "run_id", "id"),
+    Index("ux_aft_audit_seq", "seq", unique=True),
+    Index("ix_aft_audit_loose", "id", postgresql_where=text("seq IS NULL"), sqlite_where=text("seq IS NULL")),
 )
 
 #: Messages that were refused at the door, with the reason.

@@ -1,0 +1,229 @@
+"""Who did what by hand is recorded by those who know; no record can be changed or go without being noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import delete, update
+
+import aft
+from aft.cli.root import root
+from aft.config import Settings
+from aft.runs import audit, audit_chain
+from aft.runs.states import Status
+from aft.store.tables import audit as table
+from aft.store.tables import runs
+from tests.acceptance.commands import REPOSITORY
+from tests.servers import PrivatePostgres
+from tests.setups import Setup, eventually, migrate
+
+ROLES = REPOSITORY / "deploy" / "postgresql" / "roles.sql"
+
+
+def refund(order: str) -> None:
+    """Give it back."""
+
+
+@aft.compensate_with(refund)
+@aft.activity(name="audited_pay", levels=["50ms*2"])
+def pay(order: str) -> str:
+    if aft.current().attempt == 1:
+        raise aft.Recoverable("once")
+    return order
+
+
+@aft.flow(name="audited_part")
+def part(order: str) -> str:
+    return pay(order)
+
+
+@aft.flow(name="audited_order")
+def ordering(order: str) -> str:
+    with aft.savepoint("all"):
+        pay(order)
+        aft.map(part, [f"{order}-1", f"{order}-2"])
+    return str(aft.wait_for("go", timeout="10m"))
+
+
+def cli(setup: Setup, *words: str) -> Result:
+    return CliRunner().invoke(root, ["db", "audit", *words], env=setup.environ())
+
+
+@pytest.fixture
+def setup(setup: Setup) -> Setup:
+    """A database of the test's own would be dear: the records of others are taken out of the shared one before."""
+    if setup.name != "sqlite":
+        with setup.app().store.write() as connection:
+            connection.execute(delete(table))
+    return setup
+
+
+def do_much(setup: Setup) -> aft.Aft:
+    """Let people do four things, and have them chained."""
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(ordering, secrets.token_hex(4))
+        eventually(lambda: run.status is Status.WAITING)
+        for number in range(2):
+            run.suspend("wait", by=f"ann {number}")
+            eventually(lambda: run.status is Status.SUSPENDED)
+            run.resume(by="ben")
+            eventually(lambda: run.status is Status.WAITING)
+        run.signal("go", "on")
+        assert run.result(60) == "on"
+        eventually(lambda: not is_loose(app))
+    return app
+
+
+def is_loose(app: aft.Aft) -> bool:
+    with app.store.read() as connection:
+        return audit_chain.any_loose(connection)
+
+
+def test_a_record_names_the_users_that_nobody_can_choose(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody else")
+    app = do_much(setup)
+    with app.store.read() as connection:
+        first, *_ = reversed(audit.newest(connection, 10))
+    assert (first.actor, first.action, first.note) == ("ann 0", "suspend", "wait")
+    assert first.os_user == pwd.getpwuid(os.getuid()).pw_name
+    assert (first.db_user is None) is (setup.name == "sqlite")
+
+
+def test_an_unbroken_chain_is_told_with_its_end(setup: Setup) -> None:
+    do_much(setup)
+    told = cli(setup, "--verify")
+    assert told.exit_code == 0, told.output
+    assert "4 records, none is gone or changed" in told.output
+    known = told.output.rpartition("The last one is ")[2].strip()
+    assert known.startswith("4:")
+    assert cli(setup, "--verify", "--known", known).exit_code == 0
+    shown = json.loads(cli(setup, "--verify", "--json").output)
+    assert shown == {"ok": True, "records": 4, "not_chained_yet": 0, "last": known, "problems": []}
+    listed = json.loads(cli(setup, "--json").output)
+    assert [(one["record"], one["by"], one["action"]) for one in listed] == [
+        (4, "ben", "resume"),
+        (3, "ann 1", "suspend"),
+        (2, "ben", "resume"),
+        (1, "ann 0", "suspend"),
+    ]
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_record_that_is_gone_shows(setup: Setup, gone: int) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        connection.execute(delete(table).where(table.c.seq == gone))
+    told = cli(setup, "--verify")
+    assert told.exit_code == 1
+    assert f"record {gone} is gone" in told.output
+
+
+def test_a_gap_that_was_closed_shows(setup: Setup) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        connection.execute(delete(table).where(table.c.seq == 2))
+        connection.execute(update(table).where(table.c.seq == 3).values(seq=2))
+        connection.execute(update(table).where(table.c.seq == 4).values(seq=3))
+    told = cli(setup, "--verify")
+    assert told.exit_code == 1
+    assert "record 2 was changed" in told.output
+
+
+@pytest.mark.parametrize("column", ["actor", "note", "os_user", "db_user", "action", "run_id"])
+def test_a_record_that_was_changed_shows(setup: Setup, column: str) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        connection.execute(update(table).where(table.c.seq == 3).values({column: "other"}))
+    told = cli(setup, "--verify")
+    assert told.exit_code == 1
+    assert "record 3 was changed" in told.output
+
+
+def test_an_end_that_was_cut_off_shows_to_whoever_knows_it(setup: Setup) -> None:
+    app = do_much(setup)
+    known = json.loads(cli(setup, "--verify", "--json").output)["last"]
+    with app.store.write() as connection:
+        connection.execute(delete(table).where(table.c.seq > 2))
+    assert cli(setup, "--verify").exit_code == 0
+    told = cli(setup, "--verify", "--known", known)
+    assert told.exit_code == 1
+    assert "record 4 is gone" in told.output
+    assert cli(setup, "--verify", "--known", "4").exit_code == 2
+
+
+def test_a_record_outlives_its_run(setup: Setup) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        connection.execute(delete(runs).where(runs.c.namespace == setup.namespace))
+    assert "4 records, none is gone" in cli(setup, "--verify").output
+
+
+# With the roles that are shipped ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """A server whose tables belong to one user, and are used by another."""
+    with PrivatePostgres(fsync=False) as server:
+        migrate(server.url)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            for _ in range(2):
+                connection.execute(ROLES.read_bytes())
+            connection.execute("CREATE ROLE shop LOGIN IN ROLE aft_app")
+            connection.execute("CREATE ROLE looker LOGIN IN ROLE aft_reader")
+        yield server.url.replace("aft@", "shop@")
+
+
+def test_everything_works_with_the_rights_of_the_role(guarded: str) -> None:
+    app = aft.Aft(settings=Settings.load(database_url=guarded, namespace="guarded", grace=1.0, levels="50ms*2"))
+    try:
+        with app.dispatcher():
+            run = app.submit(ordering, "guarded")
+            eventually(lambda: run.status is Status.WAITING)
+            run.suspend(by="ann")
+            eventually(lambda: run.status is Status.SUSPENDED)
+            run.resume(by="ann")
+            run.signal("go", "on")
+            assert run.result(60) == "on"
+            run.compensate(by="ann")
+            eventually(lambda: run.status is Status.COMPENSATED)
+            eventually(lambda: not is_loose(app))
+        with app.store.read() as connection:
+            assert {deed.db_user for deed in audit.newest(connection, 10)} == {"shop"}
+            assert not audit_chain.verify(connection).problems
+    finally:
+        app.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DELETE FROM aft_audit",
+        "UPDATE aft_audit SET actor = 'other'",
+        "UPDATE aft_audit SET at = now()",
+        "TRUNCATE aft_audit",
+        "INSERT INTO aft_audit (id, run_id, actor, action, at, db_user) VALUES ('a', 'b', 'c', 'd', now(), 'other')",
+        "INSERT INTO aft_audit (id, run_id, actor, action, at, seq) VALUES ('a', 'b', 'c', 'd', now(), 1)",
+        "DROP TABLE aft_audit",
+        "UPDATE aft_schema_version SET version_num = 'x'",
+    ],
+)
+def test_the_role_cannot_rewrite_history(guarded: str, words: str) -> None:
+    with psycopg.connect(guarded) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(words.encode())
+
+
+def test_who_only_looks_changes_nothing(guarded: str) -> None:
+    with psycopg.connect(guarded.replace("shop@", "looker@"), autocommit=True) as connection:
+        connection.execute("SELECT * FROM aft_runs")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("DELETE FROM aft_runs")
