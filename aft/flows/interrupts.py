@@ -71,7 +71,12 @@ class Interrupts:
             yield Bounded(min(limits), begins_more=pause is not None)
 
     def any(self) -> bool:
-        """Tell whether anything interrupts the run now; whether it reaches a step, ``reaches`` tells."""
+        """Tell whether anything interrupts the run now; whether it reaches a step, ``reaches`` tells.
+
+        A run that only finds out what its lost worker has done, to be undone then, hears of nothing more.
+        """
+        if self._stepper.standing.turns_back:
+            return False
         return self._is_past() or self._marked or bool(self._owner.unheeded)
 
     def reaches(self, ask: Ask) -> bool:

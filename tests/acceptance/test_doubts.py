@@ -278,6 +278,16 @@ async def beside_undo(order: str) -> str:
     return "done"
 
 
+@aft.flow(name="doubts_two_beside")
+def two_beside(order: str) -> int:
+    return sum(aft.parallel(charge_undoably.call(order, 0), charge_undoably.call(order, 1)))
+
+
+@aft.flow(name="doubts_two_tasks")
+async def two_tasks(order: str) -> None:
+    await asyncio.gather(charge_undoably_in_task(order, 0), charge_undoably_in_task(order, 1))
+
+
 def hangs(order: str, *items: int) -> Callable[[], bool]:
     """Whether these items, and no fewer, are being executed, and do not come to their end."""
     return lambda: all(f"hangs {item}" in log[order] for item in items)
@@ -389,6 +399,25 @@ def test_a_run_is_cancelled_though_what_is_in_doubt_fails(setup: Setup, order: s
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
     assert (standing[order], run.status) == (set(), "compensated")
+
+
+@pytest.mark.parametrize("flow", [sequence, two_beside, two_tasks], ids=lambda flow: flow.name)
+def test_a_run_past_its_deadline_is_cancelled_after_one_try_of_what_is_in_doubt(
+    setup: Setup, order: str, flow: Any
+) -> None:
+    app = setup.app()
+    plans[order, 1] = ["hang", *["later"] * 20]
+    with app.dispatcher(), all_ending(order):
+        run = app.submit(flow, order)
+        eventually(hangs(order, 1))
+        change(app, run, deadline_at=now())
+        run.cancel()
+        standing[order].discard(1)  # the lost worker had no effect
+        run.release()
+        with pytest.raises(aft.FlowCompensated, match="cancelled"):
+            run.result(60)
+    assert (standing[order], run.status) == (set(), "compensated")
+    assert log[order].count("charge 1") == 2
 
 
 @pytest.mark.parametrize("flow", [once, started], ids=lambda flow: flow.name)
