@@ -73,7 +73,7 @@ class Intake:
         self._plans = plans
         self._chooser = Chooser(namespace, store, delays, telemetry, judge)
         self._carrier = Carrier(namespace, self._grace)
-        self._door = Door(namespace, store, telemetry, (Kind.FAULT,), seal)
+        self._door = Door(namespace, store, telemetry, (Kind.FAULT,), seal, clock)
         self._in_doubt = False
         self._consumer: Consumer | None = None
 

@@ -78,7 +78,8 @@ class Worker:
         self._known = tools.registry.known
         self._slots = Slots(concurrency)
         self._pool = DaemonPool(concurrency, "aft-run")
-        self._door = Door(tools.namespace, tools.store, tools.telemetry, (Kind.RESUME, Kind.COMPENSATE), tools.seal)
+        kinds = (Kind.RESUME, Kind.COMPENSATE)
+        self._door = Door(tools.namespace, tools.store, tools.telemetry, kinds, tools.seal, tools.clock)
         self._takeover = takeover
         self._declare = declare
         self._consumer: Consumer | None = None
@@ -89,6 +90,8 @@ class Worker:
         #: When there were last more messages than free slots.
         self._flowed_at = float("-inf")
         self._turn = 0
+        #: Whether there were messages lately about runs that do not exist.
+        self._is_flooded = False
         #: Runs to be undone whose flow nobody has, and that must be executed alone, as last seen.
         self._undoable_alone: list[Undoable] = []
         self._solitary = Solitary(tools, self._slots, self._is_due_alone, self._execute_alone)
@@ -170,18 +173,23 @@ class Worker:
             consumer.close()
 
     def _take_all(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        while deliveries and not self._tools.draining.is_set() and not self._tools.abandoned.is_full:
-            taken = self._slots.take(limit=len(deliveries), timeout=PATIENCE, gather=GATHER)
-            now_on, deliveries = deliveries[:taken], deliveries[taken:]
+        admitted = self._door.admit(deliveries)
+        if self._is_flooded:
+            # To claim what does not exist costs more than to see that it does not.
+            before, admitted = len(admitted), self._door.sort_out(admitted)
+            self._is_flooded = len(admitted) < before
+        honest = {id(one.delivery) for one in admitted}
+        consumer.ack([delivery for delivery in deliveries if id(delivery) not in honest])  # they need no slot
+        while admitted and not self._tools.draining.is_set() and not self._tools.abandoned.is_full:
+            taken = self._slots.take(limit=len(admitted), timeout=PATIENCE, gather=GATHER)
+            now_on, admitted = admitted[:taken], admitted[taken:]
             self._take(consumer, now_on, taken)
             consumer.ack(self._held.pop_done())
 
-    def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], slots: int) -> None:
+    def _take(self, consumer: Consumer, admitted: Sequence[Admitted], slots: int) -> None:
         """Claim what the messages wake. From then on the runs are ours: whatever fails after, they are executed."""
         claimed: list[RunRow] = []
-        admitted: list[Admitted] = []
         try:
-            admitted = self._door.admit(deliveries)
             wakes = [(one.message.run, one.message.wake) for one in admitted]
             claimed = self._tools.holdings.claim(lambda expect: self._claim(wakes, expect))
             held = self._held.hold(claimed, admitted)
@@ -191,8 +199,8 @@ class Worker:
         taken = {row.id for row in claimed}
         ignored = [one for one in admitted if one.message.run not in taken]
         self._takeover.suspect(one.message.run for one in ignored if one.delivery.redelivered)
-        self._door.turn_away(ignored, self._why_ignored)
-        consumer.ack([delivery for delivery in deliveries if id(delivery) not in held])
+        self._is_flooded = self._door.turn_away(ignored, self._why_ignored) or self._is_flooded
+        consumer.ack([one.delivery for one in admitted if id(one.delivery) not in held])
 
     def _claim(self, wakes: list[tuple[RunId, str]], expect: Expect) -> list[RunRow]:
         if not wakes:

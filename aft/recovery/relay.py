@@ -124,8 +124,7 @@ class Relay:
     def _put_aside(self, queue: str, rows: Sequence[OutboxRow], reason: str) -> None:
         """Keep what has no queue even now with its reason; its runs are swept, and it can be released later."""
         with self._store.write() as connection:
-            for row in rows:
-                quarantine.add(connection, self._namespace, queue, row.body.encode(), reason)
+            quarantine.add(connection, self._namespace, [(queue, row.body.encode(), reason) for row in rows])
             outbox.confirm(connection, [row.id for row in rows])
         for _ in rows:
             self._telemetry.emit(MessageQuarantined(queue=queue, reason=reason))

@@ -11,6 +11,7 @@ No work lies here, only wake-ups for work that is in the database. That is why a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -77,25 +78,28 @@ _HELD = quarantine.c.state == State.HELD.value
 # Keeping --------------------------------------------------------------------------------------------------------
 
 
-def add(connection: Connection, namespace: str, queue: str, body: bytes, reason: str) -> None:
-    """Keep a refused message. Bounded: a flood costs ``MOST_ROWS`` messages of disk, and pushes out the oldest.
+def add(connection: Connection, namespace: str, refused: Sequence[tuple[str, bytes, str]]) -> None:
+    """Keep refused messages: the queue, the body and the reason of each.
+
+    Bounded: a flood costs ``MOST_ROWS`` messages of disk, and pushes out the oldest.
 
     To count before each would make a flood dearer the longer it lasts. So one addition in ``PRUNE_ONE_IN`` prunes,
     chosen by the random end of the new id: no counter to be kept, none that a process's death could set back.
     """
-    made = new_id()
-    connection.execute(
-        insert(quarantine).values(
-            id=made,
-            namespace=namespace,
-            queue=queue,
-            reason=escape_unstorable(reason)[:MOST_REASON],
-            size=len(body),
-            body=body[:MOST_KEPT],
-            at=now(),
-        )
-    )
-    if int(made[-12:], 16) % PRUNE_ONE_IN == 0:
+    kept = [
+        {
+            "id": new_id(),
+            "namespace": namespace,
+            "queue": queue,
+            "reason": escape_unstorable(reason)[:MOST_REASON],
+            "size": len(body),
+            "body": body[:MOST_KEPT],
+            "at": now(),
+        }
+        for queue, body, reason in refused
+    ]
+    connection.execute(insert(quarantine).values(kept))
+    if any(int(str(one["id"])[-12:], 16) % PRUNE_ONE_IN == 0 for one in kept):
         _prune(connection, namespace)
 
 

@@ -31,6 +31,7 @@ event                   happened                                                
 ``ExletDone``           a primitive of an exlet was done                                dispatcher
 ``WakeIgnored``         a message was stale, repeated, or for a flow unknown here       worker, dispatcher
 ``MessageQuarantined``  a message was refused at the door                               worker, dispatcher
+``MessagesDropped``     so many were refused that not all could be kept                 worker, dispatcher
 ``OutboxRelayed``       messages that their writer did not publish were published       relay
 ``LeaseLost``           a worker could not renew in time and stopped writing            worker
 ``DatabaseLost``        the SQLite file was deleted, moved or replaced; all work stopped   dispatcher
@@ -66,6 +67,7 @@ from aft.telemetry.events import (
     FrameUnresolved,
     LeaseLost,
     MessageQuarantined,
+    MessagesDropped,
     NoticeFailed,
     NoticeGivenUp,
     NoticeHeard,
@@ -110,6 +112,7 @@ __all__ = [
     "FrameUnresolved",
     "LeaseLost",
     "MessageQuarantined",
+    "MessagesDropped",
     "NoticeFailed",
     "NoticeGivenUp",
     "NoticeHeard",

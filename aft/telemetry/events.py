@@ -281,6 +281,13 @@ class MessageQuarantined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesDropped(Event):
+    text = "messages refused and not kept"
+    level = logging.ERROR
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRelayed(Event):
     text = "outbox relayed"
     level = logging.DEBUG

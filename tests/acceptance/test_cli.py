@@ -667,7 +667,7 @@ def test_what_a_terminal_would_obey_is_spelled_out(parked: str) -> None:
 def test_refused_messages_are_listed() -> None:
     start_here("cli_order")
     with aft.Aft() as app, app.store.write() as connection:
-        quarantine.add(connection, app.namespace, "aft.resume.v2", b"\xff{", "it is not JSON")
+        quarantine.add(connection, app.namespace, [("aft.resume.v2", b"\xff{", "it is not JSON")])
     (one,) = data("faults", "list", "--quarantined")
     assert set(one) == {
         *("id", "queue", "state", "reason", "size", "body", "at"),

@@ -77,7 +77,7 @@ class Terminal:
         """Put a message into quarantine; tells the short id that a listing shows."""
         before = set(self.held())
         with self.app.store.write() as connection:
-            quarantine.add(connection, self.app.namespace, names.resume(self.app.namespace), body, reason)
+            quarantine.add(connection, self.app.namespace, [(names.resume(self.app.namespace), body, reason)])
         (made,) = set(self.held()) - before
         return made[-12:]
 
@@ -204,7 +204,7 @@ def test_a_message_that_nobody_knows_is_told_in_one_line(terminal: Terminal, arg
 
 def test_a_message_of_another_namespace_is_nobodys(terminal: Terminal) -> None:
     with terminal.app.store.write() as connection:
-        quarantine.add(connection, "elsewhere", names.resume("elsewhere"), b"{", secrets.token_hex(8))
+        quarantine.add(connection, "elsewhere", [(names.resume("elsewhere"), b"{", secrets.token_hex(8))])
         theirs = quarantine.listing(connection, "elsewhere")[0].id
     assert theirs in terminal.refused("release", theirs)
 
@@ -254,6 +254,6 @@ def quarantine_the_wake_of(app: aft.Aft) -> str:
         mine = outbox.c.namespace == app.namespace
         row = connection.execute(select(outbox.c.id, outbox.c.queue, outbox.c.body).where(mine)).one()
         queue, _ = names.split(row.queue)
-        quarantine.add(connection, app.namespace, queue, row.body.encode(), "it looked odd")
+        quarantine.add(connection, app.namespace, [(queue, row.body.encode(), "it looked odd")])
         connection.execute(outbox.delete().where(outbox.c.id == row.id))
         return quarantine.listing(connection, app.namespace)[0].id

@@ -221,7 +221,7 @@ def test_what_cannot_be_a_rule_is_refused_where_it_is_wrong(taught: Terminal) ->
     assert "there is no exlet 'sit'" in refused("true", "sit")[0]
     assert "no fault, no refused message" in refused("true", of="123456789")[0]
     with taught.app.store.write() as connection:
-        quarantine.add(connection, taught.app.namespace, "queue", b"{", "not JSON")
+        quarantine.add(connection, taught.app.namespace, [("queue", b"{", "not JSON")])
     (held,) = taught.data("faults", "list", "--quarantined")
     assert "is a refused message" in refused("true", of=held["id"])[0]
     assert taught.data("rules", "history") == []

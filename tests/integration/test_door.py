@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from aft.brokers.base import Delivery
 from aft.envelope import Kind, Message
 from aft.ids import FaultId, OrderId, RunId, new_id
-from aft.recovery.door import Door
+from aft.recovery.door import KEPT_EACH_SECOND, MOST_KEPT, Door
 from aft.runs import quarantine
 from aft.sealing import Seal
-from aft.telemetry import MessageQuarantined, WakeIgnored
+from aft.telemetry import MessageQuarantined, MessagesDropped, WakeIgnored
 from tests.storing import Stage
 
 
 def come_in(stage: Stage, *messages: Message) -> None:
     """Let messages in, none of which wakes anything."""
-    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal())
+    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
     admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
     assert [one.message for one in admitted] == list(messages)
     door.turn_away(admitted, lambda row, message: f"stale, as {row.flow} was told")
@@ -68,3 +68,33 @@ def test_a_run_of_another_namespace_is_no_run_of_ours(stage: Stage) -> None:
     owner = stage.owned(stage.lease(), namespace="another")
     come_in(stage, Message.about_order(owner.run_id, OrderId("o"), datetime.now(UTC)))
     assert len(reasons(stage)) == 1
+
+
+def test_of_a_flood_so_many_are_kept_and_the_others_are_counted(stage: Stage) -> None:
+    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
+    for _ in range(100):
+        assert door.admit([Delivery("resume", b"junk", False)] * 20) == []
+    assert kept(stage) == MOST_KEPT
+    stage.clock.passed += 2.0
+    assert door.admit([Delivery("resume", b"junk", False)] * 1000) == []
+    assert kept(stage) == MOST_KEPT + 2 * KEPT_EACH_SECOND
+    told = [event.count for event in stage.events if isinstance(event, MessagesDropped)]
+    assert len(told) == 2, "once a second at the most"
+    assert sum(told) == 3000 - kept(stage)
+    assert sum(isinstance(event, MessageQuarantined) for event in stage.events) == kept(stage)
+
+
+def test_what_is_about_nothing_is_sorted_out_before_it_is_claimed(stage: Stage) -> None:
+    owner = stage.owned(stage.lease())
+    at = datetime.now(UTC)
+    known = Message.about_order(owner.run_id, OrderId(new_id()), at)
+    messages = [known, Message.about_order(RunId("nobody"), OrderId("o"), at)]
+    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
+    admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
+    assert [one.message for one in door.sort_out(admitted)] == [known]
+    assert reasons(stage) == [f"there is no run nobody in namespace {stage.namespace!r}"]
+
+
+def kept(stage: Stage) -> int:
+    with stage.store.read() as connection:
+        return len(quarantine.listing(connection, stage.namespace, limit=10_000))

@@ -42,7 +42,7 @@ def hold(stage: Stage, body: bytes, queue: str | None = None, reason: str = "it 
     """Put a message into quarantine."""
     before = {one.id for one in listing(stage)}
     with stage.store.write() as connection:
-        quarantine.add(connection, stage.namespace, queue or names.resume(stage.namespace), body, reason)
+        quarantine.add(connection, stage.namespace, [(queue or names.resume(stage.namespace), body, reason)])
     (made,) = [one for one in listing(stage) if one.id not in before]  # ids of one millisecond have no order
     return made
 
@@ -112,7 +112,7 @@ def test_a_flood_pushes_out_the_oldest_and_leaves_other_namespaces_alone(
     neighbour = f"{stage.namespace}n"
     first = hold(stage, b"first")
     with stage.store.write() as connection:
-        quarantine.add(connection, neighbour, "a queue", b"theirs", "why")
+        quarantine.add(connection, neighbour, [("a queue", b"theirs", "why")])
     flood(stage, 500)
     # The pruning is by chance: that none of 150 in a row does it happens once in 10 ** 14.
     assert 20 <= count(stage, stage.namespace) <= 170
@@ -125,7 +125,7 @@ def test_a_flood_pushes_out_the_oldest_and_leaves_other_namespaces_alone(
 def flood(stage: Stage, messages: int) -> None:
     for number in range(messages):
         with stage.store.write() as connection:
-            quarantine.add(connection, stage.namespace, "a queue", b"%d" % number, "why")
+            quarantine.add(connection, stage.namespace, [("a queue", b"%d" % number, "why")])
 
 
 def test_floods_and_people_at_the_same_time_neither_stop_each_other_nor_send_anything_twice(
@@ -159,7 +159,7 @@ def test_pruning_does_not_wait_for_a_message_that_is_being_let_in(
         with stage.store.write() as letting_in, stage.store.write() as pruning:
             quarantine.release(letting_in, stage.namespace, made, "anne")
             pruning.execute(text("SET LOCAL lock_timeout = '1s'"))
-            quarantine.add(pruning, stage.namespace, "a queue", b"[", "why")
+            quarantine.add(pruning, stage.namespace, [("a queue", b"[", "why")])
         assert find(stage, made.id).state is State.RELEASED
         assert [one.body for one in listing(stage)] == [b"["]
         assert len(sent(stage)) == 1

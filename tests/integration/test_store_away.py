@@ -155,8 +155,9 @@ def test_a_run_that_was_claimed_is_executed_or_an_orphan_whatever_fails_after(
 
     monkeypatch.setattr(worker._door, "turn_away", away)
     deliveries = [Delivery("resume", message.encode().encode(), redelivered=False) for message in (good, stale)]
+    admitted = worker._door.admit(deliveries)
     with pytest.raises(StoreError):
-        worker._take(cast(Any, Stub()), deliveries, 2)
+        worker._take(cast(Any, Stub()), admitted, 2)
     assert worker.join(timeout=60)
     with app.store.read() as connection:
         assert tools.holdings.orphans(connection, lease.worker) == []
