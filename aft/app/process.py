@@ -259,7 +259,7 @@ class DispatcherProcess:
                 app.telemetry.emit(FrameUnresolved(activity=activity, compensator=compensator, runs=count))
 
     def _broadcast(self, event: Event) -> None:
-        self._app.broker.express(self._app.namespace, encode_event(event, self._app.clock.now()))
+        self._app.broker.express(self._app.namespace, encode_event(event))
 
 
 def _nothing() -> None:

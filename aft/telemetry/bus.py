@@ -6,10 +6,8 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
-
-from pydantic_core import to_json
 
 from aft.errors import is_interrupt
 from aft.telemetry.events import Event
@@ -17,7 +15,6 @@ from aft.telemetry.events import Event
 logger = logging.getLogger("aft")
 
 _fields: dict[type[Event], tuple[str, ...]] = {}
-_JSON = json.JSONEncoder(separators=(",", ":"))
 
 Subscriber = Callable[[Event], None]
 #: Tells whether a subscriber wants to be told now; never raises.
@@ -69,16 +66,13 @@ def log_event(event: Event) -> None:
         logger.log(event.level, "%s: %s", event.text, shown)
 
 
-def encode_event(event: Event, at: datetime) -> bytes:
-    """Spell an event as JSON, for the express channel."""
-    told: dict[str, Any] = {"event": event.name, "at": at.isoformat()}
-    for name in _names(type(event)):
-        told[name] = getattr(event, name)
-    try:
-        return to_json(told, timedelta_mode="float")
-    except ValueError:
-        # Half a character, perhaps, in some exception's text, which JSON can spell and UTF-8 cannot.
-        return _JSON.encode({name: _plain(value) for name, value in told.items()}).encode()
+def encode_event(event: Event) -> bytes:
+    """Spell an event for others, as JSON: which run something happened to, and nothing else.
+
+    On PostgreSQL whoever may connect can listen. Those who may know more look at the rows.
+    """
+    run = getattr(event, "run", None)
+    return json.dumps({} if run is None else {"run": run}).encode()
 
 
 def _names(kind: type[Event]) -> tuple[str, ...]:

@@ -45,3 +45,24 @@ def test_no_service_of_the_cluster_becomes_a_setting(name: str) -> None:
     pods = TEXT[name].count("  template:")
 
     assert TEXT[name].count("enableServiceLinks: false") == pods
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(TEXT) if "containers:" in TEXT[name]])
+def test_no_container_has_more_rights_than_it_needs(name: str) -> None:
+    text, boxes = TEXT[name], len(re.findall(r"image: ", TEXT[name]))
+    pods = text.count("  template:")
+    for right in (
+        "runAsNonRoot: true",
+        "seccompProfile: {type: RuntimeDefault}",
+        "automountServiceAccountToken: false",
+    ):
+        assert text.count(right) == pods, right
+    restricted = text.count("allowPrivilegeEscalation: false") + text.count("securityContext: *box")
+    assert restricted == boxes
+    assert text.count("readOnlyRootFilesystem: true") == text.count("drop: [ALL]") == restricted - text.count("*box")
+
+
+def test_dispatchers_do_not_have_the_credentials_of_the_owner() -> None:
+    assert "secretRef: {name: shop-aft-owner}" not in TEXT["dispatcher.yaml"]
+    assert "secretRef: {name: shop-aft}" not in TEXT["migrate.yaml"]
+    assert 'AFT_DECLARE_PASSIVELY: "true"' in TEXT["dispatcher.yaml"]
