@@ -45,7 +45,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
-from aft.texts import check_storable
+from aft.texts import check_storable, shorten
 
 if TYPE_CHECKING:
     from aft.fault import Fault
@@ -54,10 +54,15 @@ Kind = TypeVar("Kind", bound=BaseException)
 
 #: Characters of the name of a signal that a fault waits for.
 MOST_SIGNAL = 200
+#: Characters of a message of ours.
+MOST_MESSAGE = 4_000
 
 
 class AftError(Exception):
-    """Base class of everything that aft raises."""
+    """Base class of everything that aft raises. What it repeats of what was given is cut off where that is endless."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shorten(arg, MOST_MESSAGE) if isinstance(arg, str) else arg for arg in args))
 
 
 class DefinitionError(AftError):

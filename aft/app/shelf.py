@@ -146,7 +146,9 @@ def read_exlet(revision: Revision) -> Exlet:
 
 
 def make_key(flow: str, on: On | str, activity: str = "") -> Key:
-    """Name a tree; raises RuleRefused for a type of exception that does not exist."""
+    """Name a tree; raises RuleRefused for a type of exception that does not exist, and for no flow at all."""
+    if not flow:
+        raise RuleRefused(f"the name of a flow is missing; write it, or {ANY!r} for all")
     try:
         found = On(on)
     except ValueError:

@@ -8,7 +8,11 @@ Hence two rules. What the code has left open is closed at once, where its steps 
 leaving, they are not executed, as in every other ``finally``. And whatever the garbage collector closes, because it was
 part of some other cycle, calls no activity at all.
 
+An exception that several runs raise, one that a module keeps for example, holds frames of all of them: code of another
+run may stand in one. Such an exception is left alone.
+
 Who may run at the same time: the collector works on the thread that made it necessary, which says so for itself only.
+Runs on other threads, with exceptions in common: each says which it has met, before it closes anything.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import gc
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -51,6 +56,36 @@ def check_collector() -> None:
         )
 
 
+class MetByMany:
+    """The exceptions that runs have met which are executed now, and whether more than one has. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count: Counter[int] = Counter()
+        #: What several have met at a time, kept for good: no other exception gets its id. There are few, if any.
+        self._common: dict[int, BaseException] = {}
+
+    def meet(self, error: BaseException) -> None:
+        """Say that a run has met an exception, once; to be followed by ``forget``, until when somebody refers to it."""
+        with self._lock:
+            self._count[id(error)] += 1
+            if self._count[id(error)] > 1:
+                self._common[id(error)] = error
+
+    def forget(self, errors: Iterable[BaseException]) -> None:
+        """Say that a run that has met these goes on no longer."""
+        with self._lock:
+            self._count.subtract(map(id, errors))
+            self._count = +self._count
+
+    def __contains__(self, error: BaseException) -> bool:
+        """Whether several runs have met it at the same time."""
+        return id(error) in self._common
+
+
+met_by_many = MetByMany()
+
+
 class LeftOpen:
     """What the code of a block leaves open: closed when an exception leaves it, or when ``close`` is called.
 
@@ -75,7 +110,7 @@ class LeftOpen:
         """Close what the frames hold that were left with these exceptions, or with one that was heard of."""
         for error in (*errors, *self._heard()):
             for one in go_through(error):
-                if id(one) not in self._outside:
+                if id(one) not in self._outside and one not in met_by_many:
                     traceback.clear_frames(one.__traceback__)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from aft.flows.closing import go_through
+from aft.flows.closing import go_through, met_by_many
 from aft.flows.flow_loop import FlowLoop, FlowTask
 from aft.flows.rebuild import fault_of
 from aft.ids import StepPath
@@ -55,6 +55,12 @@ class Course:
         #: The loop of an async flow.
         self._loop: FlowLoop | None = None
         self._moment = 0
+        #: The step whose outcome was handed to the tasks last; they go on until each awaits something.
+        self._handed_out: StepPath | None = None
+        #: For each step, the one whose outcome led a task to ask for it.
+        self._led_by: dict[StepPath, StepPath | None] = {}
+        #: The exceptions that other runs might meet, too, by their ids.
+        self._met: dict[int, BaseException] = {}
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
         #: When each task was cancelled first, and by which; None: by a task group in which another one had failed.
@@ -75,6 +81,11 @@ class Course:
             self._meet(handled, path, How.HANDLED)
         self._moment += 1
         self._asked[path] = self._moment, isinstance(task, FlowTask) and task.cancelling() > 0
+        self._led_by[path] = self._handed_out
+
+    def hand_out(self, path: StepPath) -> None:
+        """Note that a task is handed the outcome of a step, which leads to all that tasks do until the next one."""
+        self._handed_out = path
 
     def _note_cancel(self, branch: str) -> None:
         """Note that a task is cancelled: by another one, or by a task group in which one has failed."""
@@ -96,9 +107,15 @@ class Course:
     def _meet(self, error: BaseException, path: StepPath, how: How) -> None:
         self._moment += 1
         self.heard.append(Heard(error, path, self._moment, how))
+        for one in go_through(error):
+            if id(one) not in self._met:
+                self._met[id(one)] = one
+                met_by_many.meet(one)
 
     def forget(self) -> None:
         """Let go of all exceptions that the code has met, and with them of what their frames hold."""
+        met_by_many.forget(self._met.values())
+        self._met.clear()
         self.heard.clear()
 
     # Asking -------------------------------------------------------------------------------------------------------
@@ -182,13 +199,22 @@ class Course:
     def follows(self, path: StepPath, failure: Heard, origin: Origin) -> bool:
         """Tell whether a step, or a savepoint, that came after a failure may be there because of it.
 
-        Those of other tasks are not: unless the task had been cancelled, or ended with the same failure.
+        Those of other tasks are not: unless the task had been cancelled, or ended with the same failure, or came to the
+        step because the failed one let it, as with a semaphore.
         """
         others = [branch for branch in self._branches(path) if not f"{failure.path}.".startswith(f"{branch}.")]
-        if not others or self._asked.get(path, (0, False))[1]:
+        if not others or self._asked.get(path, (0, False))[1] or self._was_led_by(path, failure):
             return True
         failed = [error for branch, error in self._failed_tasks() if branch in others]
         return any(error is other for error in failed for other in origin.errors)
+
+    def _was_led_by(self, path: StepPath | None, failure: Heard) -> bool:
+        """Tell whether a failure has led to a step, or to one whose outcome has."""
+        while path is not None:
+            path = self._led_by.get(path)
+            if path == failure.path:
+                return failure.how is How.RAISED
+        return False
 
     def _tasks(self, path: StepPath) -> list[str]:
         """The tasks that a step is in, by their branches: first the flow itself."""

@@ -16,6 +16,7 @@ from aft.flows.asks import Ask, Raises, Returns
 from aft.flows.flow_loop import FlowLoop, foreign_awaitable
 from aft.flows.leaving import Leave
 from aft.flows.settling import Settler
+from aft.ids import StepPath
 
 
 class Driver:
@@ -27,11 +28,14 @@ class Driver:
         main: asyncio.Task[Any],
         settler: Settler,
         outcome: Callable[[Ask], Returns | Raises],
+        told: Callable[[StepPath], None],
     ) -> None:
+        """``told`` hears of each step whose outcome is about to be handed out."""
         self._loop = loop
         self._main = main
         self._settler = settler
         self._outcome = outcome
+        self._told = told
 
     def drive(self, check_leaving: Callable[[], None], park: Callable[[BaseException], NoReturn]) -> Any:
         """Run the flow to its end and return its result; raises Leave, or what it raised."""
@@ -59,6 +63,7 @@ class Driver:
         return None
 
     def _hand_out(self, ask: Ask) -> None:
+        self._told(ask.path)
         outcome = self._outcome(ask)
         if ask.future is None or ask.future.done():
             return  # nobody waits for it any more

@@ -175,7 +175,7 @@ class Execution:
         loop = self._loop = self._renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._stepper.course.watch(loop)
         with running_on(loop), loop.closing_generators():
-            driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome)
+            driver = Driver(loop, loop.run_main(coroutine), self._settler, self._outcome, self._stepper.course.hand_out)
             try:
                 return driver.drive(self.check_leaving, self.park)
             except BaseException as error:
@@ -270,7 +270,9 @@ class Execution:
             yield
             self._check_call()  # swallowed in the block: then the run is in it still
             del self._inside[path]
-        except (*CONTROL_FLOW, GeneratorExit):
+        except (*CONTROL_FLOW, GeneratorExit) as error:
+            if self._leaving is None and is_a(error, GeneratorExit):
+                del self._inside[path]  # the generator that it is in was left
             raise
         except BaseException as error:
             if is_interrupt(error) or self._renewal.is_all_of(error):

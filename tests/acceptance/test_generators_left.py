@@ -6,6 +6,7 @@ import asyncio
 import gc
 import secrets
 import sys
+import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing
@@ -233,3 +234,83 @@ def test_what_was_being_handled_when_a_run_was_started_keeps_what_its_frames_hol
         app.start(held, f"{family}-flow")
         kept += locals_of_last(error)
     assert "kept" in kept
+
+
+# An exception that several runs raise --------------------------------------------------------------------------------
+
+SHARED = KeyError("the same each time")
+gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+
+
+@aft.activity(name="left_wait")
+def wait(family: str) -> None:
+    assert gates[family].wait(60)
+
+
+def lookups(family: str) -> Iterator[int]:
+    for number in range(3):
+        try:
+            raise SHARED
+        except KeyError:
+            step(family, f"missing{number}")
+        yield number
+
+
+@aft.flow(name="left_sharing")
+def sharing(family: str, waits: str) -> int:
+    seen = 0
+    for _ in lookups(family):
+        wait(waits)
+        seen += 1
+    return seen
+
+
+@aft.flow(name="left_sharing_async")
+async def sharing_async(family: str, waits: str) -> int:
+    async def look_up() -> None:
+        try:
+            raise SHARED
+        except KeyError:
+            await step.call(family, "missing")
+        await wait.call(waits)
+
+    await look_up()
+    await asyncio.create_task(look_up())
+    return 3
+
+
+@pytest.mark.parametrize("flow", [sharing, sharing_async], ids=lambda flow: flow.name)
+def test_the_end_of_a_run_closes_nothing_of_another_that_raises_the_same_exception(
+    setup: Setup, family: str, flow: Any
+) -> None:
+    app = setup.app()
+    gates[f"{family}-open"].set()
+    with app.dispatcher():
+        slow = app.submit(flow, f"{family}-slow", f"{family}-slow")
+        eventually(lambda: deeds[f"{family}-slow"])
+        assert app.submit(flow, family, f"{family}-open").result(60) == 3
+        gates[f"{family}-slow"].set()
+        assert slow.result(60) == 3
+
+
+@aft.flow(name="left_savepoint")
+def in_savepoint(family: str) -> None:
+    def items() -> Iterator[int]:
+        with aft.savepoint("items"):
+            step(family, "item")
+            yield 1
+
+    for _ in items():
+        break
+    aft.wait_for("go")
+
+
+def test_a_run_is_not_in_a_savepoint_whose_generator_it_has_left(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(in_savepoint, family)
+        eventually(lambda: run.status is Status.WAITING)
+        with pytest.raises(aft.OrderRefused, match=r"is not in savepoint 'items'|in no savepoint"):
+            run.compensate(to="items")
+        run.signal("go")
+        run.result(60)

@@ -1,0 +1,271 @@
+"""Whatever text or value somebody gives to a public function is taken, or refused in a sentence: nothing else happens.
+
+The functions are found by walking the public interface, so that a new one is covered, or this says that it is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aft
+from aft import do
+from aft.app.rules import RuleDesk
+from aft.cli.root import root
+from aft.rules.kinds import On
+from tests.setups import Setup
+
+HOSTILE = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+#: Texts that break what was not thought of: NUL, halves of characters, what terminals obey, what turns lines around,
+#: what is long, what looks like something else.
+texts = st.one_of(
+    st.text(st.characters(codec=None, categories=None), max_size=30),
+    st.sampled_from(
+        [
+            "",
+            " ",
+            "\x00",
+            "a\ud800",
+            "\udfff",
+            "\x1b]0;x\x07",
+            "\u202etxt",
+            "\x85\x9b",
+            "a\nb",
+            "%s%n{0}",
+            "'; DROP TABLE aft_runs; --",
+            "../../etc/passwd",
+            "x" * 300,
+            "x" * 100_000,
+            "💣" * 200,
+            "\ufeff",
+            "null",
+            "-1",
+            "1e999",
+            "@",
+            "/",
+        ]
+    ),
+)
+scalars = st.one_of(texts, st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400))
+#: Values of all kinds, some of them nested far too deeply.
+values = st.one_of(
+    st.recursive(
+        scalars,
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+        max_leaves=8,
+    ),
+    st.integers(50, 3000).map(lambda depth: _nest(depth)),
+)
+
+
+def _nest(depth: int) -> Any:
+    value: Any = "x"
+    for number in range(depth):
+        value = [value] if number % 2 else {"a": value}
+    return value
+
+
+@aft.activity(name="hostile_step")
+def step(value: Any) -> Any:
+    return value
+
+
+@aft.flow(name="hostile_flow")
+def flow(value: Any) -> Any:
+    step(value)
+    return aft.wait_for("word")
+
+
+@aft.activity(name="hostile_break")
+def break_down(value: Any) -> Any:
+    raise aft.Unrecoverable("broken")
+
+
+@aft.flow(name="hostile_broken")
+def broken(value: Any) -> Any:
+    return break_down(value)
+
+
+@dataclass
+class World:
+    """What texts are given to."""
+
+    app: aft.Aft
+    schedule: aft.Schedule
+    #: The id of a fault.
+    fault: str
+
+    def teach(self, **more: str) -> int:
+        """Make a rule of that fault, and put it in force."""
+        rules = self.app.rules
+        return rules.add(rules.propose(self.fault, "true", "park", **more), accept=True)
+
+    @property
+    def run(self) -> aft.Run[Any]:
+        """A new run, which has not begun."""
+        return self.app.submit(flow.options(after="1h"), "honest")
+
+
+@pytest.fixture
+def world(setup: Setup) -> World:
+    app = setup.app()
+    schedule = app.schedule(f"daily-{secrets.token_hex(4)}", flow.call("x"), cron="0 3 * * *")
+    with pytest.raises(aft.FlowCompensated), app.dispatcher():
+        app.submit(broken, "x").result(60)
+    return World(app, schedule, app.faults()[0].id)
+
+
+def _exlet(text: str, **more: Any) -> aft.Exlet:
+    return aft.Exlet(text, [do.park("look")], **more)
+
+
+#: How a text is given to each parameter that takes one.
+GIVES: dict[str, Callable[[World, str], Any]] = {
+    "Aft.faults state": lambda world, text: world.app.faults(state=text),
+    "Aft.run run_id": lambda world, text: world.app.run(text),
+    "Aft.runs status": lambda world, text: world.app.runs(status=text),
+    "Aft.runs flow": lambda world, text: world.app.runs(flow=text),
+    "Aft.runs owner": lambda world, text: world.app.runs(owner=text),
+    "Aft.runs resource": lambda world, text: world.app.runs(resource=text),
+    "Aft.schedule name": lambda world, text: world.app.schedule(text, flow.call("x"), cron="0 3 * * *"),
+    "Aft.schedule cron": lambda world, text: world.app.schedule("odd", flow.call("x"), cron=text),
+    "Aft.schedule zone": lambda world, text: world.app.schedule("odd", flow.call("x"), cron="0 3 * * *", zone=text),
+    "Aft.schedule catch_up": lambda world, text: world.app.schedule(
+        "odd",
+        flow.call("x"),
+        cron="0 3 * * *",
+        catch_up=text,
+    ),
+    "Flow.options key": lambda world, text: world.app.submit(flow.options(key=text, after="1h"), "x"),
+    "Flow.options owner": lambda world, text: world.app.submit(flow.options(owner=text, after="1h"), "x"),
+    "Flow.options resources": lambda world, text: world.app.submit(flow.options(resources=[text], after="1h"), "x"),
+    "Flow.options tags": lambda world, text: world.app.submit(flow.options(tags={text: text}, after="1h"), "x"),
+    "RuleDesk.add_exlet by": lambda world, text: world.app.rules.add_exlet(_exlet("park_it"), by=text),
+    "RuleDesk.add_exlet note": lambda world, text: world.app.rules.add_exlet(_exlet("park_it"), note=text),
+    "RuleDesk.exlet name": lambda world, text: world.app.rules.exlet(text),
+    "RuleDesk.exlet_history name": lambda world, text: world.app.rules.exlet_history(text),
+    "RuleDesk.explain fault_id": lambda world, text: world.app.rules.explain(text),
+    "RuleDesk.test fault_id": lambda world, text: world.app.rules.test(text, "true"),
+    "RuleDesk.test condition": lambda world, text: world.app.rules.test(world.fault, text),
+    "RuleDesk.decide fault_id": lambda world, text: world.app.rules.decide(text, world.app.rules.trees()[0]),
+    "RuleDesk.tree flow": lambda world, text: world.app.rules.tree(text, "fault"),
+    "RuleDesk.tree on": lambda world, text: world.app.rules.tree("hostile_flow", text),
+    "RuleDesk.tree activity": lambda world, text: world.app.rules.tree("hostile_flow", "fault", text),
+    "RuleDesk.propose fault_id": lambda world, text: world.app.rules.propose(text, "true", "park"),
+    "RuleDesk.propose condition": lambda world, text: world.app.rules.propose(world.fault, text, "park"),
+    "RuleDesk.propose exlet": lambda world, text: world.app.rules.propose(world.fault, "true", text),
+    "RuleDesk.propose scope": lambda world, text: world.app.rules.propose(world.fault, "true", "park", scope=text),
+    "RuleDesk.propose note": lambda world, text: world.teach(note=text),
+    "RuleDesk.propose by": lambda world, text: world.teach(by=text),
+    "RuleDesk.save_all by": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], by=text),
+    "RuleDesk.save_all note": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], note=text),
+    "RuleDesk.save_all bases": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], bases={text: 1}),
+    "RuleDesk.undo by": lambda world, text: world.app.rules.undo(("hostile_flow", On.FAULT, ""), by=text),
+    "Run.cancel note": lambda world, text: world.run.cancel(note=text),
+    "Run.cancel by": lambda world, text: world.run.cancel(by=text),
+    "Run.compensate to": lambda world, text: world.run.compensate(to=text),
+    "Run.compensate note": lambda world, text: world.run.compensate(note=text),
+    "Run.compensate by": lambda world, text: world.run.compensate(by=text),
+    "Run.frame_done note": lambda world, text: world.run.frame_done(note=text),
+    "Run.frame_done by": lambda world, text: world.run.frame_done(note="x", by=text),
+    "Run.release note": lambda world, text: world.run.release(note=text),
+    "Run.release by": lambda world, text: world.run.release(by=text),
+    "Run.resume note": lambda world, text: world.run.resume(note=text),
+    "Run.resume by": lambda world, text: world.run.resume(by=text),
+    "Run.retry note": lambda world, text: world.run.retry(note=text),
+    "Run.retry by": lambda world, text: world.run.retry(by=text),
+    "Run.signal name": lambda world, text: world.run.signal(text),
+    "Run.signal key": lambda world, text: world.run.signal("word", key=text),
+    "Run.signal by": lambda world, text: world.run.signal("word", by=text),
+    "Run.skip_frame note": lambda world, text: world.run.skip_frame(note=text),
+    "Run.skip_frame by": lambda world, text: world.run.skip_frame(note="x", by=text),
+    "Run.suspend reason": lambda world, text: world.run.suspend(text),
+    "Run.suspend by": lambda world, text: world.run.suspend("x", by=text),
+    "Schedule.pause by": lambda world, text: world.schedule.pause(by=text),
+    "Schedule.resume by": lambda world, text: world.schedule.resume(by=text),
+    "Schedule.run_now by": lambda world, text: world.schedule.run_now(by=text),
+}
+#: Parameters that no text of others reaches, with the reason.
+OURS = {
+    "Aft.dispatcher only": "names of roles, in code",
+    "Activity.owes args": "of the engine",
+    "Activity.owes value": "of the engine",
+    "Activity.question args": "of the engine",
+    "Activity.question key": "of the engine",
+    "Fault.spell_parked why": "of the engine",
+}
+PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Flow, aft.Activity, aft.Fault, RuleDesk)
+
+
+def _find_parameters() -> Iterator[str]:
+    for owner in PUBLIC:
+        for name, member in inspect.getmembers(owner, inspect.isfunction):
+            if not name.startswith("_"):
+                for parameter in inspect.signature(member).parameters.values():
+                    if "str" in str(parameter.annotation):
+                        yield f"{owner.__name__}.{name} {parameter.name}"
+
+
+def test_every_parameter_that_takes_a_text_is_tried_here() -> None:
+    assert sorted(_find_parameters()) == sorted([*GIVES, *OURS])
+
+
+def _give(give: Callable[[], Any]) -> None:
+    """Give something; if it is refused, in words that can be shown, and not all over the screen."""
+    told = ""
+    try:
+        give()
+    except aft.AftError as refused:
+        told = str(refused)
+    assert len(told.encode()) < 10_000
+
+
+def _is_well(world: World, setup: Setup) -> None:
+    """Check that what was given harms nobody who comes after."""
+    assert world.app.submit(flow.options(after="1h"), "honest").row.flow == "hostile_flow"
+    assert world.app.runs(limit=200)
+    for words in (["runs", "list"], ["schedules", "list"], ["doctor"]):
+        shown = CliRunner().invoke(root, words, env=setup.environ())
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), words
+        assert shown.output.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("name", GIVES)
+def test_a_text_is_taken_or_refused(setup: Setup, world: World, name: str) -> None:
+    @HOSTILE
+    @given(text=texts)
+    def give(text: str) -> None:
+        _give(lambda: GIVES[name](world, text))
+
+    give()
+    _is_well(world, setup)
+
+
+def test_a_value_is_taken_or_refused(setup: Setup, world: World) -> None:
+    gives: list[Callable[[Any], Any]] = [
+        lambda value: world.app.submit(flow.options(after="1h"), value),
+        lambda value: world.run.signal("word", value),
+        lambda value: world.app.submit(flow.options(tags={"a": value}, after="1h"), "x"),
+    ]
+
+    @HOSTILE
+    @given(value=values, give=st.sampled_from(gives))
+    def give_it(value: Any, give: Callable[[Any], Any]) -> None:
+        _give(lambda: give(value))
+
+    give_it()
+    _is_well(world, setup)
