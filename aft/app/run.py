@@ -9,6 +9,7 @@ import getpass
 import json
 import time
 import warnings
+from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn
 
 from sqlalchemy import Connection, select
@@ -35,7 +36,7 @@ from aft.flows.branching import check_signal_name
 from aft.flows.flow import declared_signal
 from aft.flows.options import Duration
 from aft.ids import RunId
-from aft.runs import faults, journal, orders, rows, signals, steering, waking
+from aft.runs import erasing, faults, journal, orders, rows, signals, steering, waking
 from aft.runs.inbox import Verb
 from aft.runs.orders import Person
 from aft.runs.rows import RunRow
@@ -188,6 +189,19 @@ class Run(Generic[R_co]):
             self._order(order, note, by)
         return found
 
+    def forget(self, *, note: str | None = None, by: str | None = None) -> list[RunId]:
+        """Erase what it and all below it were given, made and said; that they ran stays known. Returns whom.
+
+        Nothing of them can be undone after that. Raises OrderRefused if one has not ended, and for a child.
+        """
+        erased: list[RunId] = []
+
+        def erase(connection: Connection, row: RunRow, person: Person, at: datetime, grace: timedelta) -> None:
+            erased[:] = erasing.erase(connection, row, person)
+
+        self._order(erase, note, by)
+        return erased
+
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
         check_storable("by", by, OrderRefused, most=MOST_BY)
         check_storable("note", note, OrderRefused, lines=True)
@@ -241,6 +255,8 @@ class Run(Generic[R_co]):
     def _value(self, row: RunRow) -> Any:
         if row.status is not Status.COMPLETED:
             self._raise_end(row)
+        if row.erased_at is not None:
+            raise OrderRefused(f"run {row.id} has completed, and was forgotten since: its result is gone")
         try:
             return self._app.registry.flow(row.flow, row.version).result.decode(row.result or "null")
         except UnknownFlow:

@@ -13,6 +13,7 @@ from aft.cli import shapes
 from aft.cli.advice import advise, begins_later
 from aft.cli.drawing import draw_story
 from aft.cli.following import follow
+from aft.cli.forgetting import forget
 from aft.cli.given import Given
 from aft.cli.groups import Noun
 from aft.cli.marks import status_style
@@ -218,5 +219,5 @@ def show(given: Given, run: str, following: bool, depth: int, everything: bool, 
         advise(told.row, told.runs)
 
 
-for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release):
+for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release, forget):
     runs.add_command(_verb)

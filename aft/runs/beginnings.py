@@ -119,6 +119,7 @@ class Beginning:
             started_at=made if begins_here else None,
             updated_at=made,
             ended_at=None,
+            erased_at=None,
         )
 
 

@@ -68,6 +68,8 @@ class RunRow:
     started_at: datetime | None
     updated_at: datetime
     ended_at: datetime | None
+    #: When its values were erased; None: they are there.
+    erased_at: datetime | None
     #: What of the row cannot be read, and why; None: nothing. Something harmless stands for it here.
     unreadable: str | None = None
 
@@ -75,7 +77,7 @@ class RunRow:
 _FIELDS = RunRow.__slots__[:-1]
 #: Fields whose column has a unit in its name.
 _UNITS = {"expected": runs.c.expected_seconds.label("expected")}
-_MOMENTS = ("deadline_at", "pivoted_at", "due_at", "created_at", "started_at", "updated_at", "ended_at")
+_MOMENTS = ("deadline_at", "pivoted_at", "due_at", "created_at", "started_at", "updated_at", "ended_at", "erased_at")
 COLUMNS: list[ColumnElement[Any]] = [_UNITS[name] if name in _UNITS else runs.c[name] for name in _FIELDS]
 
 

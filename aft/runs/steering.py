@@ -200,6 +200,8 @@ def find_objection(run: RunRow) -> str | None:
         return f"run {run.id} has gone past its pivot and only goes forward; cancel it without compensating, as it is"
     if run.ended_as is None:
         return None
+    if run.erased_at is not None:
+        return f"run {run.id} was forgotten: what would be undone is not known any more"
     if run.ended_as is not Status.COMPLETED:
         return f"run {run.id} has ended {_spell_end(run)}; only a completed one can be undone"
     if run.parent_id is not None:

@@ -142,7 +142,9 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
     )
     *columns, first_args, defaulted = connection.execute(statement).one()
     row = rows.read(columns)
-    differs = [] if row.id == new.id else _differing(new, first_args or row.args, json.loads(defaulted or "[]"))
+    differs = []
+    if row.id != new.id and row.erased_at is None:
+        differs = _differing(new, first_args or row.args, json.loads(defaulted or "[]"))
     if differs:
         raise KeyConflict(
             f"key {new.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "

@@ -117,6 +117,7 @@ runs = Table(
     Column("started_at", Moment),
     Column("updated_at", Moment, nullable=False),
     Column("ended_at", Moment),
+    Column("erased_at", Moment),  # when its values were erased
     UniqueConstraint("namespace", "flow", "key", name="uq_aft_runs_key"),
     Index("ix_aft_runs_status", "namespace", "status", "id"),
     Index("ix_aft_runs_flow", "namespace", "flow", "id"),

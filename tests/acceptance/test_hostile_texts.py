@@ -24,7 +24,7 @@ from aft.rules.kinds import On
 from tests.setups import Setup
 
 HOSTILE = settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -180,6 +180,8 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "Run.compensate to": lambda world, text: world.run.compensate(to=text),
     "Run.compensate note": lambda world, text: world.run.compensate(note=text),
     "Run.compensate by": lambda world, text: world.run.compensate(by=text),
+    "Run.forget note": lambda world, text: world.run.forget(note=text),
+    "Run.forget by": lambda world, text: world.run.forget(by=text),
     "Run.frame_done note": lambda world, text: world.run.frame_done(note=text),
     "Run.frame_done by": lambda world, text: world.run.frame_done(note="x", by=text),
     "Run.release note": lambda world, text: world.run.release(note=text),
