@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # Running
     from aft.app import Aft, NoWorkerWarning, ParkedWarning, Role, Run, Schedule
+    from aft.codec.secret import Secret
     from aft.compensation.registry import UNKNOWN, Unknown
     from aft.config import Settings
 
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 #: Where each public name lives. They are imported when first asked for: `aft --help` needs none of them.
 _HOMES = {
     "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"],
+    "aft.codec.secret": ["Secret"],
     "aft.compensation.registry": ["UNKNOWN", "Unknown"],
     "aft.config": ["Settings"],
     "aft.errors": [
@@ -164,6 +166,7 @@ __all__ = [
     "RuleRefused",
     "Run",
     "Schedule",
+    "Secret",
     "Settings",
     "Status",
     "StoreError",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import click
 
 from aft.errors import AftError, RuleRefused
+from aft.redaction import redact
 
 
 class Failure(AftError):
@@ -68,5 +69,5 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Spell out what a terminal would obey instead of showing: an exception's text may hold anything."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """Spell out what a terminal would obey instead of showing, and hide what must not be read (``aft.redaction``)."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in redact(text))

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aft.cli.errors import one_line, printable
+from aft.redaction import redact, redact_all
 
 #: Characters of a shortened id: its last ones, which differ soonest. Commands take them for the whole id.
 SHORT_ID = 12
@@ -107,6 +108,8 @@ def print_text(out: Console, text: Text) -> None:
 
 def tame(text: Text) -> Text:
     """Spell out what a terminal would obey instead of showing; what is styled stays so."""
+    if (hidden := redact(text.plain)) != text.plain:
+        text = Text(hidden, style=text.style, spans=text.spans)
     tamed, done = Text(), 0
     for place, sign in enumerate(text.plain):
         if not (sign.isprintable() or sign == "\n"):
@@ -133,7 +136,7 @@ def _encodable(line: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, in ASCII: a terminal would obey some of what else may be in it."""
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(redact_all(value), indent=2))
 
 
 def say(text: str) -> None:

@@ -34,6 +34,7 @@ from aft.cli.starting import start
 from aft.cli.steering import cancel, frame_done, release, resume, retry, skip_frame, suspend
 from aft.cli.undoing import compensate
 from aft.cli.waits import spell_waits
+from aft.codec import stored_to_text
 from aft.rules.plans import PlanState
 from aft.runs import faults, inbox, rows
 from aft.runs.rows import RunRow
@@ -162,7 +163,7 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.reason:
         return shorten(row.reason, MOST_VALUE)
     if row.status is Status.COMPLETED:
-        return shorten(f"→ {row.result}", MOST_VALUE)
+        return shorten(f"→ {stored_to_text(row.result)}", MOST_VALUE)
     if row.fault_id is not None:
         fault = faults.get(connection, row.namespace, row.fault_id)
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)

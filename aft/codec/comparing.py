@@ -12,10 +12,13 @@ from pydantic import BaseModel
 
 from aft.codec.ordered import OrderedFrozenSet, OrderedSet, fields_of, has_fields, sort_key
 from aft.codec.refusal import Refused, a_kind, kind_name, show, spell_key
+from aft.codec.secret import Secret, unwrap
 
 
 def compare(value: Any, rebuilt: Any) -> None:
     """Raise :class:`Refused` where the rebuilt value is not the one that was given."""
+    if isinstance(rebuilt, Secret):
+        value, rebuilt = unwrap(value), rebuilt.reveal()
     if value is rebuilt:
         return
     _compare_kinds(value, rebuilt)

@@ -2,7 +2,8 @@
 
 Nothing of the stored encoding is left in it: a datetime, date or time is ISO 8601 text, a timedelta a number of
 seconds, a Decimal and a UUID their text, bytes are base64 text, tuples and sets are lists. A dict whose keys are no
-texts has their JSON texts as keys; where two of them would be the same, it is a list of pairs.
+texts has their JSON texts as keys; where two of them would be the same, it is a list of pairs. Secrets, and texts whose
+name says that they are secret, are ``***``.
 
 This is one way: which type a value has is not told. Nothing is refused: what cannot be read is shown as it is, as a
 damaged row is better seen than hidden behind an error.
@@ -17,7 +18,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from aft.codec.refusal import Refused
+from aft.codec.secret import HIDDEN
 from aft.codec.tagging import MARK, dumps, tag
+from aft.redaction import is_hidden
 
 
 def stored_to_json(text: str | None) -> Any:
@@ -32,7 +35,7 @@ def stored_to_json(text: str | None) -> Any:
 
 def stored_to_text(text: str | None) -> str:
     """Return a stored value as JSON text without the encoding; empty if there is none."""
-    if text is None or MARK not in text:
+    if text is None or (MARK not in text and "{" not in text):
         return text or ""
     return dumps(stored_to_json(text))
 
@@ -59,7 +62,7 @@ def _convert(found: Any) -> Any:
     if not isinstance(found, dict):
         return found
     if MARK not in found:
-        return {key: _convert(item) for key, item in found.items()}
+        return {key: HIDDEN if is_hidden(key, item) else _convert(item) for key, item in found.items()}
     convert = _CONVERTERS.get(found[MARK]) if isinstance(found[MARK], str) else None
     try:
         return _convert(found["v"]) if convert is None else convert(found)
@@ -89,5 +92,6 @@ _CONVERTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dict": _convert_pairs,
     "datetime": _convert_clock,
     "time": _convert_clock,
+    "secret": lambda found: HIDDEN,
     "timedelta": lambda found: timedelta(microseconds=found["v"]).total_seconds(),
 }

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_DIGITS
 from aft.codec.refusal import Refused, a_kind
+from aft.codec.secret import Secret
 
 #: The key that marks an object as a tagged value; a dict that holds this key is tagged itself.
 MARK = "$aft"
@@ -186,6 +187,7 @@ WRITERS: dict[type, Callable[[Any, int], Any]] = {
     Decimal: _write_decimal,
     UUID: lambda value, depth: {MARK: "uuid", "v": str(value)},
     bytes: _write_bytes,
+    Secret: lambda value, depth: {MARK: "secret", "v": tag(value.reveal(), deeper(depth, 1))},
 }
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)

@@ -12,6 +12,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from aft.codec.ordered import OrderedFrozenSet, OrderedSet
+from aft.codec.secret import Secret
 from aft.codec.tagging import MARK, is_long
 from aft.errors import CodecError
 from aft.texts import with_article
@@ -71,4 +72,5 @@ _READERS: dict[str, Callable[..., Any]] = {
     "decimal": _read_decimal,
     "uuid": lambda v: UUID(_a(str, v)),
     "bytes": lambda v: base64.b64decode(_a(str, v), validate=True),
+    "secret": lambda v: Secret(v),
 }

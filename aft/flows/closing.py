@@ -8,24 +8,32 @@ Hence two rules. What the code has left open is closed at once, where its steps 
 leaving, they are not executed, as in every other ``finally``. And whatever the garbage collector closes, because it was
 part of some other cycle, calls no activity at all.
 
-An exception that several runs raise, one that a module keeps for example, holds frames of all of them: code of another
-run may stand in one. Such an exception is left alone.
+An exception that several runs raise, one that a module keeps for example, holds frames of all of them, and code of
+another run may stand in one: Python puts each raise before the ones of earlier. So what is looked at are the frames of
+an exception as they were when this run met it; and of those before its last raise, none of a generator or coroutine.
 
 Who may run at the same time: the collector works on the thread that made it necessary, which says so for itself only.
-Runs on other threads, with exceptions in common: each says which it has met, before it closes anything.
+Runs on other threads may raise, and so extend, an exception that this one has met.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
+import opcode
 import sys
 import threading
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, cast
 
 from aft.errors import DefinitionError, is_a, is_interrupt
+
+#: Code that may be left in the middle, and gone on with.
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 class _Collector(threading.local):
@@ -56,34 +64,17 @@ def check_collector() -> None:
         )
 
 
-class MetByMany:
-    """The exceptions that runs have met which are executed now, and whether more than one has. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An exception, and the frames that it had gone through by then."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count: Counter[int] = Counter()
-        #: What several have met at a time, kept for good: no other exception gets its id. There are few, if any.
-        self._common: dict[int, BaseException] = {}
+    error: BaseException
+    frames: TracebackType | None
 
-    def meet(self, error: BaseException) -> None:
-        """Say that a run has met an exception, once; to be followed by ``forget``, until when somebody refers to it."""
-        with self._lock:
-            self._count[id(error)] += 1
-            if self._count[id(error)] > 1:
-                self._common[id(error)] = error
-
-    def forget(self, errors: Iterable[BaseException]) -> None:
-        """Say that a run that has met these goes on no longer."""
-        with self._lock:
-            self._count.subtract(map(id, errors))
-            self._count = +self._count
-
-    def __contains__(self, error: BaseException) -> bool:
-        """Whether several runs have met it at the same time."""
-        return id(error) in self._common
-
-
-met_by_many = MetByMany()
+    @classmethod
+    def now(cls, error: BaseException) -> Met:
+        """Note an exception as it is now."""
+        return cls(error, error.__traceback__)
 
 
 class LeftOpen:
@@ -93,7 +84,7 @@ class LeftOpen:
     one before. What was being handled outside is not touched, nor what its frames hold.
     """
 
-    def __init__(self, heard: Callable[[], Iterable[BaseException]], told: Callable[[BaseException], None]) -> None:
+    def __init__(self, heard: Callable[[], Iterable[Met]], told: Callable[[BaseException], None]) -> None:
         self._heard = heard
         self._told = told
 
@@ -108,10 +99,23 @@ class LeftOpen:
 
     def close(self, *errors: BaseException) -> None:
         """Close what the frames hold that were left with these exceptions, or with one that was heard of."""
-        for error in (*errors, *self._heard()):
-            for one in go_through(error):
-                if id(one) not in self._outside and one not in met_by_many:
-                    traceback.clear_frames(one.__traceback__)
+        raised = [Met.now(one) for error in errors for one in go_through(error)]
+        for met in (*raised, *self._heard()):
+            if id(met.error) not in self._outside:
+                _clear(met.frames)
+
+
+def _clear(frames: TracebackType | None) -> None:
+    """Let frames that are over go what they hold; a generator or coroutine that stands in one would be closed."""
+    is_earlier = False
+    while frames is not None:
+        frame = frames.tb_frame
+        if not (is_earlier and frame.f_code.co_flags & _SUSPENDS):
+            with suppress(RuntimeError):  # it is executed just now
+                frame.clear()
+        # Whatever comes after a raise was there before it: of an earlier raise of the same exception.
+        is_earlier = is_earlier or frame.f_code.co_code[frames.tb_lasti] == _RAISE
+        frames = frames.tb_next
 
 
 def is_closing() -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from aft.flows.closing import go_through, met_by_many
+from aft.flows.closing import Met, go_through
 from aft.flows.flow_loop import FlowLoop, FlowTask
 from aft.flows.rebuild import fault_of
 from aft.ids import StepPath
@@ -59,8 +59,8 @@ class Course:
         self._handed_out: StepPath | None = None
         #: For each step, the one whose outcome led a task to ask for it.
         self._led_by: dict[StepPath, StepPath | None] = {}
-        #: The exceptions that other runs might meet, too, by their ids.
-        self._met: dict[int, BaseException] = {}
+        #: Every exception that it has met, and those behind them, each time as it was then.
+        self._met: list[Met] = []
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
         #: When each task was cancelled first, and by which; None: by a task group in which another one had failed.
@@ -107,22 +107,18 @@ class Course:
     def _meet(self, error: BaseException, path: StepPath, how: How) -> None:
         self._moment += 1
         self.heard.append(Heard(error, path, self._moment, how))
-        for one in go_through(error):
-            if id(one) not in self._met:
-                self._met[id(one)] = one
-                met_by_many.meet(one)
+        self._met += map(Met.now, go_through(error))
 
     def forget(self) -> None:
         """Let go of all exceptions that the code has met, and with them of what their frames hold."""
-        met_by_many.forget(self._met.values())
         self._met.clear()
         self.heard.clear()
 
     # Asking -------------------------------------------------------------------------------------------------------
 
-    def tell_errors(self) -> list[BaseException]:
-        """Tell all exceptions that the code has met."""
-        return [each.error for each in self.heard]
+    def tell_met(self) -> list[Met]:
+        """Tell all exceptions that the code has met, with the frames that they had gone through then."""
+        return self._met
 
     def trace(self, error: BaseException) -> Origin:
         """Tell where an exception came from: along its causes until one is the failure of a step."""
@@ -200,8 +196,10 @@ class Course:
         """Tell whether a step, or a savepoint, that came after a failure may be there because of it.
 
         Those of other tasks are not: unless the task had been cancelled, or ended with the same failure, or came to the
-        step because the failed one let it, as with a semaphore.
+        step because the failed one let it, as with a semaphore; or tidies up at the flow's end.
         """
+        if any(task.is_last for task in self._tasks_of(path)):
+            return True
         others = [branch for branch in self._branches(path) if not f"{failure.path}.".startswith(f"{branch}.")]
         if not others or self._asked.get(path, (0, False))[1] or self._was_led_by(path, failure):
             return True
@@ -221,8 +219,11 @@ class Course:
         return ["", *sorted(self._branches(path), key=len)]
 
     def _branches(self, path: StepPath) -> list[str]:
+        return [task.branch for task in self._tasks_of(path)]
+
+    def _tasks_of(self, path: StepPath) -> list[FlowTask]:
         tasks = () if self._loop is None else self._loop.tasks
-        return [task.branch for task in tasks if path.startswith(f"{task.branch}.")]
+        return [task for task in tasks if path.startswith(f"{task.branch}.")]
 
     def _failed_tasks(self) -> Iterator[tuple[str, BaseException]]:
         yield from ((each.path, each.error) for each in self.heard if each.how is How.ENDED)

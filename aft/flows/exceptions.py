@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 import reprlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from aft.errors import CodecError, is_a, is_interrupt, text_of
 from aft.flows.classes import DICT, TEXT, members_of, slots_of
 from aft.flows.rebuild import ARGS, CAUSE, MARK, UNMADE, can_make
 from aft.flows.rebuild import spell_class as _name_of
+from aft.redaction import says_secret
 from aft.texts import with_article
 
 #: Bytes that the arguments of an exception may take as text, and all its attributes together.
@@ -36,7 +36,6 @@ MOST_NESTED, MOST_LEVELS = 5, 6
 
 _GROUP_MESSAGE: Any = BaseExceptionGroup.__dict__["message"]
 _GROUP_LEAVES: Any = BaseExceptionGroup.__dict__["exceptions"]
-_SECRET = re.compile(r"pass(word|wd|phrase)|secret|token|authori[sz]ation|credential|cookie|(api|private)_?key", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ def _store_attributes(error: BaseException, nested: int) -> tuple[dict[str, Any]
 
 def _store_attribute(error: BaseException, name: str, value: Any, nested: int) -> Any:
     hidden = name == "params" and getattr(error, "hide_parameters", False)  # as SQLAlchemy hides them in its text
-    if hidden or _SECRET.search(name):
+    if hidden or says_secret(name):
         raise _Unkept("its name says that it is secret")
     try:
         return _simplify(value, 100, 0, nested)

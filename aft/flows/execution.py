@@ -39,7 +39,7 @@ from aft.flows.marks import Pivot
 from aft.flows.patches import Patches, was_begun
 from aft.flows.policy import Policy
 from aft.flows.renewal import Renewal
-from aft.flows.scopes import Scope, in_scope
+from aft.flows.scopes import Scope, find_scope, in_scope, strayed
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
 from aft.flows.unwind import undo_failed, undo_late, unwind
@@ -82,7 +82,7 @@ class Execution:
         token, course = in_scope.set(Scope("")), self._stepper.course
         try:
             self._check_whole(On.RUN_PRE)
-            with context.in_flow(self), self._home, LeftOpen(course.tell_errors, self._leave_for_mistake) as left_open:
+            with context.in_flow(self), self._home, LeftOpen(course.tell_met, self._leave_for_mistake) as left_open:
                 made = self._flow.fn(*args, **kwargs)
                 result = self._drive(made) if self._flow.is_async else made
                 left_open.close()
@@ -187,7 +187,7 @@ class Execution:
 
     def _branch(self) -> tuple[str, contextvars.Context]:
         """The number of a new task, and its context: it takes its numbers under that one."""
-        here, path = contextvars.copy_context(), in_scope.get().next()
+        here, path = contextvars.copy_context(), find_scope().next()
         here.run(in_scope.set, Scope(path))
         self._stepper.course.ask(path)
         self._stepper.branches.add(path)
@@ -250,7 +250,7 @@ class Execution:
 
     def parallel(self, calls: Sequence[Call[Any]], most: int | None) -> Any:
         self._check_call()
-        inner = Scope(in_scope.get().next())
+        inner = Scope(find_scope().next())
         self._stepper.widths[inner.path] = len(calls)
         if most is not None:
             self._stepper.limits[inner.path] = most
@@ -260,8 +260,9 @@ class Execution:
     def savepoint(self, name: str) -> Iterator[None]:
         self._check_call()
         name = name[:MOST_NAME]
-        outer = in_scope.get()
-        token = in_scope.set(Scope(path := outer.next()))
+        outer = find_scope()
+        inner = Scope(path := outer.next(), outer=outer)
+        in_scope.set(inner)
         failure: BaseException | None = None
         # Left open when the run leaves: it is in it, and comes back to it.
         self._inside[path] = name
@@ -277,9 +278,9 @@ class Execution:
         except BaseException as error:
             if is_interrupt(error) or self._renewal.is_all_of(error):
                 raise
-            failure = error
+            failure = error if find_scope() is inner else strayed(name, path)
         finally:
-            in_scope.reset(token)
+            inner.was_left = True
         # Outside the handler: what a compensator raises must not carry this as its context.
         if failure is not None:
             self._undo_scope(path, outer.path, name, failure)
@@ -290,7 +291,7 @@ class Execution:
 
     def _ask(self, call: Call[Any], scope: Scope | None = None) -> Ask:
         """Number a step; raises CodecError for arguments that cannot be stored, before anything has happened."""
-        scope, target = scope or in_scope.get(), call.target
+        scope, target = scope or find_scope(), call.target
         if isinstance(target, Activity):
             args, given = target.arguments.encode_call(call.args, call.kwargs)
             made = self._activity(target, scope.next(), scope.path, args, given)

@@ -32,6 +32,8 @@ class FlowTask(asyncio.Task[Any]):
         self.branch = branch
         #: Whether it closes a generator that the code has left: it comes to its end in any case.
         self.closes = False
+        #: Whether it does so because the flow has come to its end.
+        self.is_last = False
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel it; the loop is told by whom."""
@@ -140,7 +142,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         if self._generators is not None:
             self._generators.clear()
         for generator in left:
-            self._close_in_task(generator)
+            self._close_in_task(generator).is_last = True
         return bool(left)
 
     def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
@@ -157,9 +159,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
             else:
                 self._close_in_task(generator)
 
-    def _close_in_task(self, generator: AsyncGenerator[Any, Any]) -> None:
-        task = self.create_task(generator.aclose())
-        cast(FlowTask, task).closes = True
+    def _close_in_task(self, generator: AsyncGenerator[Any, Any]) -> FlowTask:
+        task = cast(FlowTask, self.create_task(generator.aclose()))
+        task.closes = True
+        return task
 
     def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

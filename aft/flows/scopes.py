@@ -18,6 +18,9 @@ class Scope:
 
     path: str
     count: int = 0
+    #: The scope around it, which counts once it was left.
+    outer: Scope | None = None
+    was_left: bool = False
 
     def next(self) -> StepPath:
         """Number the next step; raises DefinitionError if it is too deep to be stored, before anything is executed."""
@@ -33,3 +36,25 @@ class Scope:
 
 #: Where the code that is running now takes its numbers from: each task of an async flow has its own.
 in_scope: ContextVar[Scope] = ContextVar("aft_scope")
+
+
+def find_scope() -> Scope:
+    """Return the innermost scope that the code is in.
+
+    A generator may be closed in another task than the one that it entered a savepoint in: there, it is still set.
+    """
+    scope = in_scope.get()
+    while scope.was_left and scope.outer is not None:
+        scope = scope.outer
+    return scope
+
+
+def strayed(name: str, path: StepPath) -> DefinitionError:
+    """The error for a savepoint that a failure leaves in another task than the one that entered it.
+
+    What the other task did since is numbered under it, and would be undone with it.
+    """
+    return DefinitionError(
+        f"savepoint {name or path!r} is in an async generator that was left, and a step failed while it was closed, in "
+        "a task of its own; close it where it is used: `async with contextlib.aclosing(…)`"
+    )

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from aft.errors import is_interrupt
+from aft.redaction import redact
 from aft.telemetry.events import Event
 
 logger = logging.getLogger("aft")
@@ -83,7 +84,7 @@ def _names(kind: type[Event]) -> tuple[str, ...]:
 
 
 def _one_line(value: Any) -> str:
-    text = str(_plain(value))
+    text = redact(str(_plain(value)))
     return text if text.isprintable() else repr(text)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import aft
-from tests.setups import Setup
+from aft.runs.states import Status
+from tests.setups import Setup, eventually
 
 #: What was executed for each family.
 deeds: defaultdict[str, list[str]] = defaultdict(list)
@@ -186,3 +188,82 @@ def test_a_run_that_begins_anew_closes_its_generators_before(setup: Setup, famil
         "flaky",
         "tell",
     ]
+
+
+@aft.activity(name="agen_refuse", levels=["50ms"])
+async def refuse(family: str) -> None:
+    raise aft.Unrecoverable(family)
+
+
+async def batch(family: str) -> AsyncGenerator[int, None]:
+    with aft.savepoint("batch"):
+        await step(family, "reserve")
+        try:
+            yield 1
+            yield 2
+        finally:
+            await refuse(family)
+
+
+@aft.flow(name="agen_strays")
+async def strays(family: str) -> None:
+    async for _ in batch(family):
+        break
+    await step(family, "after")
+
+
+@aft.flow(name="agen_aclosing")
+async def closes_itself(family: str) -> None:
+    with contextlib.suppress(aft.Unrecoverable):
+        async with contextlib.aclosing(batch(family)) as found:
+            async for _ in found:
+                break
+    await step(family, "after")
+
+
+def test_a_failure_that_leaves_a_savepoint_in_another_task_parks_the_run(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(strays, family)
+        eventually(lambda: run.status is Status.PARKED)
+        assert "aclosing" in str(run.row.reason)
+    assert deeds[family] == ["reserve", "after"]
+
+
+def test_a_failure_that_leaves_a_savepoint_where_it_was_entered_undoes_it(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(closes_itself, family).result(60)
+    assert deeds[family] == ["reserve", "unreserve", "after"]
+
+
+# Past a pivot -----------------------------------------------------------------------------------------------------
+
+mended: set[str] = set()
+
+
+@aft.activity(name="agen_send", levels=["300ms*3"])
+async def send(family: str, what: str) -> None:
+    if what == "slow" and aft.current().attempt == 1:
+        raise aft.Recoverable("later")
+    if what == "bad" and family not in mended:
+        raise aft.Unrecoverable("not yet")
+
+
+@aft.flow(name="agen_pivot")
+async def past_its_pivot(family: str) -> None:
+    aft.pivot()
+    found = pages(family)
+    await anext(found)
+    await asyncio.gather(send(family, "slow"), send(family, "bad"))
+
+
+def test_a_retry_goes_back_before_what_closed_generators_at_the_end(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(past_its_pivot, family)
+        eventually(lambda: run.status is Status.PARKED)
+        mended.add(family)
+        run.retry()
+        run.result(60)
+    assert deeds[family][-1] == "tell"

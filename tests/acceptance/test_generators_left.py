@@ -279,16 +279,30 @@ async def sharing_async(family: str, waits: str) -> int:
     return 3
 
 
-@pytest.mark.parametrize("flow", [sharing, sharing_async], ids=lambda flow: flow.name)
+@aft.flow(name="left_caught_before")
+async def caught_before(family: str, waits: str) -> int:
+    """Catch it, and call no step meanwhile."""
+    try:
+        raise SHARED
+    except KeyError:
+        pass
+    await step.call(family, "first")
+    await wait.call(waits)
+    await step.call(family, "last")
+    return 3
+
+
+@pytest.mark.parametrize("other", [sharing, sharing_async, caught_before], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [sharing, sharing_async, caught_before], ids=lambda flow: flow.name)
 def test_the_end_of_a_run_closes_nothing_of_another_that_raises_the_same_exception(
-    setup: Setup, family: str, flow: Any
+    setup: Setup, family: str, flow: Any, other: Any
 ) -> None:
     app = setup.app()
     gates[f"{family}-open"].set()
     with app.dispatcher():
         slow = app.submit(flow, f"{family}-slow", f"{family}-slow")
         eventually(lambda: deeds[f"{family}-slow"])
-        assert app.submit(flow, family, f"{family}-open").result(60) == 3
+        assert app.submit(other, family, f"{family}-open").result(60) == 3
         gates[f"{family}-slow"].set()
         assert slow.result(60) == 3
 

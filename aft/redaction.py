@@ -1,0 +1,79 @@
+"""What must not be read over somebody's shoulder, in texts and values that are shown, logged or exported.
+
+One mechanism for all of them. By type: ``aft.Secret`` is never shown. By name: texts whose field says that they are
+secret. By pattern: numbers of payment cards, passwords and tokens in a text. Masks are as long as what they hide, so
+that nothing moves. The database keeps what was given: activities and compensators need it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: Names that say that what they name is secret.
+_NAMES = r"pass(?:word|wd|phrase)|secret|token|authori[sz]ation|credential|cookie|(?:api|private)_?key"
+_SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
+_HIDDEN_NAME = re.compile(rf"{_NAMES}|card_?(?:number|no)\b|\bcv[cv]2?\b|\biban\b|\bssn\b|\bpin\b", re.IGNORECASE)
+
+#: What may be the number of a payment card: of the great brands, with blanks or dashes between its digits.
+_CARD = re.compile(r"(?<![\w-])(?:4|5[1-5]|2[2-7]|3[47]|6(?:011|5))(?:[ -]?\d){12,16}(?![\w-])")
+_TOKEN = re.compile(r"(?i)\b((?:bearer|basic) +)([A-Za-z0-9._~+/=-]{8,})")
+_JWT = re.compile(r"\b()(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*)")
+_NAMED = re.compile(rf"(?i)((?:\b|_)(?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)([^\s\"',;&]{{3,}})")
+_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
+#: What each of them hides: the second group.
+_HIDES = (_TOKEN, _JWT, _NAMED, _IN_URL)
+#: A quick look: most texts have nothing of the kind.
+_MAY_HOLD = re.compile(rf"(?i)\d[ -]?\d[ -]?\d[ -]?\d|bearer|basic|eyJ|://|{_NAMES}")
+#: Digits of a card's number that may be seen.
+_SEEN = 4
+
+
+def says_secret(name: str) -> bool:
+    """Tell whether a name says that what it names must not be kept where it is not needed."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_hidden(name: str, value: Any) -> bool:
+    """Tell whether a value of this name is not shown: a text whose name says that it is secret."""
+    return isinstance(value, str) and bool(value) and _HIDDEN_NAME.search(name) is not None
+
+
+def redact(text: str) -> str:
+    """Return a text of the same length, with asterisks in the place of what must not be read."""
+    if _MAY_HOLD.search(text) is None:
+        return text
+    for pattern in _HIDES:
+        text = pattern.sub(lambda found: f"{found[1]}{'*' * len(found[2])}", text)
+    return _CARD.sub(_hide_card, text)
+
+
+def redact_all(value: Any) -> Any:
+    """Return JSON data with every text in it redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [redact_all(item) for item in value]
+    if isinstance(value, dict):
+        return {name: redact_all(item) for name, item in value.items()}
+    return value
+
+
+def _hide_card(found: re.Match[str]) -> str:
+    number = found[0]
+    digits = [int(sign) for sign in number if sign.isdigit()]
+    if not _is_card(digits):
+        return number
+    left = len(digits) - _SEEN
+    shown: list[str] = []
+    for sign in number:
+        hide = sign.isdigit() and left > 0
+        left -= sign.isdigit()
+        shown.append("*" if hide else sign)
+    return "".join(shown)
+
+
+def _is_card(digits: list[int]) -> bool:
+    """Tell whether the last digit is the check digit of the others, as in the number of a card."""
+    doubled = [digit if place % 2 == 0 else sum(divmod(2 * digit, 10)) for place, digit in enumerate(reversed(digits))]
+    return sum(doubled) % 10 == 0

@@ -1,0 +1,121 @@
+"""What is secret is stored, reaches whoever needs it, and is shown by nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+import aft
+from aft.cli.root import root
+from aft.runs.states import Status
+from aft.telemetry import log_event
+from tests.setups import Setup, eventually
+
+CARD = "4111111111111111"
+
+
+@dataclasses.dataclass
+class Payment:
+    card: aft.Secret[str]
+    amount: int
+
+
+class Login(BaseModel):
+    user: str
+    pin: aft.Secret[int]
+
+
+undone: list[str] = []
+
+
+def refund(payment: Payment, login: Login, result: aft.Secret[dict[str, str]]) -> None:
+    undone.append(result.reveal()["receipt"])
+    raise aft.Unrecoverable(f"no refund for card {payment.card.reveal()}, {payment}, {login}")
+
+
+@aft.compensate_with(refund)
+@aft.activity(name="hidden_pay")
+def pay(payment: Payment, login: Login) -> aft.Secret[dict[str, str]]:
+    assert payment.card.reveal() == CARD
+    return aft.Secret({"receipt": f"r-{login.pin.reveal()}-{payment.card.reveal()}"})
+
+
+@aft.flow(name="hidden_order")
+def ordering(order: str, card: aft.Secret[str], any_value: Any, password: str) -> aft.Secret[str]:
+    payment = Payment(card, 3)
+    receipt = pay(payment, Login(user="ann", pin=aft.Secret(998877)))
+    aft.sleep("20ms")
+    word: aft.Secret[str] = aft.wait_for("word", aft.Secret[str])
+    assert word.reveal() == "sesame-open"
+    if any_value["fails"]:
+        raise aft.Unrecoverable(f"{order}: card {card.reveal()} with token=abcdefgh {receipt} {word}")
+    return aft.Secret(receipt.reveal()["receipt"])
+
+
+SHOWN = ["aft.Secret", CARD, "998877", "sesame-open", "hunter2", "abcdefgh"]
+
+
+def show_all(setup: Setup, app: aft.Aft, run: aft.Run[Any]) -> str:
+    words = [
+        ["runs", "list"],
+        ["runs", "list", "--json"],
+        ["runs", "show", run.id, "--all"],
+        ["runs", "show", run.id, "--json"],
+        ["stack", run.id],
+        ["stack", run.id, "--json"],
+        ["faults", "list"],
+        ["faults", "list", "--json"],
+        ["doctor"],
+        *(["faults", "show", fault.id] for fault in app.faults()),
+        *(["faults", "show", fault.id, "--json"] for fault in app.faults()),
+    ]
+    shown = [CliRunner().invoke(root, each, env=setup.environ()) for each in words]
+    assert all(one.exception is None or isinstance(one.exception, SystemExit) for one in shown)
+    return "\n".join(one.output for one in shown)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_that_is_secret_is_shown_or_logged(setup: Setup, fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "aft")
+    app = setup.app()
+    app.telemetry.subscribe(log_event)
+    order = secrets.token_hex(4)
+    given: dict[str, Any] = {"fails": fails, "inside": aft.Secret("sesame-open"), "api_key": "hunter2"}
+    with app.dispatcher():
+        run = app.submit(ordering, order, aft.Secret(CARD), given, "hunter2")
+        eventually(lambda: run.status is Status.WAITING)
+        run.signal("word", aft.Secret("sesame-open"))
+        if fails:
+            eventually(lambda: run.status is Status.PARKED)
+        else:
+            assert run.result(60).reveal() == f"r-998877-{CARD}"
+    told = show_all(setup, app, run) + caplog.text
+    assert [secret for secret in SHOWN if secret in told.replace(" ", "")] == []
+    assert "***" in told
+    assert undone[-1:] == ([f"r-998877-{CARD}"] if fails else undone[-1:])
+
+
+def test_a_secret_tells_nothing_of_itself() -> None:
+    secret = aft.Secret(CARD)
+    assert f"{secret} {secret!r} {[secret]} {Payment(secret, 1)}".count(CARD) == 0
+    assert secret == aft.Secret(CARD) != aft.Secret("other")
+    assert hash(secret) == hash(aft.Secret(CARD))
+
+
+def test_a_secret_may_be_given_as_it_is_where_one_is_declared(setup: Setup) -> None:
+    app = setup.app()
+    given: Any = CARD
+    run = app.start(echo, given)
+    assert run.result().reveal() == CARD
+    assert CARD not in CliRunner().invoke(root, ["runs", "show", run.id], env=setup.environ()).output
+
+
+@aft.flow(name="hidden_echo")
+def echo(card: aft.Secret[str]) -> aft.Secret[str]:
+    return card

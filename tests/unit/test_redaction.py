@@ -1,0 +1,73 @@
+"""Claims about redaction: what must not be read is masked, all else stays, and nothing moves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aft.redaction import is_hidden, redact, redact_all
+
+CARDS = ["4111111111111111", "4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005", "6011000990139424"]
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_cards_number_is_hidden_but_for_its_end(card: str) -> None:
+    shown = redact(f"card {card} was refused")
+    assert card not in shown
+    assert shown.endswith(f"{card[-4:]} was refused")
+    assert sum(sign.isdigit() for sign in shown) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order 4111111111111112",
+        "run 01a1ed3b-b2bc-7100-bb15-c42e41ebc350",
+        "2026-11-18 07:05:18.246017",
+        "1234567890123456",
+        "a4111111111111111",
+        "max_tokens of the model",
+        "https://example.org/a:b/c",
+        "the password is wrong",
+        "it is basic",
+    ],
+)
+def test_what_only_looks_like_it_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("Authorization: Bearer abcdefghij.klm", "abcdefghij"),
+        ("password=hunter2 for ann", "hunter2"),
+        ("{'api_key': 'abcdef'}", "abcdef"),
+        ('"access_token":"abcdef"', "abcdef"),
+        ("postgresql://me:hunter2@db/shop", "hunter2"),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def", "eyJzdWIi"),
+        ("GET /?token=abcdef&page=2", "abcdef"),
+    ],
+)
+def test_passwords_and_tokens_are_hidden(text: str, hidden: str) -> None:
+    shown = redact(text)
+    assert hidden not in shown
+    assert len(shown) == len(text)
+
+
+@given(st.text())
+def test_nothing_moves(text: str) -> None:
+    assert len(redact(text)) == len(text)
+
+
+def test_texts_are_hidden_by_their_names_and_numbers_are_not() -> None:
+    assert is_hidden("password", "x")
+    assert is_hidden("card_number", "x")
+    assert not is_hidden("max_tokens", 5)
+    assert not is_hidden("password", "")
+    assert not is_hidden("spinner", "x")
+
+
+def test_every_text_of_a_value_is_redacted() -> None:
+    value = {"a": ["password=hunter2", {"b": "4111111111111111"}], "c": 1}
+    assert redact_all(value) == {"a": ["password=*******", {"b": "************1111"}], "c": 1}
