@@ -65,6 +65,9 @@ class Ask:
     stop: Callable[[], None] | None = None
     #: The fault of an interrupt that reaches it, which a step beside it was told.
     interrupted: FaultId | None = None
+    #: The task that asks for it, by its branch; "": the flow itself. And whether that task closes a generator.
+    task: str = ""
+    closes: bool = False
     #: Whether the code asks for it while it is about to begin anew.
     tidies: bool = False
     #: Who awaits it, in an async flow.

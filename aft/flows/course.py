@@ -74,14 +74,18 @@ class Course:
         loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
         loop.cancels = self._note_cancel
 
-    def ask(self, path: StepPath) -> None:
-        """Note that the code asks for a step, or begins a task."""
+    def ask(self, path: StepPath) -> tuple[str, bool]:
+        """Note that the code asks for a step, or begins a task.
+
+        Returns the branch of the task that does, "" for the flow itself, and whether the task closes a generator.
+        """
         task = None if self._loop is None else asyncio.current_task(self._loop)
         if (handled := sys.exception()) is not None:
             self._meet(handled, path, How.HANDLED)
         self._moment += 1
         self._asked[path] = self._moment, isinstance(task, FlowTask) and task.cancelling() > 0
         self._led_by[path] = self._handed_out
+        return (task.branch, task.closes) if isinstance(task, FlowTask) else ("", False)
 
     def hand_out(self, path: StepPath) -> None:
         """Note that a task is handed the outcome of a step, which leads to all that tasks do until the next one."""

@@ -299,7 +299,7 @@ class Execution:
             made = marks.pivot(self._stepper, scope.next(), scope.path)
         else:
             made = self._waiting.ask(call, scope.next(), scope.path)
-        self._stepper.course.ask(made.path)
+        self._settler.meet(made, *self._stepper.course.ask(made.path))
         self._renewal.note(made)
         return made
 

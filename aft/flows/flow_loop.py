@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn, cast
@@ -64,6 +64,8 @@ class Branch(Coroutine[Any, Any, Any]):
             return self._coro.throw(*error)
         except BranchRemoved:
             raise StopIteration(REMOVED) from None
+        finally:
+            del error  # else the exception would hold this frame, the frame the exception, and both whatever it met
 
     def close(self) -> None:
         self._coro.close()
@@ -86,6 +88,9 @@ class FlowLoop(asyncio.AbstractEventLoop):
         #: Generators that the code has begun, the oldest first; None: nobody closes them in tasks any more.
         self._generators: WeakValueDictionary[int, AsyncGenerator[Any, Any]] | None = None
         self._numbers = count()
+        #: What the garbage collector has found of them, and the number of each.
+        self._collected: list[AsyncGenerator[Any, Any]] = []
+        self._begun_as: dict[int, int] = {}
         self._thread = threading.get_ident()
         #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
@@ -138,26 +143,32 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def close_generators(self) -> bool:
         """Close what the code has left open when it came to its end; tells whether there was anything."""
-        left = list((self._generators or {}).values())
+        left = [*(self._generators or {}).values(), *self._collected]
+        left.sort(key=lambda generator: self._begun_as[id(generator)])
         if self._generators is not None:
             self._generators.clear()
+        self._collected.clear()
         for generator in left:
             self._close_in_task(generator).is_last = True
         return bool(left)
 
     def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if self._generators is not None:
-            self._generators[next(self._numbers)] = generator
+            self._begun_as[id(generator)] = number = next(self._numbers)
+            self._generators[number] = generator
 
     def _close_left(self, generator: AsyncGenerator[Any, Any]) -> None:
         """Close a generator that nobody refers to any more; Python calls this on the thread where that came about."""
-        if is_collecting():
-            _close_now(generator)  # at any moment: no replay would number a task in the same way; steps are refused
-        elif threading.get_ident() == self._thread:
-            if self._generators is None:
+        if self._generators is not None and is_collecting():
+            # It comes at any moment, and no replay would number a task in the same way. At the end all will be closed.
+            self._collected.append(generator)
+        elif is_collecting():
+            with suppress(DefinitionError):  # the run has left, and comes back: its steps are refused here
                 _close_now(generator)
-            else:
-                self._close_in_task(generator)
+        elif threading.get_ident() == self._thread and self._generators is None:
+            _close_now(generator)
+        elif threading.get_ident() == self._thread:
+            self._close_in_task(generator)
 
     def _close_in_task(self, generator: AsyncGenerator[Any, Any]) -> FlowTask:
         task = cast(FlowTask, self.create_task(generator.aclose()))

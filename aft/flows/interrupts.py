@@ -36,7 +36,7 @@ from aft.flows.leaving import Awaits, Block, Bounded, Failed, InLadder, Parks
 from aft.flows.policy import Policy
 from aft.flows.reaching import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_done_with, is_under
 from aft.flows.steps import Stepper
-from aft.ids import StepPath
+from aft.ids import FaultId, StepPath
 from aft.runs import faults, inbox
 from aft.runs.inbox import Letter
 from aft.runs.journal import Entry, EntryKind, Outcome
@@ -52,6 +52,9 @@ class Interrupts:
         self._marked = False
         #: Whether a step was told of an order, and the flow's code has not heard of that yet.
         self._is_telling = False
+        #: The faults of interrupts that reach the whole run; and which of them tasks hear of at their next step.
+        self._whole: set[FaultId | None] = set()
+        self._owed: dict[str, FaultId] = {}
         #: The deadline that had not passed when this was asked last.
         self._ahead: datetime | None = None
 
@@ -81,7 +84,7 @@ class Interrupts:
 
     def reaches(self, ask: Ask) -> bool:
         """Tell whether a step fails now because it is interrupted; only after ``any``."""
-        if ask.entry is not None or not _is_interruptible(ask):
+        if ask.entry is not None or ask.closes or not _is_interruptible(ask):
             return False
         if ask.kind is EntryKind.ACTIVITY and self._stepper.standing.is_unseen(ask.path):
             return False
@@ -93,6 +96,19 @@ class Interrupts:
         What the flow does then may end the branch that the next one reaches, and nobody would hear of it.
         """
         return not self._is_telling or ask.interrupted is not None or self._has_passed
+
+    def meet(self, ask: Ask) -> None:
+        """Let a new step be interrupted if its task was at work when the run was."""
+        if self._owed and (fault := self._owed.pop(ask.task, None)) is not None:
+            ask.interrupted, self._marked = fault, True
+
+    def pass_on(self, ask: Ask) -> None:
+        """Say that a step has come to its end: if the deadline had reached it at work, its task hears of that next.
+
+        Its failure, if it failed, is what the task hears instead.
+        """
+        if ask.interrupted is not None and ask.interrupted in self._whole and not (ask.has_failed or ask.is_dropped):
+            self._owed[ask.task] = ask.interrupted
 
     def _is_past(self) -> bool:
         deadline = self._owner.run.deadline_at
@@ -125,8 +141,11 @@ class Interrupts:
         if not entry.interrupt:
             return
         self._is_telling = False
+        if entry.interrupt == EVERYWHERE:
+            self._whole.add(entry.fault_id)
         for ask in beside:
-            if ask.entry is None and (entry.interrupt == EVERYWHERE or is_under(ask.path, entry.interrupt)):
+            reached = entry.interrupt == EVERYWHERE or is_under(ask.path, entry.interrupt)
+            if ask.entry is None and not ask.closes and reached:
                 ask.interrupted = entry.fault_id
                 self._marked = True
 

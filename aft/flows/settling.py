@@ -160,6 +160,11 @@ class Settler:
                 del self.pending[ask.path]
             self.settle(needed)
 
+    def meet(self, ask: Ask, task: str, closes: bool) -> None:
+        """Take note of a new step, and of the task that asks for it."""
+        ask.task, ask.closes = task, closes
+        self._interrupts.meet(ask)
+
     def drop(self, asks: Iterable[Ask]) -> None:
         """Forget steps that have no effects and that nobody waits for any more; so does a replay, at this place."""
         for ask in list(asks):
@@ -256,6 +261,7 @@ class Settler:
                 return None
 
     def _hand_out(self, ask: Ask) -> Ask:
+        self._interrupts.pass_on(ask)
         if ask.entry is not None and ask.has_failed:
             self._spread(ask.entry)
         return ask

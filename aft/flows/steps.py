@@ -127,11 +127,14 @@ class Stepper:
         return failures.rebuild(fault)
 
     def check_may_go_on(self) -> None:
-        """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone."""
+        """Leave at a step's boundary if this process is stopping, or needed for a run that must be alone.
+
+        One that is executed alone itself makes no room: two of them would evict each other for ever.
+        """
         why = None
         if self.tools.draining.is_set():
             why = "this process is stopping"
-        elif self.tools.making_room.is_set():
+        elif self.tools.making_room.is_set() and not self.owner.solitary:
             why = "this process is needed for a run that must be executed alone"
         elif self.tools.abandoned.is_full:
             why = "this process begins nothing: too many attempts that it gave up have not returned"

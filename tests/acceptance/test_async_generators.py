@@ -267,3 +267,60 @@ def test_a_retry_goes_back_before_what_closed_generators_at_the_end(setup: Setup
         run.retry()
         run.result(60)
     assert deeds[family][-1] == "tell"
+
+
+# Reference cycles that the code does not see -----------------------------------------------------------------------
+
+
+@aft.flow(name="agen_cancels")
+async def cancels(family: str) -> None:
+    """Cancel a task and await it, with a generator in a variable."""
+
+    async def work() -> None:
+        found = pages(family)
+        await anext(found)
+
+        async def watch() -> None:
+            await aft.wait_for("stop", timeout="1h")
+
+        task = asyncio.create_task(watch())
+        await step(family, "use")
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    await work()
+    gc.collect()
+    await step(family, "after")
+    gc.collect()
+
+
+@aft.flow(name="agen_groups")
+async def groups(family: str) -> None:
+    """Catch a group of exceptions, which Python itself makes part of a cycle."""
+
+    async def work() -> None:
+        found = pages(family)
+        await anext(found)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail(family))
+        except* aft.Unrecoverable:
+            pass
+
+    await work()
+    gc.collect()
+    await step(family, "after")
+    gc.collect()
+
+
+async def fail(family: str) -> None:
+    await refuse(family)
+
+
+@pytest.mark.parametrize("flow", [cancels, groups], ids=lambda flow: flow.name)
+def test_a_generator_in_a_variable_is_closed_whenever_the_collector_comes(setup: Setup, family: str, flow: Any) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(flow, family).result(60)
+    assert sorted(deed for deed in deeds[family] if deed != "use") == sorted(["lock", "page0", "after", *CLOSED])

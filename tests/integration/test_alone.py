@@ -252,3 +252,19 @@ def test_a_graceful_stop_makes_it_neither_less_nor_more_suspicious(
         assert tuple(found) == (MOST_SHARED_DEATHS, 1)
         assert find_due(connection, stage.namespace, tools.registry.known, 5, alone=True), "due at once, and alone"
     assert (did[place], stage.faults(run.id)) == ([], [])
+
+
+def test_two_runs_that_must_be_alone_come_one_after_the_other(
+    app: aft.Aft, stage: Stage, worker: Worker, tools: Tools, place: str
+) -> None:
+    first = submit_lonely(app, stage, place)
+    # Room is wanted for another one when the first is about to begin.
+    on_entry[place] = tools.making_room.set
+    worker._solitary.take()
+    eventually(lambda: first.status is Status.COMPLETED)
+    tools.making_room.clear()
+    eventually(lambda: worker._slots.wait_idle(0))
+    second = submit_lonely(app, stage, place)
+    worker._solitary.take()
+    eventually(lambda: second.status is Status.COMPLETED)
+    assert did[place] == ["alone", "alone"]
