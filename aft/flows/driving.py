@@ -50,7 +50,9 @@ class Driver:
         if (mistake := self._find_mistake()) is not None:
             park(mistake)
         self._end_tasks(check_leaving)
-        return self._result()
+        result = self._result()
+        self._raise_unheard()
+        return result
 
     def _find_mistake(self) -> Exception | None:
         """What the flow's code did wrong: then its branches are left as they are, and go on after the fix."""
@@ -61,6 +63,12 @@ class Driver:
         except BaseException:
             return None  # it was cancelled, or begins anew
         return None
+
+    def _raise_unheard(self) -> None:
+        """Raise what a generator raised when it was closed, after it had been left: nobody could await that."""
+        for task in self._loop.tasks:
+            if task.closes and task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     def _hand_out(self, ask: Ask) -> None:
         self._told(ask.path)

@@ -324,3 +324,46 @@ def test_a_generator_in_a_variable_is_closed_whenever_the_collector_comes(setup:
     with app.dispatcher():
         app.submit(flow, family).result(60)
     assert sorted(deed for deed in deeds[family] if deed != "use") == sorted(["lock", "page0", "after", *CLOSED])
+
+
+# What closing raises ------------------------------------------------------------------------------------------------
+
+
+async def refusing(family: str) -> AsyncIterator[int]:
+    try:
+        yield 1
+    finally:
+        await refuse(family)
+
+
+async def mistaken(family: str) -> AsyncIterator[int]:
+    try:
+        yield 1
+    finally:
+        await step(family, "close")
+        raise TypeError(family)
+
+
+@aft.flow(name="agen_unheard")
+async def unheard(family: str, bug: bool) -> None:
+    async for _ in mistaken(family) if bug else refusing(family):
+        break
+    await step(family, "after")
+
+
+def test_a_failure_that_nobody_could_await_is_raised_at_the_end(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(unheard, family, False)
+        with pytest.raises(aft.FlowCompensated, match="Unrecoverable"):
+            run.result(60)
+    assert deeds[family] == ["after", "unafter"]
+
+
+def test_a_mistake_that_nobody_could_await_parks_the_run(setup: Setup, family: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(unheard, family, True)
+        eventually(lambda: run.status is Status.PARKED)
+        assert "TypeError" in str(run.row.reason)
+    assert sorted(deeds[family]) == ["after", "close"]
