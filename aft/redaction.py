@@ -17,10 +17,11 @@ _HIDDEN_NAME = re.compile(rf"{_NAMES}|card_?(?:number|no)\b|\bcv[cv]2?\b|\biban\
 
 #: What may be the number of a payment card: of the great brands, with blanks or dashes between its digits.
 _CARD = re.compile(r"(?<![\w-])(?:4|5[1-5]|2[2-7]|3[47]|6(?:011|5))(?:[ -]?\d){12,16}(?![\w-])")
-_TOKEN = re.compile(r"(?i)\b((?:bearer|basic) +)([A-Za-z0-9._~+/=-]{8,})")
-_JWT = re.compile(r"\b()(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*)")
-_NAMED = re.compile(rf"(?i)((?:\b|_)(?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)([^\s\"',;&]{{3,}})")
-_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
+# Each repetition before something that has to follow is bounded: a hostile text must not keep anybody busy.
+_TOKEN = re.compile(r"(?i)\b((?:bearer|basic) {1,9})([A-Za-z0-9._~+/=-]{8,})")
+_JWT = re.compile(r"(?<![\w-])()(eyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*)")
+_NAMED = re.compile(rf"(?i)((?:\b|_)(?:{_NAMES})[\w-]{{0,40}}[\"']?\s{{0,9}}[=:]\s{{0,9}}[\"']?)([^\s\"',;&]{{3,}})")
+_IN_URL = re.compile(r"(://[^/\s:@]{0,99}:)([^/\s@]{1,999})(?=@)")
 #: What each of them hides: the second group.
 _HIDES = (_TOKEN, _JWT, _NAMED, _IN_URL)
 #: A quick look: most texts have nothing of the kind.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +73,32 @@ def test_texts_are_hidden_by_their_names_and_numbers_are_not() -> None:
 def test_every_text_of_a_value_is_redacted() -> None:
     value = {"a": ["password=hunter2", {"b": "4111111111111111"}], "c": 1}
     assert redact_all(value) == {"a": ["password=*******", {"b": "************1111"}], "c": 1}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "_token",
+        "password ",
+        "eyJ-",
+        "eyJaaaaaaaaa.",
+        "bearer ",
+        "://a:",
+        "4111 ",
+        "4-",
+        "token=",
+        "api_key:",
+        "Basic  ",
+    ],
+)
+def test_hostile_texts_keep_nobody_busy(part: str) -> None:
+    """Twice as much text takes about twice as long, and not four times; counted in steps of CPU, with much room."""
+
+    def cost(count: int) -> float:
+        text = part * count
+        begun = time.process_time()
+        redact(text)
+        return time.process_time() - begun
+
+    cost(100)
+    assert min(cost(16_000) for _ in range(3)) < 40 * max(min(cost(2_000) for _ in range(3)), 0.0005)
