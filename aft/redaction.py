@@ -11,23 +11,33 @@ import re
 from typing import Any
 
 #: Names that say that what they name is secret.
-_NAMES = r"pass(?:word|wd|phrase)|secret|token|authori[sz]ation|credential|cookie|(?:api|private)_?key"
+_NAMES = r"pass(?:word|wd|phrase)|secret|token|authori[sz]ation|credential|cookie|(?:api|private)[_-]?key"
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
-_HIDDEN_NAME = re.compile(rf"{_NAMES}|card_?(?:number|no)\b|\bcv[cv]2?\b|\biban\b|\bssn\b|\bpin\b", re.IGNORECASE)
+_HIDDEN_NAME = re.compile(
+    rf"{_NAMES}|card_?(?:number|no)(?![a-z])|(?<![a-z])(?:cv[cv]2?|iban|ssn|pin|pwd|passcode)(?![a-z])", re.IGNORECASE
+)
 
 #: What may be the number of a payment card: of the great brands, with blanks or dashes between its digits.
-_CARD = re.compile(r"(?<![\w-])(?:4|5[1-5]|2[2-7]|3[47]|6(?:011|5))(?:[ -]?\d){12,16}(?![\w-])")
+_CARD = re.compile(
+    r"(?<![A-Za-z0-9-])(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|35\d\d|6(?:011|2\d\d|4[4-9]\d|5\d\d))(?:[ -]?\d{4}){3}"
+    r"|3[47]\d\d[ -]?\d{6}[ -]?\d{5}|3[068]\d\d[ -]?\d{6}[ -]?\d{4})(?![\w-])"
+)
 # Each repetition before something that has to follow is bounded: a hostile text must not keep anybody busy.
 _TOKEN = re.compile(r"(?i)\b((?:bearer|basic) {1,9})([A-Za-z0-9._~+/=-]{8,})")
 _JWT = re.compile(r"(?<![\w-])()(eyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*)")
-_NAMED = re.compile(rf"(?i)((?:\b|_)(?:{_NAMES})[\w-]{{0,40}}[\"']?\s{{0,9}}[=:]\s{{0,9}}[\"']?)([^\s\"',;&]{{3,}})")
+_HEADER = re.compile(r"(?i)(\bauthori[sz]ation[\"']?\s{0,9}[=:]\s{0,9}[\"']?)([^\"'\n,]{2,999})")
+_NAMED = re.compile(
+    rf"(?i)((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\?[\"']?\s{{0,9}}[=:]\s{{0,9}}\\?)"
+    r"(\"[^\"]{2,999}\"|'[^']{2,999}'|[^\s\"',;&]{2,})"
+)
 _IN_URL = re.compile(r"(://[^/\s:@]{0,99}:)([^/\s@]{1,999})(?=@)")
 #: What each of them hides: the second group.
-_HIDES = (_TOKEN, _JWT, _NAMED, _IN_URL)
+_HIDES = (_HEADER, _TOKEN, _JWT, _NAMED, _IN_URL)
 #: A quick look: most texts have nothing of the kind.
-_MAY_HOLD = re.compile(rf"(?i)\d[ -]?\d[ -]?\d[ -]?\d|bearer|basic|eyJ|://|{_NAMES}")
+_MAY_HOLD = re.compile(rf"(?i)\d[ -]?\d[ -]?\d[ -]?\d|bearer|basic|eyJ|://|pwd|{_NAMES}")
 #: Digits of a card's number that may be seen.
 _SEEN = 4
+_LEAST_CARD = 10**13
 
 
 def says_secret(name: str) -> bool:
@@ -36,8 +46,8 @@ def says_secret(name: str) -> bool:
 
 
 def is_hidden(name: str, value: Any) -> bool:
-    """Tell whether a value of this name is not shown: a text whose name says that it is secret."""
-    return isinstance(value, str) and bool(value) and _HIDDEN_NAME.search(name) is not None
+    """Tell whether a text, or what may hold texts, is not shown, because its name says that it is secret."""
+    return isinstance(value, str | list | dict) and bool(value) and _HIDDEN_NAME.search(name) is not None
 
 
 def redact(text: str) -> str:
@@ -57,6 +67,8 @@ def redact_all(value: Any) -> Any:
         return [redact_all(item) for item in value]
     if isinstance(value, dict):
         return {name: redact_all(item) for name, item in value.items()}
+    if type(value) is int and value >= _LEAST_CARD and (hidden := redact(str(value))) != str(value):
+        return hidden
     return value
 
 

@@ -71,7 +71,10 @@ def _convert(found: Any) -> Any:
 
 
 def _convert_pairs(found: dict[str, Any]) -> Any:
-    pairs = [(_convert(key), _convert(item)) for key, item in found["v"]]
+    pairs = [
+        (_convert(key), HIDDEN if isinstance(key, str) and is_hidden(key, item) else _convert(item))
+        for key, item in found["v"]
+    ]
     named = {key if isinstance(key, str) else dumps(key): item for key, item in pairs}
     return named if len(named) == len(pairs) else [list(pair) for pair in pairs]
 

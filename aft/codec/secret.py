@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import GetCoreSchemaHandler, ValidationError, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 T = TypeVar("T")
 
 #: What is shown instead.
 HIDDEN = "***"
+#: How pydantic names the error of a value that is no such secret.
+UNFIT = "aft_secret"
 
 
 class Secret(Generic[T]):
@@ -46,9 +48,9 @@ class Secret(Generic[T]):
         """Let pydantic read the value inside as what is declared, and leave the rest to the codec."""
         inner = get_args(source)
         schema = handler.generate_schema(inner[0]) if inner else core_schema.any_schema()
-        return core_schema.no_info_after_validator_function(
-            Secret,
-            core_schema.no_info_before_validator_function(unwrap, schema),
+        return core_schema.no_info_wrap_validator_function(
+            _read,
+            schema,
             serialization=core_schema.plain_serializer_function_ser_schema(_wrap),
         )
 
@@ -56,6 +58,14 @@ class Secret(Generic[T]):
 def unwrap(value: Any) -> Any:
     """Return what a secret holds; any other value as it is."""
     return value.reveal() if isinstance(value, Secret) else value
+
+
+def _read(value: Any, read_inside: ValidatorFunctionWrapHandler) -> Secret[Any]:
+    """Read what a secret holds; what does not fit is not told."""
+    try:
+        return Secret(read_inside(unwrap(value)))
+    except ValidationError:
+        raise PydanticCustomError(UNFIT, "it is not what this secret is declared to hold") from None
 
 
 def _wrap(value: Any) -> Secret[Any]:

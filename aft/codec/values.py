@@ -16,6 +16,7 @@ from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is
 from aft.codec.comparing import compare, equal
 from aft.codec.ordered import order_sets
 from aft.codec.refusal import Refused, a_kind, first_line, show, spell
+from aft.codec.secret import HIDDEN, UNFIT
 from aft.codec.simplifying import simplify
 from aft.codec.tagging import dumps, tag
 from aft.codec.text import decode_untyped, write
@@ -166,7 +167,8 @@ def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
         steps.append(first["loc"][-1])
     else:
         fits = f"there, in {declared}" if steps else declared
-        refused = Refused(f"{show(offender)} does not fit {fits}: {first['msg']}")
+        shown = HIDDEN if first["type"] == UNFIT else show(offender)
+        refused = Refused(f"{shown} does not fit {fits}: {first['msg']}")
     for step in reversed(steps):
         refused.under(step)
     return refused

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 #: IPv6 addresses that stand for IPv4 ones behind a translator.
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+#: The same behind a translator of this network's own.
+_TRANSLATED_HERE = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 class ReceiverRefused(ValueError):
@@ -67,4 +69,6 @@ def _is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
         if inner is not None:
             return _is_public(str(inner))
+        if found.is_site_local or found in _TRANSLATED_HERE:
+            return False
     return found.is_global and not found.is_multicast

@@ -7,6 +7,8 @@ the URL leaves open.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from sqlalchemy import URL
 
 from aft.loopback import is_loopback
@@ -23,8 +25,8 @@ def find_exposure(url: URL) -> str | None:
     mode = options.get("sslmode") or "prefer"
     if mode == SAFE:
         return None
-    if "service" in options and not _hosts(options):
-        return "its URL leaves the host to a service file"
+    if "service" in options:
+        return "its URL leaves to a service file where it is"
     far = [host for host in _hosts(options) if not is_loopback(host)]
     return f"{far[0]!r} is another machine, and sslmode is {mode!r}, not {SAFE!r}" if far else None
 
@@ -46,6 +48,6 @@ def _resolve(url: URL) -> dict[str, str]:
 
 
 def _hosts(options: dict[str, str]) -> list[str]:
-    """Every machine that may be connected to; addresses count before the names that they stand for."""
-    hosts = options.get("hostaddr") or options.get("host") or ""
-    return hosts.split(",") if hosts else []
+    """Every machine that may be connected to; an address counts before the name that it stands for."""
+    names, addresses = ((options.get(name) or "").split(",") for name in ("host", "hostaddr"))
+    return [address or name for name, address in zip_longest(names, addresses, fillvalue="")]

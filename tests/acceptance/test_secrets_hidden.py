@@ -108,6 +108,19 @@ def test_a_secret_tells_nothing_of_itself() -> None:
     assert hash(secret) == hash(aft.Secret(CARD))
 
 
+def test_what_does_not_fit_a_secret_is_not_told(setup: Setup) -> None:
+    app = setup.app()
+    given: Any = Login.model_construct(user="ann", pin="sesame-open")
+    with pytest.raises(aft.CodecError) as refused:
+        app.submit(logging_in, given)
+    assert "sesame-open" not in f"{refused.value} {refused.value.__cause__!r} {refused.value.__context__!r}"
+
+
+@aft.flow(name="hidden_login")
+def logging_in(login: Login) -> None:
+    """Do nothing."""
+
+
 def test_a_secret_may_be_given_as_it_is_where_one_is_declared(setup: Setup) -> None:
     app = setup.app()
     given: Any = CARD

@@ -39,6 +39,8 @@ FAR_DATABASES = [
     "postgresql://me:hush@/shop?host=localhost:1&host=db:2",
     "postgresql://me:hush@localhost/shop?hostaddr=10.1.2.3",
     "postgresql://?service=shop",
+    "postgresql://me:hush@localhost/shop?service=shop",
+    "postgresql://me:hush@/shop?host=localhost,192.0.2.7&hostaddr=127.0.0.1,",
 ]
 SAFE_DATABASES = [
     "postgresql://me:hush@db.example/shop?sslmode=verify-full",
@@ -124,6 +126,7 @@ class TestAtTheDoor:
             ("amqps://me:hush@rabbit/?cacertfile=text.pem", "cacertfile 'text.pem'"),
             ("amqps://me:hush@rabbit/?keyfile=key.pem", "'keyfile' without 'certfile'"),
             ("amqp://me:hush@localhost/?cacertfile=ca.pem", "for 'amqps://', not 'amqp://'"),
+            ("amqp://me:12/hush@rabbit/shop", "the broker URL is malformed"),
         ],
     )
     def test_certificates_that_cannot_be_used_are_named(self, url: str, told: str) -> None:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from aft.redaction import is_hidden, redact, redact_all
 
-CARDS = ["4111111111111111", "4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005", "6011000990139424"]
+CARDS = [
+    "4111111111111111",
+    "4111 1111 1111 1111",
+    "5500-0000-0000-0004",
+    "378282246310005",
+    "6011000990139424",
+    "3530111333300000",
+    "36227206271667",
+]
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -49,6 +57,12 @@ def test_what_only_looks_like_it_stays(text: str) -> None:
         ("postgresql://me:hunter2@db/shop", "hunter2"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def", "eyJzdWIi"),
         ("GET /?token=abcdef&page=2", "abcdef"),
+        ("PGPASSWORD=hunter2", "hunter2"),
+        ("password='correct horse battery'", "horse"),
+        ("X-Api-Key: abcdef", "abcdef"),
+        ("pwd=hunter2", "hunter2"),
+        ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
+        ("Authorization: Token abcdef", "abcdef"),
     ],
 )
 def test_passwords_and_tokens_are_hidden(text: str, hidden: str) -> None:
@@ -65,6 +79,8 @@ def test_nothing_moves(text: str) -> None:
 def test_texts_are_hidden_by_their_names_and_numbers_are_not() -> None:
     assert is_hidden("password", "x")
     assert is_hidden("card_number", "x")
+    assert is_hidden("card_cvv", "x")
+    assert is_hidden("passwords", ["x"])
     assert not is_hidden("max_tokens", 5)
     assert not is_hidden("password", "")
     assert not is_hidden("spinner", "x")

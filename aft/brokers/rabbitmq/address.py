@@ -81,6 +81,8 @@ def _split(url: str) -> SplitResult:
         raise ConfigError(f"the broker URL is malformed; {_FORM}") from None
     if parts.scheme not in ("amqp", "amqps"):
         raise ConfigError(f"the broker URL begins with {parts.scheme!r}, not 'amqp' or 'amqps'; {_FORM}")
+    if "@" in parts.path:  # a slash in the password: what is behind it must not be shown
+        raise ConfigError(f"the broker URL is malformed; {_FORM}")
     if not parts.hostname or port == 0:
         raise ConfigError(f"the broker URL names no host or port; {_FORM}")
     if parts.username is not None and parts.password is None:
