@@ -99,6 +99,9 @@ def verify(connection: Connection, known: Link | None = None) -> Verdict:
         is_there = is_there or here == known
     if not is_there and known is not None:
         verdict.problems.append(f"record {known.seq} is gone, or is not the one that is known")
+    cut_out = connection.execute(select(func.count()).select_from(audit).where(audit.c.seq < 1)).scalar_one()
+    if cut_out:
+        verdict.problems.append(f"{cut_out} records were taken out of the chain")
     loose = select(func.count()).select_from(audit).where(audit.c.seq.is_(None))
     verdict.loose = int(connection.execute(loose).scalar_one())
     return verdict
@@ -106,7 +109,7 @@ def verify(connection: Connection, known: Link | None = None) -> Verdict:
 
 def _go_through(connection: Connection) -> Iterator[Deed]:
     """Yield the chained records, in order; so many are read at a time."""
-    last = -1
+    last = 0
     while rows := connection.execute(
         select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(PAGE)
     ).fetchall():

@@ -62,7 +62,7 @@ def erase(connection: Connection, run: RunRow, by: Person) -> list[RunId]:
     for each in family:
         if (objection := _find_objection(connection, each)) is not None:
             raise OrderRefused(f"run {each.id} {objection}; a run is forgotten once it and all below it have ended")
-    ids = [each.id for each in family if each.erased_at is None]
+    ids = [each.id for each in family]  # also again: an effect may have arrived late, with its values
     for table, values in _ERASED.items():
         connection.execute(update(table).where(table.c.run_id.in_(ids)).values(**values))
     owed = (FrameState.OWED.value, FrameState.ARMED.value)

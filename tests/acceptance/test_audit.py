@@ -148,6 +148,15 @@ def test_a_record_that_was_changed_shows(setup: Setup, column: str) -> None:
     assert "record 3 was changed" in told.output
 
 
+def test_a_record_that_was_taken_out_of_the_chain_shows(setup: Setup) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        connection.execute(update(table).where(table.c.seq == 4).values(seq=-4))
+    told = cli(setup, "--verify")
+    assert told.exit_code == 1
+    assert "1 records were taken out of the chain" in told.output
+
+
 def test_an_end_that_was_cut_off_shows_to_whoever_knows_it(setup: Setup) -> None:
     app = do_much(setup)
     known = json.loads(cli(setup, "--verify", "--json").output)["last"]

@@ -96,7 +96,7 @@ def test_nothing_of_a_forgotten_run_is_left_in_any_table(setup: Setup, customer:
         run.result()
     with pytest.raises(aft.OrderRefused, match="was forgotten: what would be undone is not known"):
         run.compensate()
-    assert run.forget() == []
+    assert len(run.forget()) == 2, "also again: something may have come since"
 
 
 def test_what_is_left_can_be_looked_at(setup: Setup, customer: str) -> None:

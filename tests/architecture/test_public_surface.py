@@ -52,6 +52,7 @@ PUBLIC = [
     "RuleRefused",
     "Run",
     "Schedule",
+    "Secret",
     "Settings",
     "Status",
     "StoreError",
