@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aft.errors import CodecError, ReplayDiverged
-from aft.fault import Fault
+from aft.fault import Fault, FaultState
 from aft.runs.inbox import Letter
 from aft.runs.journal import Entry
 from aft.runs.states import Status
@@ -142,14 +142,24 @@ def hears_mail(block: Block) -> bool:
     return isinstance(block, InLadder) and block.fault.signal is not None
 
 
-def may_be_ended_by_mail(block: Block) -> bool:
-    """Tell whether a block is worth looking at again when something has come; a moment may have come, too."""
-    return isinstance(block, Awaits) or hears_mail(block)
+def may_end(block: Block) -> bool:
+    """Tell whether a block ends by itself: at a moment, or by something that comes into the inbox."""
+    return isinstance(block, (Awaits, InLadder))
+
+
+def ends_at(block: Block) -> datetime | None:
+    """Return the moment at which a block ends by itself; None: no moment ends it."""
+    if isinstance(block, Awaits):
+        return block.wait.until
+    if isinstance(block, InLadder) and block.fault.state is FaultState.WAITING:
+        return block.fault.due_at
+    return None
 
 
 def is_over(block: Block, now: datetime) -> bool:
-    """Tell whether a block is a wait whose time is over."""
-    return isinstance(block, Awaits) and block.wait.until is not None and block.wait.until <= now
+    """Tell whether the moment has come at which a block ends by itself."""
+    end = ends_at(block)
+    return end is not None and end <= now
 
 
 def stay_parked(fault: Fault) -> Parks:

@@ -29,7 +29,7 @@ from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, is_over, pause_
 from aft.flows.hearing import Hearing
 from aft.flows.interrupts import Interrupts
 from aft.flows.landings import Landings
-from aft.flows.leaving import Awaits, Block, GivesBack, HasMail, Leave, Lost, NewMail, NotBegun, Parks
+from aft.flows.leaving import Block, GivesBack, HasMail, Leave, Lost, NewMail, NotBegun, Parks
 from aft.flows.replay import Beside, Replay
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
@@ -51,9 +51,9 @@ class Settler:
         self.pending: dict[StepPath, Ask] = {}
         self._interrupts = Interrupts(stepper)
         self._landings = Landings(stepper.owner)
-        self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
         self._flying: set[Ask] = set()
-        self._hearing = Hearing(stepper.mailbox, self._flying)
+        self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
+        self._hearing = Hearing(stepper.mailbox, self._flying, stepper.tools.clock)
         self._keeps_back = False
 
     # Until all have their outcome ---------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Settler:
             self._settle_alone(asks[0])
         else:
             self._settle_beside(asks, most)
-        if self._has_news(asks):
+        if self._hearing.wake_missed((*asks, *self.pending.values())):
             self._settle(asks, most)
         self.check_blocks(asks)
 
@@ -147,10 +147,6 @@ class Settler:
         """Let an interrupt reach all that stand beside a step which has heard of it."""
         self._interrupts.spread(entry, (*asks, *self.pending.values()))
 
-    def _has_news(self, asks: Iterable[Ask]) -> bool:
-        """Let all look again that wait for what may have come while others were at work; tells whether any does."""
-        return self._hearing.wake_missed((*asks, *self.pending.values()))
-
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
         inside = [ask for other, ask in self.pending.items() if other.startswith(f"{path}.")]
@@ -212,7 +208,7 @@ class Settler:
                 self._keeps_back = batch.keeps_back
                 return
             if (landed := self._await_landing(asks)) is None:
-                for again in self._look_again(asks):
+                for again in self._hearing.look_again(asks, self.pending.values()):
                     batch.begin_again(again)
             elif not batch.land(landed):
                 self._landed.append(landed)
@@ -255,8 +251,8 @@ class Settler:
                 if (landed := self._await_landing(self.pending.values())) is not None:
                     self._landed.append(landed)
                 else:
-                    self._look_again(self.pending.values())
-            elif not self._has_news(self.pending.values()):
+                    self._hearing.look_again(self.pending.values(), ())
+            elif not self._hearing.wake_missed(self.pending.values()):
                 self.check_blocks(self.pending.values())
                 return None
 
@@ -292,11 +288,13 @@ class Settler:
             self.reach_frontier()
         if new and self._interrupts.any():
             new = [ask for ask in new if not self._interrupts.reaches(ask)]
-        with self._stepper.standing.beside() if len(new) > 1 else nullcontext():
-            for ask in new:
+        begin = self._hearing.hold_back(new, self._stepper.standing)
+        self._keeps_back = len(begin) < len(new)
+        with self._stepper.standing.beside() if len(begin) > 1 else nullcontext():
+            for ask in begin:
                 if not ask.takes_signal and (ask.quick or len(self._flying) < MOST_BRANCHES):
                     self._launch(ask)
-            all(map(self._look_for_signal, [ask for ask in new if ask.takes_signal]))  # until one says that it cannot
+            all(map(self._look_for_signal, [ask for ask in begin if ask.takes_signal]))  # until one says that it cannot
 
     def _look_for_signal(self, ask: Ask) -> bool:
         """Let a step take its signal; False: not before the flow has heard of an outcome that was recorded.
@@ -304,8 +302,7 @@ class Settler:
         That may cancel the step's task, and the signal would be lost. Under the lock nothing is recorded meanwhile.
         """
         with self._stepper.owner.lock:
-            self._landed += self._landings.take_all()
-            self._flying.difference_update(self._landed)
+            self._landed += self._land(self._landings.take_all())
             if any(landed.entry is not None for landed in self._landed):
                 return False
             self._launch(ask)
@@ -350,12 +347,13 @@ class Settler:
         stepper, owner = self._stepper, self._stepper.owner
         if self._hearing.any_missed(beside):
             return None
-        if not owner.run.waits and owner.run.deadline_at is None:
+        failed = self._hearing.find_failed()
+        if not (owner.run.waits or failed or owner.run.deadline_at):
             return self._take_landing(None)
-        blocks = [block for ask in beside for block in ask.blocks] if owner.run.waits else []
+        blocks = [block for ask in (beside if owner.run.waits else failed) for block in ask.blocks]
         owner.store_waits()
-        limits = [block.wait.until for block in blocks if isinstance(block, Awaits)]
-        due = min((limit for limit in (*limits, self._interrupts.bound) if limit is not None), default=None)
+        limits = [*map(leaving.ends_at, blocks), self._interrupts.bound]
+        due = min((limit for limit in limits if limit is not None), default=None)
         seconds = None if due is None else max(0.0, (due - stepper.mailbox.now).total_seconds())
         if not any(map(leaving.hears_mail, blocks)):
             return self._take_landing(seconds)
@@ -364,12 +362,12 @@ class Settler:
 
     def _take_landing(self, seconds: float | None) -> Ask | None:
         ask = self._landings.take(seconds)
-        self._flying.difference_update([ask])
-        return ask
+        return None if ask is None else self._land([ask])[0]
 
-    def _look_again(self, asks: Iterable[Ask]) -> list[Ask]:
-        """Let steps begin again whose time has come, or for which something came, while others are at work."""
-        return self._hearing.look_again(asks, self.pending.values())
+    def _land(self, asks: list[Ask]) -> list[Ask]:
+        self._flying.difference_update(asks)
+        self._hearing.land(asks)
+        return asks
 
     def land_all(self) -> list[Block]:
         """Wait until no branch is at work any more; returns all that blocks them."""

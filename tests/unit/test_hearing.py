@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+from aft.clock import SystemClock
 from aft.flows.asks import Ask
 from aft.flows.hearing import Hearing
 from aft.flows.leaving import Awaits
@@ -30,7 +31,7 @@ def test_who_began_to_look_before_something_was_found_and_is_blocked_after_that_
     mailbox: Any = SimpleNamespace(arrivals=1)
     ask = make_ask(looked_at=0)
     flying = {ask}
-    hearing = Hearing(mailbox, flying)
+    hearing = Hearing(mailbox, flying, SystemClock())
     assert not hearing.wake_missed([ask])  # it is at work
     flying.clear()
     block(ask)
@@ -43,7 +44,7 @@ def test_who_looked_since_is_left_alone() -> None:
     mailbox: Any = SimpleNamespace(arrivals=1)
     ask = make_ask(looked_at=1)
     block(ask)
-    hearing = Hearing(mailbox, set())
+    hearing = Hearing(mailbox, set(), SystemClock())
     assert not hearing.any_missed([ask])
     assert not hearing.wake_missed([ask])
     mailbox.arrivals = 2

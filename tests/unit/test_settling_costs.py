@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aft.clock import SystemClock
 from aft.flows.asks import Ask, Landed, Returns
 from aft.flows.settling import Settler
 from aft.flows.standing import Standing
@@ -59,7 +60,7 @@ def make_settler(recorded: int) -> Settler:
     """One for a run whose journal has so many outcomes."""
     nothing: Any = None
     stepper: Any = SimpleNamespace(
-        tools=None,
+        tools=SimpleNamespace(clock=SystemClock()),
         standing=Standing(nothing, nothing, None),
         mailbox=SimpleNamespace(arrivals=0),
         owner=SimpleNamespace(run=SimpleNamespace(deadline_at=None, waits=()), unheeded=[]),
