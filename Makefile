@@ -3,6 +3,8 @@
 # make check   lint, format, types, floors
 # make chaos   hours of faults on servers of its own: make chaos PART="kills pauses" SEED=1; docs/chaos.md is its report
 # make bench   aft beside its peers, on the PostgreSQL and RabbitMQ of this machine: make bench QUICK=1 ONLY="happy faults"
+# make lock    write requirements.lock anew: what continuous integration installs, with the hash of every file
+# make audit   ask the advisory databases about all that is in requirements.lock; needs the internet
 # make clean   remove what the others made
 
 VENV := .venv
@@ -17,10 +19,13 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Test processes: two for each processor, because tests mostly wait for services.
 WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
 
+# LOCKED=1 installs exactly what requirements.lock has, and refuses every file whose hash it does not have.
+LOCKED ?=
+
 # Where Python may not keep what it compiled, each process compiles aft again: seconds of CPU, in hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check chaos bench clean
+.PHONY: demo test check chaos bench lock audit clean
 
 demo: $(INSTALLED)
 	@rm -rf .demo && mkdir .demo && cd .demo && unset AFT_DATABASE_URL AFT_BROKER_URL AFT_NAMESPACE && \
@@ -46,6 +51,14 @@ chaos: $(INSTALLED_DEV)
 bench: $(INSTALLED)
 	@"$(BIN)/python" -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
+LOCKING := $(VENV)/.installed-lock
+lock: $(LOCKING)
+	@"$(BIN)/uv" pip compile --quiet pyproject.toml --extra dev --extra bench --universal --generate-hashes --upgrade \
+	--no-header --no-emit-index-url --no-emit-find-links --system-certs --output-file requirements.lock
+
+audit: $(LOCKING)
+	@"$(BIN)/pip-audit" --requirement requirements.lock --require-hashes --disable-pip --strict
+
 clean:
 	rm -rf $(VENV) .demo .chaos .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -54,8 +67,14 @@ $(INSTALLED): pyproject.toml | $(VENV)/bin/pip
 	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(INSTALLED_DEV): $(INSTALLED)
-	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(INSTALLED_DEV): pyproject.toml $(if $(LOCKED),requirements.lock | $(VENV)/bin/pip,$(INSTALLED))
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+	$(if $(LOCKED),--require-hashes -r requirements.lock,-e '.[dev]')
+	@$(if $(LOCKED),"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .)
+	@touch $@ $(INSTALLED)
+
+$(LOCKING): pyproject.toml | $(VENV)/bin/pip
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e '.[lock]'
 	@touch $@
 
 # Debian splits venv: without python3-venv it makes none that has pip. Then the system's pip puts one there: by

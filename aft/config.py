@@ -69,6 +69,8 @@ class Settings(BaseSettings):
     old_webhook_secret: SecretStr | None = Field(default=None, repr=False)
     #: Hosts that notices may be sent to, separated by commas; without it, every host that has a public address.
     webhook_hosts: str | None = None
+    #: Names of fields whose texts are shown to nobody, separated by commas, besides those that aft knows.
+    hidden_names: str | None = None
     #: What messages are sealed with, of 16 characters or more: then those without a seal are refused.
     message_key: SecretStr | None = Field(default=None, repr=False)
     #: While the key is changed: the one before, whose seals are taken, too.
@@ -120,15 +122,26 @@ class Settings(BaseSettings):
     @field_validator("webhook_hosts")
     @classmethod
     def _hosts(cls, value: str | None) -> str | None:
-        for host in (value or "").split(",") if value is not None else ():
-            if not _HOST.fullmatch(host.strip()):
-                raise ValueError("write hosts, separated by commas: 'hooks.example.com, *.example.org, 10.1.2.3'")
+        if not all(map(_HOST.fullmatch, _split(value))):
+            raise ValueError("write hosts, separated by commas: 'hooks.example.com, *.example.org, 10.1.2.3'")
         return value
 
     @property
     def listed_hosts(self) -> tuple[str, ...]:
         """The hosts that notices may be sent to, as listed; none: all that are public."""
-        return tuple(host.strip() for host in (self.webhook_hosts or "").split(",") if host.strip())
+        return _split(self.webhook_hosts)
+
+    @field_validator("hidden_names")
+    @classmethod
+    def _names(cls, value: str | None) -> str | None:
+        if not all(map(str.isidentifier, _split(value))):
+            raise ValueError("write names of fields, separated by commas: 'birthday, account_number'")
+        return value
+
+    @property
+    def listed_names(self) -> tuple[str, ...]:
+        """The names of fields that are hidden, as listed."""
+        return _split(self.hidden_names)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
@@ -160,6 +173,10 @@ class Settings(BaseSettings):
 
 def _reveal(*secrets: SecretStr | None) -> tuple[str, ...]:
     return tuple(secret.get_secret_value() for secret in secrets if secret is not None)
+
+
+def _split(value: str | None) -> tuple[str, ...]:
+    return () if value is None else tuple(part.strip() for part in value.split(","))
 
 
 def _variable(field: str) -> str:

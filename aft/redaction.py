@@ -1,13 +1,14 @@
 """What must not be read over somebody's shoulder, in texts and values that are shown, logged or exported.
 
 One mechanism for all of them. By type: ``aft.Secret`` is never shown. By name: texts whose field says that they are
-secret. By pattern: numbers of payment cards, passwords and tokens in a text. Masks are as long as what they hide, so
-that nothing moves. The database keeps what was given: activities and compensators need it.
+secret, or is listed in the settings. By pattern: numbers of payment cards, passwords and tokens in a text. Masks are as
+long as what they hide, so that nothing moves. The database keeps what was given: activities and compensators need it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 #: Names that say that what they name is secret.
@@ -26,18 +27,29 @@ _CARD = re.compile(
 _TOKEN = re.compile(r"(?i)\b((?:bearer|basic) {1,9})([A-Za-z0-9._~+/=-]{8,})")
 _JWT = re.compile(r"(?<![\w-])()(eyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*)")
 _HEADER = re.compile(r"(?i)(\bauthori[sz]ation[\"']?\s{0,9}[=:]\s{0,9}[\"']?)([^\"'\n,]{2,999})")
-_NAMED = re.compile(
-    rf"(?i)((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\?[\"']?\s{{0,9}}[=:]\s{{0,9}}\\?)"
-    r"(\"[^\"]{2,999}\"|'[^']{2,999}'|[^\s\"',;&]{2,})"
-)
+_GIVEN = r"(\"[^\"]{2,999}\"|'[^']{2,999}'|[^\s\"',;&]{2,})"
+_NAMED = re.compile(rf"(?i)((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\?[\"']?\s{{0,9}}[=:]\s{{0,9}}\\?){_GIVEN}")
 _IN_URL = re.compile(r"(://[^/\s:@]{0,99}:)([^/\s@]{1,999})(?=@)")
 #: What each of them hides: the second group.
 _HIDES = (_HEADER, _TOKEN, _JWT, _NAMED, _IN_URL)
 #: A quick look: most texts have nothing of the kind.
 _MAY_HOLD = re.compile(rf"(?i)\d[ -]?\d[ -]?\d[ -]?\d|bearer|basic|eyJ|://|pwd|{_NAMES}")
+#: Names of fields that the settings of this process list besides, in lower case; and where they stand in a text.
+_listed: set[str] = set()
+_in_text: re.Pattern[str] | None = None
 #: Digits of a card's number that may be seen.
 _SEEN = 4
 _LEAST_CARD = 10**13
+
+
+def hide_names(names: Iterable[str]) -> None:
+    """Hide fields with these names from now on, everywhere in this process."""
+    global _in_text
+    if not (new := {name.lower() for name in names} - _listed):
+        return
+    _listed.update(new)
+    any_name = "|".join(map(re.escape, sorted(_listed)))
+    _in_text = re.compile(rf"(?i)((?<!\w)(?:{any_name})\\?[\"']?\s{{0,9}}[=:]\s{{0,9}}\\?){_GIVEN}")
 
 
 def says_secret(name: str) -> bool:
@@ -47,15 +59,19 @@ def says_secret(name: str) -> bool:
 
 def is_hidden(name: str, value: Any) -> bool:
     """Tell whether a text, or what may hold texts, is not shown, because its name says that it is secret."""
-    return isinstance(value, str | list | dict) and bool(value) and _HIDDEN_NAME.search(name) is not None
+    if not isinstance(value, str | list | dict) or not value:
+        return False
+    return _HIDDEN_NAME.search(name) is not None or name.lower() in _listed
 
 
 def redact(text: str) -> str:
     """Return a text of the same length, with asterisks in the place of what must not be read."""
+    if _in_text is not None:
+        text = _in_text.sub(_hide, text)
     if _MAY_HOLD.search(text) is None:
         return text
     for pattern in _HIDES:
-        text = pattern.sub(lambda found: f"{found[1]}{'*' * len(found[2])}", text)
+        text = pattern.sub(_hide, text)
     return _CARD.sub(_hide_card, text)
 
 
@@ -70,6 +86,10 @@ def redact_all(value: Any) -> Any:
     if type(value) is int and value >= _LEAST_CARD and (hidden := redact(str(value))) != str(value):
         return hidden
     return value
+
+
+def _hide(found: re.Match[str]) -> str:
+    return f"{found[1]}{'*' * len(found[2])}"
 
 
 def _hide_card(found: re.Match[str]) -> str:

@@ -25,6 +25,7 @@ from aft.flows.registry import Registry, flow_names
 from aft.flows.runner import Runner
 from aft.flows.tools import Tools
 from aft.ids import RunId, new_id
+from aft.redaction import hide_names
 from aft.runs import beginnings, faults, rows, schedules
 from aft.runs.holdings import Expect
 from aft.runs.rows import RunRow
@@ -54,6 +55,7 @@ class Aft(Parts):
         clock: Clock | None = None,
     ) -> None:
         settings = settings or Settings.load(database_url=database, broker_url=broker, namespace=namespace)
+        hide_names(settings.listed_names)
         super().__init__(settings, registry, clock or SystemClock())
         self._lock = threading.Lock()
         self._tools: Tools | None = None

@@ -10,7 +10,7 @@ from aft.cli.opening import looking
 from aft.cli.output import Column, iso, json_option, moment, print_json, print_table, say, short_id
 from aft.runs import audit, audit_chain
 from aft.runs.audit import Deed
-from aft.runs.audit_chain import Link, Verdict
+from aft.runs.audit_chain import Position, Verdict
 
 
 @click.command("audit")
@@ -27,7 +27,7 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
     """
     if known is not None and not is_verified:
         raise click.UsageError("--known goes with --verify")
-    link = None if known is None else _read_link(known)
+    link = None if known is None else _read_position(known)
     with looking(given) as app, app.store.read() as connection:
         if is_verified:
             verdict = audit_chain.verify(connection, link)
@@ -43,11 +43,11 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
         _print(found)
 
 
-def _read_link(known: str) -> Link:
+def _read_position(known: str) -> Position:
     seq, _, digest = known.partition(":")
     if not seq.isdecimal() or len(digest) != 64:
         raise click.BadParameter(f"{known!r} is not what --verify says: NUMBER:HASH", param_hint="--known")
-    return Link(int(seq), digest)
+    return Position(int(seq), digest)
 
 
 def _print(found: list[Deed]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 from alembic.script import ScriptDirectory
 
@@ -13,6 +11,7 @@ from aft.cli.errors import Failure
 from aft.cli.given import Given
 from aft.cli.groups import Noun
 from aft.cli.opening import is_missing, opened
+from aft.cli.output import confirm
 from aft.store import schema
 
 BASE = "base"
@@ -77,7 +76,7 @@ def downgrade(given: Given, to: str, yes: bool) -> None:
             click.echo(f"{app.store.url}: is at {to} already")
             return
         lost = "every run, fault and message in it is lost" if to == BASE else "what the newer tables hold is lost"
-        _confirm(f"{app.store.url}: {before} → {to}; {lost}", yes)
+        confirm(f"{app.store.url}: {before} → {to}; {lost}", yes)
         schema.downgrade(app.store, to)
         click.echo(f"{app.store.url}: {before} → {_version(app)}")
 
@@ -109,11 +108,3 @@ def _newer(app: Aft, found: str) -> str:
         f"the database {app.store.url!r} is at schema {found}, which this aft does not know; "
         "use the newer aft that made it"
     )
-
-
-def _confirm(text: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{text}. Add --yes if that is what you want")
-    click.confirm(f"{text}. Go on?", abort=True, err=True)

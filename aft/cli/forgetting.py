@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 from sqlalchemy import select
 
@@ -11,7 +9,7 @@ from aft.app import Aft
 from aft.cli.errors import Failure
 from aft.cli.given import Given
 from aft.cli.opening import looking
-from aft.cli.output import say
+from aft.cli.output import confirm, say
 from aft.store.tables import runs
 
 
@@ -34,7 +32,7 @@ def forget(given: Given, run: str | None, key: str | None, flow: str | None, not
         raise click.UsageError("--flow goes with --key")
     with looking(given) as app:
         found = [app.run(run).id] if run is not None else _find(app, str(key), flow)
-        _confirm(f"{', '.join(found)}: what {'it' if len(found) == 1 else 'they'} held is erased for good", yes)
+        confirm(f"{', '.join(found)}: what {'it' if len(found) == 1 else 'they'} held is erased for good", yes)
         erased = [one for each in found for one in app.run(each).forget(note=note)]
     say(f"{len(erased)} {'run' if len(erased) == 1 else 'runs'} forgotten.")
 
@@ -49,11 +47,3 @@ def _find(app: Aft, key: str, flow: str | None) -> list[str]:
         of = "" if flow is None else f" of flow {flow!r}"
         raise Failure(f"no run{of} was submitted with the key {key!r} in namespace {app.namespace!r}")
     return found
-
-
-def _confirm(text: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{text}. Add --yes if that is what you want")
-    click.confirm(f"{text}. Go on?", abort=True, err=True)

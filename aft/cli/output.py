@@ -203,3 +203,12 @@ def _cut_texts(value: Any) -> Any:
 
 def _speaks_unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def confirm(text: str, yes: bool) -> None:
+    """Ask before something is lost, and stop if the answer is no; where nobody can be asked, ``yes`` must be given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{text}. Add --yes if that is what you want")
+    click.confirm(f"{text}. Go on?", abort=True, err=True)

@@ -30,7 +30,7 @@ MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Position:
     """A place in the chain, and the hash of all up to there."""
 
     seq: int
@@ -49,7 +49,7 @@ class Verdict:
 
     count: int = 0
     loose: int = 0
-    last: Link | None = None
+    last: Position | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -87,11 +87,11 @@ def hash_of(deed: Deed, before: str) -> str:
     return hashlib.sha256(json.dumps([*said, deed.os_user, deed.db_user]).encode()).hexdigest()
 
 
-def verify(connection: Connection, known: Link | None = None) -> Verdict:
+def verify(connection: Connection, known: Position | None = None) -> Verdict:
     """Go through the whole chain; ``known`` is a place and its hash from before, which must be in it still."""
-    verdict, before, is_there = Verdict(), Link(0, NONE), known is None
+    verdict, before, is_there = Verdict(), Position(0, NONE), known is None
     for deed in _go_through(connection):
-        here = Link(deed.seq or 0, deed.hash or NONE)
+        here = Position(deed.seq or 0, deed.hash or NONE)
         problem = _find_problem(deed, before, here)
         if problem is not None and len(verdict.problems) < MOST_PROBLEMS:
             verdict.problems.append(problem)
@@ -117,7 +117,7 @@ def _go_through(connection: Connection) -> Iterator[Deed]:
         last = rows[-1].seq
 
 
-def _find_problem(deed: Deed, before: Link, here: Link) -> str | None:
+def _find_problem(deed: Deed, before: Position, here: Position) -> str | None:
     first, last = before.seq + 1, here.seq - 1
     if first < last:
         return f"records {first} to {last} are gone"

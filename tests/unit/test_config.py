@@ -207,3 +207,9 @@ def test_a_folder_is_no_database_and_a_file_in_it_is_proposed(tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["postgresql://me@h/db", "postgres://me@h/db", "postgresql+psycopg://me@h/db"])
 def test_every_spelling_of_postgresql_is_taken(url: str) -> None:
     assert Store(url).dialect == "postgresql"
+
+
+def test_hidden_names_are_names_of_fields() -> None:
+    assert Settings.load(hidden_names="birthday, account_number").listed_names == ("birthday", "account_number")
+    with pytest.raises(ConfigError, match="AFT_HIDDEN_NAMES is 'a b': write names of fields"):
+        Settings.load(hidden_names="a b")

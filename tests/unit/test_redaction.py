@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aft.redaction import is_hidden, redact, redact_all
+from aft.redaction import hide_names, is_hidden, redact, redact_all
 
 CARDS = [
     "4111111111111111",
@@ -118,3 +118,13 @@ def test_hostile_texts_keep_nobody_busy(part: str) -> None:
 
     cost(100)
     assert min(cost(16_000) for _ in range(3)) < 40 * max(min(cost(2_000) for _ in range(3)), 0.0005)
+
+
+def test_names_that_the_settings_list_are_hidden() -> None:
+    assert not is_hidden("unlucky_number", "13")
+    assert redact("unlucky_number='13'") == "unlucky_number='13'"
+    hide_names(["Unlucky_Number"])
+    assert is_hidden("unlucky_number", "13")
+    assert not is_hidden("not_unlucky_number", "13")
+    assert redact("unlucky_number='13', lucky_number=7") == "unlucky_number=****, lucky_number=7"
+    assert redact('{"unlucky_number": "13"}') == '{"unlucky_number": ****}'
