@@ -1,4 +1,4 @@
-"""requirements.lock has all that pyproject.toml asks for, in its range, each with its hashes, and nothing from elsewhere."""
+"""requirements.lock has all that pyproject.toml asks for, in its range, each with its hashes."""
 
 from __future__ import annotations
 
