@@ -195,6 +195,7 @@ def _join_named(value: dict[str, Any]) -> str:
 
 def _cut_texts(value: Any) -> Any:
     if isinstance(value, str):
+        value = redact(value)  # before it is cut: half a number is none that could be recognised
         return value if len(value) <= MOST_INNER else value[: MOST_INNER - 1] + "…"
     if isinstance(value, list):
         return [_cut_texts(item) for item in value]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aft.cli.output import format_data
 from aft.redaction import hide_names, is_hidden, redact, redact_all
 
 CARDS = [
@@ -128,3 +129,8 @@ def test_names_that_the_settings_list_are_hidden() -> None:
     assert not is_hidden("not_unlucky_number", "13")
     assert redact("unlucky_number='13', lucky_number=7") == "unlucky_number=****, lucky_number=7"
     assert redact('{"unlucky_number": "13"}') == '{"unlucky_number": ****}'
+
+
+def test_a_card_is_hidden_before_its_text_is_cut() -> None:
+    text = f"{'x' * 23} 4111111111111111 and more"
+    assert "41111" not in format_data({"note": text, "order": 7}, 60)
