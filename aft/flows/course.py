@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import cast
 
 from aft.flows.closing import Met, go_through
-from aft.flows.flow_loop import FlowLoop, FlowTask
+from aft.flows.flow_loop import FlowLoop, FlowTask, MainTask, StepFuture
 from aft.flows.rebuild import fault_of
 from aft.ids import StepPath
 
@@ -63,6 +63,8 @@ class Course:
         self._met: list[Met] = []
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
+        #: Which task has looked at what came of another, and when: ``(moment, task, other)``.
+        self._looks: list[tuple[int, str, str]] = []
         #: When each task was cancelled first, and by which; None: by a task group in which another one had failed.
         self._cancelled: dict[str, tuple[int, str | None]] = {}
 
@@ -73,19 +75,25 @@ class Course:
         self._loop = loop
         loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
         loop.cancels = self._note_cancel
+        loop.looks = self._note_look
 
     def ask(self, path: StepPath) -> tuple[str, bool]:
         """Note that the code asks for a step, or begins a task.
 
         Returns the branch of the task that does, "" for the flow itself, and whether the task closes a generator.
         """
-        task = None if self._loop is None else asyncio.current_task(self._loop)
+        task = self._current_task()
         if (handled := sys.exception()) is not None:
             self._meet(handled, path, How.HANDLED)
         self._moment += 1
-        self._asked[path] = self._moment, isinstance(task, FlowTask) and task.cancelling() > 0
+        self._asked[path] = self._moment, task is not None and task.cancelling() > 0
         self._led_by[path] = self._handed_out
         return (task.branch, task.closes) if isinstance(task, FlowTask) else ("", False)
+
+    def _current_task(self) -> MainTask | None:
+        """The task whose code runs now; None: asyncio's own does, or the flow is not async."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        return task if isinstance(task, MainTask) else None
 
     def hand_out(self, path: StepPath) -> None:
         """Note that a task is handed the outcome of a step, which leads to all that tasks do until the next one."""
@@ -93,12 +101,25 @@ class Course:
 
     def _note_cancel(self, branch: str) -> None:
         """Note that a task is cancelled: by another one, or by a task group in which one has failed."""
-        task = None if self._loop is None else asyncio.current_task(self._loop)
-        by = None if task is None else task.branch if isinstance(task, FlowTask) else ""
+        task = self._current_task()
+        by = None if task is None else task.branch
         if by is not None and (handled := sys.exception()) is not None:
             self._meet(handled, StepPath(f"{by}.cancels" if by else "cancels"), How.HANDLED)
         self._moment += 1
         self._cancelled.setdefault(branch, (self._moment, by))
+
+    def _note_look(self, branch: str) -> None:
+        """Note that a task looks at what came of another one.
+
+        Where asyncio's code does, for ``gather`` or a task group, it is for a task that waits for something of asyncio.
+        """
+        if (task := self._current_task()) is not None:
+            lookers = [task.branch]
+        else:
+            above = [one for one in (self._loop and self._loop.main, *self._tasks_of(StepPath(branch))) if one]
+            lookers = [one.branch for one in above if not isinstance(getattr(one, "_fut_waiter", None), StepFuture)]
+        self._moment += 1
+        self._looks += [(self._moment, looker, branch) for looker in lookers]
 
     def hear(self, error: BaseException, path: StepPath) -> None:
         """Note that the code hears of the failure of a step."""
@@ -196,19 +217,36 @@ class Course:
         """Tell whether the code had asked for a step when it heard of something."""
         return path in self._asked and self._asked[path][0] < moment
 
-    def follows(self, path: StepPath, failure: Heard, origin: Origin) -> bool:
+    def follows(self, path: StepPath, failure: Heard, knows: dict[str, int]) -> bool:
         """Tell whether a step, or a savepoint, that came after a failure may be there because of it.
 
-        Those of other tasks are not: unless the task had been cancelled, or ended with the same failure, or came to the
-        step because the failed one let it, as with a semaphore; or tidies up at the flow's end.
+        ``knows``: since when each task knows of it.
+        So it is if its task knew of the failure by then, or was cancelled; or came to the step because the failed one
+        let it, as with a semaphore; or tidies up at the flow's end.
         """
-        if any(task.is_last for task in self._tasks_of(path)):
+        if any(task.is_last for task in self._tasks_of(path)) or self._was_led_by(path, failure):
             return True
-        others = [branch for branch in self._branches(path) if not f"{failure.path}.".startswith(f"{branch}.")]
-        if not others or self._asked.get(path, (0, False))[1] or self._was_led_by(path, failure):
-            return True
-        failed = [error for branch, error in self._failed_tasks() if branch in others]
-        return any(error is other for error in failed for other in origin.errors)
+        return self.comes_after(path, knows)
+
+    def find_knowing(self, failure: Heard, origin: Origin) -> dict[str, int]:
+        """Tell since when each task, by its branch, knows of a failure.
+
+        So does the task in which it was raised, one that met the exception or was cancelled by a task group since, and
+        one that looked at what came of a task that knew.
+        """
+        own = failure.path if failure.how is How.ENDED else self._tasks(failure.path)[-1]
+        knows = self.find_met(origin.errors) | {own: failure.moment}
+        for task, (moment, by) in self._cancelled.items():
+            if by is None and moment > failure.moment:
+                knows[task] = min(moment, knows.get(task, moment))
+        before: dict[str, int] = {}
+        while before != knows:
+            before = dict(knows)
+            for moment, task, other in self._looks:
+                since = max(moment, knows.get(other, math.inf))
+                if since < knows.get(task, math.inf):
+                    knows[task] = int(since)
+        return knows
 
     def _was_led_by(self, path: StepPath | None, failure: Heard) -> bool:
         """Tell whether a failure has led to a step, or to one whose outcome has."""

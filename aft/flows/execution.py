@@ -205,7 +205,7 @@ class Execution:
         ask = self._ask(call)
         if not isinstance(loop := asyncio.get_running_loop(), FlowLoop):
             raise foreign_awaitable(f"{call} on another event loop")
-        ask.future = loop.create_future()
+        ask.future = loop.create_step_future()
         self._settler.pending[ask.path] = ask
         return (yield from ask.future)
 

@@ -20,10 +20,22 @@ from aft.flows.closing import is_collecting
 from aft.flows.leaving import BranchRemoved
 
 
-class FlowTask(asyncio.Task[Any]):
+class MainTask(asyncio.Task[Any]):
+    """The flow itself, as a task of its loop, which is told who cancels it."""
+
+    #: Where its steps are numbered.
+    branch = ""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        cast(FlowLoop, self.get_loop()).cancels(self.branch)
+        return super().cancel(msg)
+
+
+class FlowTask(MainTask):
     """A branch of an async flow: the steps in it are numbered under ``branch``.
 
-    Sets of tasks are gone through in the same order each time, as when a task group cancels what it has begun.
+    The loop is told who looks at what came of it. Sets of tasks are gone through in the same order each time, as when a
+    task group cancels what it has begun.
     """
 
     def __init__(self, coroutine: Any, number: int, branch: str, **kwargs: Any) -> None:
@@ -35,13 +47,27 @@ class FlowTask(asyncio.Task[Any]):
         #: Whether it does so because the flow has come to its end.
         self.is_last = False
 
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel it; the loop is told by whom."""
-        cast(FlowLoop, self.get_loop()).cancels(self.branch)
-        return super().cancel(msg)
+    def __await__(self) -> Any:
+        self._tell_look()
+        return super().__await__()
+
+    def result(self) -> Any:
+        self._tell_look()
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        self._tell_look()
+        return super().exception()
+
+    def _tell_look(self) -> None:
+        cast(FlowLoop, self.get_loop()).looks(self.branch)
 
     def __hash__(self) -> int:
         return self._number
+
+
+class StepFuture(asyncio.Future[Any]):
+    """The outcome of a step, for a task that awaits it."""
 
 
 class Branch(Coroutine[Any, Any, Any]):
@@ -85,6 +111,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._branch = branch
         self._ready: deque[asyncio.Handle] = deque()
         self.tasks: list[FlowTask] = []
+        self.main: MainTask | None = None
         #: Generators that the code has begun, the oldest first; None: nobody closes them in tasks any more.
         self._generators: WeakValueDictionary[int, AsyncGenerator[Any, Any]] | None = None
         self._numbers = count()
@@ -96,6 +123,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
         #: Is told of a task that is about to be cancelled, by whoever does that.
         self.cancels: Callable[[str], None] = lambda branch: None
+        #: Is told of a task whose outcome the code, or asyncio for it, awaits or asks for.
+        self.looks: Callable[[str], None] = lambda branch: None
 
     def run_ready(self) -> None:
         """Run what can run, until everything awaits something."""
@@ -114,6 +143,10 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
+    def create_step_future(self) -> asyncio.Future[Any]:
+        """Make the future of a step's outcome."""
+        return StepFuture(loop=self)
+
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""
         branch, context = self._branch()
@@ -124,7 +157,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def run_main(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin with the flow itself."""
-        task = asyncio.Task(coroutine, loop=self)
+        task = self.main = MainTask(coroutine, loop=self)
         task.add_done_callback(partial(self._tell_end, ""))
         return task
 
@@ -176,7 +209,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return task
 
     def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := asyncio.Task.exception(task)) is not None:
             self.failed(branch, error)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

@@ -49,10 +49,11 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     first = min(heard, key=lambda each: each.moment)
     heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_forget(each)]
     again = _find_again(steps, course, first, heard, pivot)
+    knows = course.find_knowing(first, origin)
     dropped = {
         path
         for path, entry in steps.items()
-        if entry.seq > pivot and path not in again and _follows(course, entry, first, origin)
+        if entry.seq > pivot and path not in again and _follows(course, entry, first, knows)
     }
     dropped |= {each.path for each in heard if each.how is How.LEFT}
     under = _find_under(steps, dropped, pivot)
@@ -101,8 +102,9 @@ def _find_under(steps: Mapping[StepPath, Entry], dropped: Container[StepPath], p
 
 def _is_held(steps: Mapping[StepPath, Entry], course: Course, failure: Heard, origin: Origin, pivot: int) -> bool:
     """Tell whether the code did something because of a failure that the pivot let stand: then the failure stays."""
+    knows = course.find_knowing(failure, origin)
     return any(
-        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failure, origin)
+        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failure, knows)
         for path, entry in steps.items()
         if entry.kind is not EntryKind.SAVEPOINT
     )
@@ -124,14 +126,14 @@ def _find_again(
     return again
 
 
-def _follows(course: Course, entry: Entry, first: Heard, origin: Origin) -> bool:
+def _follows(course: Course, entry: Entry, first: Heard, knows: dict[str, int]) -> bool:
     """Whether the code came to a step, or left a savepoint, after it had heard of a failure, maybe because of it."""
     if entry.kind is not EntryKind.SAVEPOINT:
-        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, first, origin)
+        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, first, knows)
     left = next((each for each in course.heard if each.how is How.LEFT and each.path == entry.path), None)
     if left is None or left.moment < first.moment:
         return False
-    return issubclass(type(left.error), asyncio.CancelledError) or course.follows(entry.path, first, origin)
+    return issubclass(type(left.error), asyncio.CancelledError) or course.follows(entry.path, first, knows)
 
 
 def _is_undone_by(entry: Entry, savepoint: Entry, pivot: int) -> bool:
