@@ -65,6 +65,8 @@ class Ask:
     stop: Callable[[], None] | None = None
     #: The fault of an interrupt that reaches it, which a step beside it was told.
     interrupted: FaultId | None = None
+    #: Whether it ends because its task was cancelled.
+    abandoned: bool = False
     #: The task that asks for it, by its branch; "": the flow itself. And whether that task closes a generator.
     task: str = ""
     closes: bool = False

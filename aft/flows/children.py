@@ -235,7 +235,8 @@ class Children:
         Repeated by each pass, before the flow hears of the interrupt: a crash anywhere leaves the rest to the next.
         """
         owner = self._stepper.owner
-        ids = [child_of(self._stepper, path) for path in paths]
+        if not (ids := [child_of(self._stepper, path) for path in paths]):
+            return
         for child in self._find_all(ids):
             if child.ended_as is None:
                 self._order(child, Verb.CANCEL, {"compensate": True})

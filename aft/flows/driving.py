@@ -14,7 +14,7 @@ from aft.errors import ActivityFailed, is_a, text_of
 from aft.flows import failures
 from aft.flows.asks import Ask, Raises, Returns
 from aft.flows.flow_loop import FlowLoop, foreign_awaitable
-from aft.flows.leaving import Leave
+from aft.flows.leaving import Anew, Leave
 from aft.flows.settling import Settler
 from aft.ids import StepPath
 
@@ -83,9 +83,11 @@ class Driver:
     def _end_tasks(self, check_leaving: Callable[[], None]) -> None:
         """The flow has come to its end: what it began beside is cancelled, and comes to its own.
 
-        So do steps with effects for which nobody waits any more, and all steps by which a task tidies up, or a
-        generator that was left open.
+        If the flow has returned, steps that have effects come to their end, with their ladders and children. So do, in
+        any case, all steps by which a task tidies up, or a generator that was left open.
         """
+        self._settler.interrupts.abandon(self._settler.pending.values())
+        self._settler.is_ending = self._has_returned()
         for task in self._loop.tasks:
             if not task.closes:
                 task.cancel()
@@ -99,6 +101,11 @@ class Driver:
                 return
             if (ask := self._settler.next()) is not None:
                 self._hand_out(ask)
+
+    def _has_returned(self) -> bool:
+        """Whether the flow has not failed; one that begins anew has not."""
+        error = None if self._main.cancelled() else self._main.exception()
+        return not self._main.cancelled() and (error is None or is_a(error, Anew))
 
     def _result(self) -> Any:
         """What the flow returned or raised; asyncio's own refusals are told in aft's words."""

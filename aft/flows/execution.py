@@ -42,7 +42,7 @@ from aft.flows.renewal import Renewal
 from aft.flows.scopes import Scope, find_scope, in_scope, strayed
 from aft.flows.settling import Settler
 from aft.flows.steps import Stepper
-from aft.flows.unwind import undo_failed, undo_late, unwind
+from aft.flows.unwind import undo_failed, undo_late, undo_strayed, unwind
 from aft.flows.waiting import Waiting
 from aft.flows.whole import Whole
 from aft.ids import StepPath
@@ -185,9 +185,9 @@ class Execution:
             finally:
                 driver.close(self._leaving)
 
-    def _branch(self) -> tuple[str, contextvars.Context]:
-        """The number of a new task, and its context: it takes its numbers under that one."""
-        here, path = contextvars.copy_context(), find_scope().next()
+    def _branch(self, given: contextvars.Context | None) -> tuple[str, contextvars.Context]:
+        """The number of a new task, and its context, a copy of what is given: it takes its numbers under that one."""
+        here, path = contextvars.copy_context() if given is None else given.copy(), find_scope().next()
         here.run(in_scope.set, Scope(path))
         self._stepper.course.ask(path)
         self._stepper.branches.add(path)
@@ -299,7 +299,7 @@ class Execution:
             made = marks.pivot(self._stepper, scope.next(), scope.path)
         else:
             made = self._waiting.ask(call, scope.next(), scope.path)
-        self._settler.meet(made, *self._stepper.course.ask(made.path))
+        self._settler.interrupts.meet(made, *self._stepper.course.ask(made.path))
         self._renewal.note(made)
         return made
 
@@ -325,9 +325,8 @@ class Execution:
         self._guarded(lambda: self._end_interrupted(asks))
         ended = [(ask.entry.seq, place) for place, ask in enumerate(asks) if ask.entry is not None]
         outcomes = {asks[place].path: self._outcome(asks[place]) for _, place in sorted(ended)}
-        for outcome in outcomes.values():
-            if isinstance(outcome, Raises):
-                raise outcome.error
+        if failed := [outcome for outcome in outcomes.values() if isinstance(outcome, Raises)]:
+            raise failed[0].error
         return [outcome.value for ask in asks if isinstance(outcome := outcomes[ask.path], Returns)]
 
     def _outcome(self, ask: Ask) -> Returns | Raises:
@@ -345,6 +344,7 @@ class Execution:
         if entry.fault_id is None:
             if entry.key_generation == NOT_EXECUTED:
                 undo_late(self._stepper, None)  # a rule has given its result
+            undo_strayed(self._stepper, ask.path)
             return ask.read(entry)
         failure = self._stepper.find_failure(entry)
         undo_failed(self._stepper, ask.path, failures.fault_of(failure))
@@ -374,8 +374,7 @@ class Execution:
     def _end_interrupted(self, asks: Iterable[Ask]) -> None:
         """Stop children of steps that were interrupted; leaves until they have ended."""
         found = [(ask.path, ask.entry) for ask in asks if ask.kind is EntryKind.CHILD]
-        if paths := [path for path, entry in found if entry is not None and entry.interrupt is not None]:
-            self._waiting.children.end_interrupted(paths)
+        self._waiting.children.end_interrupted([path for path, entry in found if entry and entry.interrupt is not None])
 
     def _undo_scope(self, path: StepPath, scope: str, name: str, error: BaseException) -> None:
         """Unwind what was pushed under a savepoint, once; a mistake of the flow's code undoes nothing, and parks."""
@@ -389,6 +388,7 @@ class Execution:
             undone = self._settler.replay.peek(path, EntryKind.SAVEPOINT) is not None
             self._cancel_under(path)
             self._settler.settle_under(path)
+            self._stepper.undone[path] = failures.fault_of(error)
             if undone:
                 return
             self._settler.check_spent(what, path, self._settler.pending)

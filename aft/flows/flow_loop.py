@@ -107,7 +107,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
     the order in which they were recorded. So they take the same way each time. Whatever else is awaited is refused.
     """
 
-    def __init__(self, branch: Callable[[], tuple[str, contextvars.Context]]) -> None:
+    def __init__(self, branch: Callable[[contextvars.Context | None], tuple[str, contextvars.Context]]) -> None:
         self._branch = branch
         self._ready: deque[asyncio.Handle] = deque()
         self.tasks: list[FlowTask] = []
@@ -149,7 +149,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""
-        branch, context = self._branch()
+        branch, context = self._branch(kwargs.get("context"))
         task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
         self.tasks.append(task)
         task.add_done_callback(partial(self._tell_end, branch))

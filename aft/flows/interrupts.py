@@ -1,9 +1,12 @@
-"""What interrupts a run where it is: its deadline, or an order to undo everything since a savepoint.
+"""What interrupts a run where it is: its deadline, an order to undo everything since a savepoint, a cancelled task.
 
 An interrupt reaches every branch that is blocked or about to begin a step, in the savepoint or in the whole run: its
 step fails for that, and the flow hears of it there, as an exception, once in each branch. What the flow catches and
 what is undone follows from there as for any failure. A ladder ends with it, a wait is dropped, a child is stopped and
 undone before the flow hears of it. What is being executed comes to its end; if it fails, that is its end, too.
+
+A step is abandoned if the task that awaits it was cancelled, as in "the first supplier wins". It fails for that like an
+interrupted one, alone, and nobody hears of it: it is not begun any more, nor tried again, and its child is undone.
 
 Deadline or order are taken away in the transaction that journals the first of these failures, so that no later step is
 told again. From then on the journal itself says whom the interrupt reaches: every step that has no outcome when that
@@ -20,6 +23,7 @@ the database's (``Mailbox.now``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -88,17 +92,25 @@ class Interrupts:
             return False
         if ask.kind is EntryKind.ACTIVITY and self._stepper.standing.is_unseen(ask.path):
             return False
-        return ask.interrupted is not None or self._has_passed or choose_order(self._owner, ask.path) is not None
+        marked = ask.abandoned or ask.interrupted is not None
+        return marked or self._has_passed or choose_order(self._owner, ask.path) is not None
 
     def may_fail(self, ask: Ask) -> bool:
         """Tell whether a step may be told now: of one order after the other, each when the flow has heard of the last.
 
         What the flow does then may end the branch that the next one reaches, and nobody would hear of it.
         """
-        return not self._is_telling or ask.interrupted is not None or self._has_passed
+        return not self._is_telling or ask.abandoned or ask.interrupted is not None or self._has_passed
 
-    def meet(self, ask: Ask) -> None:
-        """Let a new step be interrupted if its task was at work when the run was."""
+    def abandon(self, asks: Iterable[Ask]) -> None:
+        """Let those of these steps end whose tasks were cancelled; one that is at work comes to its end first."""
+        for ask in asks:
+            if ask.needed and ask.is_dropped and not ask.abandoned:
+                ask.abandoned = self._marked = True
+
+    def meet(self, ask: Ask, task: str, closes: bool) -> None:
+        """Take note of a new step and of its task: if that was at work when the run was interrupted, it hears of it."""
+        ask.task, ask.closes = task, closes
         if self._owed and (fault := self._owed.pop(ask.task, None)) is not None:
             ask.interrupted, self._marked = fault, True
 
@@ -128,6 +140,8 @@ class Interrupts:
         """
         if ask.interrupted is not None:
             entry = self._record(ask, ask.interrupted, landed, begun=begun)
+        elif ask.abandoned:
+            entry = self._record(ask, self._describe_abandoned(ask), landed)
         elif self._has_passed:
             entry = self._fail_for_deadline(ask, landed, begun)
         else:
@@ -176,6 +190,12 @@ class Interrupts:
         owner.unheeded = [other for other in owner.unheeded if other is not letter and other not in done_with]
         return entry
 
+    def _describe_abandoned(self, ask: Ask) -> Fault:
+        why = asyncio.CancelledError("the task that awaited it was cancelled")
+        return self._describe(
+            why, f"the task that awaited {ask.kind.value} {ask.name!r} (step {ask.path}) was cancelled"
+        )
+
     def _record(
         self,
         ask: Ask,
@@ -217,7 +237,7 @@ class Interrupts:
             writing.tell_raised(tools, block.fault)
         return recorded
 
-    def _describe(self, why: Exception, verdict: str) -> Fault:
+    def _describe(self, why: BaseException, verdict: str) -> Fault:
         owner, tools = self._owner, self._stepper.tools
         return failures.describe(
             why,

@@ -49,12 +49,14 @@ class Settler:
         self._parking = parking
         #: Asked for in an async flow, and not handed out yet.
         self.pending: dict[StepPath, Ask] = {}
-        self._interrupts = Interrupts(stepper)
+        self.interrupts = Interrupts(stepper)
         self._landings = Landings(stepper.owner)
         self._flying: set[Ask] = set()
         self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
         self._hearing = Hearing(stepper.mailbox, self._flying, stepper.tools.clock)
         self._keeps_back = False
+        #: Whether the flow has returned: what it left under way comes to its end, with its ladder.
+        self.is_ending = False
 
     # Until all have their outcome ---------------------------------------------------------------------------------
 
@@ -136,30 +138,26 @@ class Settler:
 
     def _interrupt(self, ask: Ask, begun: str | None = None) -> bool:
         """Let a step fail that is not at work, if an interrupt reaches it; tells whether it does."""
-        if not self._interrupts.any() or not self._interrupts.reaches(ask):
+        if not self.interrupts.any() or not self.interrupts.reaches(ask):
             return False
-        self._perform(ask, None, partial(self._interrupts.fail, ask, begun=begun))
+        self._perform(ask, None, partial(self.interrupts.fail, ask, begun=begun))
         if ask.entry is not None:
             self._spread(ask.entry)
         return True
 
     def _spread(self, entry: Entry, asks: Iterable[Ask] = ()) -> None:
         """Let an interrupt reach all that stand beside a step which has heard of it."""
-        self._interrupts.spread(entry, (*asks, *self.pending.values()))
+        self.interrupts.spread(entry, (*asks, *self.pending.values()))
 
     def settle_under(self, path: StepPath) -> None:
         """Let everything under a savepoint come to its end that was begun there and that nobody waits for any more."""
         inside = [ask for other, ask in self.pending.items() if other.startswith(f"{path}.")]
         self.drop(ask for ask in inside if not ask.needed)
+        self.interrupts.abandon(inside)
         if needed := [ask for ask in inside if ask.needed]:
             for ask in needed:
                 del self.pending[ask.path]
             self.settle(needed)
-
-    def meet(self, ask: Ask, task: str, closes: bool) -> None:
-        """Take note of a new step, and of the task that asks for it."""
-        ask.task, ask.closes = task, closes
-        self._interrupts.meet(ask)
 
     def drop(self, asks: Iterable[Ask]) -> None:
         """Forget steps that have no effects and that nobody waits for any more; so does a replay, at this place."""
@@ -194,13 +192,13 @@ class Settler:
             self.reach_frontier(asks, most)
         batch = Batch(asks, most, self._stepper.standing)
         while True:
-            if self._interrupts.any():
+            if self.interrupts.any():
                 for blocked in asks:
                     if blocked.blocks and blocked not in self._flying and self._interrupt_beside(blocked, asks, batch):
                         batch.land(blocked)
             with self._stepper.standing.beside():
                 while (ask := batch.next()) is not None:
-                    if self._interrupts.any() and self._interrupt_beside(ask, asks, batch):
+                    if self.interrupts.any() and self._interrupt_beside(ask, asks, batch):
                         batch.land(ask)
                     else:
                         self._launch(ask)
@@ -224,7 +222,7 @@ class Settler:
         """Leave if any of these is blocked; the deadline, if it is ahead, reaches them where they are."""
         if blocks := [block for ask in asks for block in ask.blocks]:
             pause = pause_before_more(blocks, self._stepper.tools.clock.now()) if self._keeps_back else None
-            raise Leave(*blocks, *self._interrupts.bounds(pause))
+            raise Leave(*blocks, *self.interrupts.bounds(pause))
 
     # One outcome after the other ------------------------------------------------------------------------------------
 
@@ -257,7 +255,7 @@ class Settler:
                 return None
 
     def _hand_out(self, ask: Ask) -> Ask:
-        self._interrupts.pass_on(ask)
+        self.interrupts.pass_on(ask)
         if ask.entry is not None and ask.has_failed:
             self._spread(ask.entry)
         return ask
@@ -268,17 +266,19 @@ class Settler:
         Under the owner's lock, and only when nothing has landed that the flow does not know of yet: the first one that
         is told must be the next that the flow hears of, or its task might be cancelled before, and nobody would.
         """
-        if not self._interrupts.any():
+        if not self.interrupts.any():
             return
         with self._stepper.owner.lock:
             if self._landed or (self._flying and self._landings.any):
                 return
             for ask in list(self.pending.values()):
-                if ask not in self._flying and self._interrupts.reaches(ask) and self._interrupts.may_fail(ask):
-                    self._launch(ask, partial(self._interrupts.fail, ask))
+                if ask not in self._flying and self.interrupts.reaches(ask) and self.interrupts.may_fail(ask):
+                    self._launch(ask, partial(self.interrupts.fail, ask))
 
     def _begin_pending(self) -> None:
         self.drop(ask for ask in self.pending.values() if ask.is_idle)
+        if not self.is_ending:
+            self.interrupts.abandon(self.pending.values())
         if any(isinstance(block, Lost) for ask in self.pending.values() for block in ask.blocks):
             return
         new = [ask for ask in self.pending.values() if not ask.flying and not ask.blocks and ask.entry is None]
@@ -286,8 +286,8 @@ class Settler:
             what = f"the code now calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}"
             self.replay.check_spent(what, self.pending)
             self.reach_frontier()
-        if new and self._interrupts.any():
-            new = [ask for ask in new if not self._interrupts.reaches(ask)]
+        if new and self.interrupts.any():
+            new = [ask for ask in new if not self.interrupts.reaches(ask)]
         begin = self._hearing.hold_back(new, self._stepper.standing)
         self._keeps_back = len(begin) < len(new)
         with self._stepper.standing.beside() if len(begin) > 1 else nullcontext():
@@ -352,7 +352,7 @@ class Settler:
             return self._take_landing(None)
         blocks = [block for ask in (beside if owner.run.waits else failed) for block in ask.blocks]
         owner.store_waits()
-        limits = [*map(leaving.ends_at, blocks), self._interrupts.bound]
+        limits = [*map(leaving.ends_at, blocks), self.interrupts.bound]
         due = min((limit for limit in limits if limit is not None), default=None)
         seconds = None if due is None else max(0.0, (due - stepper.mailbox.now).total_seconds())
         if not any(map(leaving.hears_mail, blocks)):

@@ -96,6 +96,8 @@ class Stepper:
         self.widths: dict[str, int] = {}
         #: How many of them are executed at a time, where the code says so.
         self.limits: dict[str, int] = {}
+        #: The savepoints that this pass has undone, by their paths, and the failure that each was undone for.
+        self.undone: dict[str, Fault | None] = {}
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
 

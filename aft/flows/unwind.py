@@ -98,6 +98,17 @@ def undo_failed(stepper: Stepper, path: StepPath, cause: Fault | None) -> None:
         unwind(stepper, cause, Status.RECOVERING, path=path)
 
 
+def undo_strayed(stepper: Stepper, path: StepPath) -> None:
+    """Undo what a task did under a savepoint after that had been undone, before the task hears of it.
+
+    It was cancelled then, and tidied up. A crash before leaves a frame, which the next pass finds at the same place.
+    """
+    for scope, cause in stepper.undone.items():
+        if path.startswith(f"{scope}."):
+            unwind(stepper, cause, Status.RECOVERING, path=path)
+            return
+
+
 def _reach_frontier(stepper: Stepper, frame: Frame) -> None:
     """Say that an owner which died may have been undoing this frame, and has begun nothing after it.
 

@@ -157,9 +157,7 @@ async def tidies_up(order: str) -> None:
             raise
 
 
-@pytest.mark.parametrize(
-    "flow", [catches, returns_failures, hears_from_another, tidies_up], ids=lambda flow: flow.name
-)
+@pytest.mark.parametrize("flow", [catches, returns_failures, hears_from_another, tidies_up], ids=lambda flow: flow.name)
 def test_what_knew_of_the_failure_is_not_asked_for_by_the_retry(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
     assert fail_and_retry(setup, flow, order) == ["instead"]

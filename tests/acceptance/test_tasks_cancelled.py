@@ -1,0 +1,230 @@
+"""A task that is cancelled ends with its step: it is not begun any more nor tried again, and its child is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import secrets
+import threading
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+import aft
+from aft.runs.states import Status
+from tests.setups import Setup, eventually
+
+deeds: defaultdict[str, list[str]] = defaultdict(list)
+gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
+
+
+class Refused(Exception):
+    """A failure for good."""
+
+
+def undo(order: str, what: str) -> None:
+    deeds[order].append(f"un{what}")
+
+
+@aft.compensate_with(undo)
+@aft.activity(name="cancelled_do")
+async def do(order: str, what: str) -> str:
+    deeds[order].append(what)
+    return what
+
+
+@aft.compensate_with(undo)
+@aft.activity(name="cancelled_book", levels=["1h*3"], unrecoverable=(Refused,))
+def book(order: str, what: str) -> str:
+    """``busy`` fails with what may pass, ``bad`` for good, ``slow`` works until its gate is opened."""
+    if what == "busy":
+        gates[order].set()
+        raise ConnectionError(what)
+    if what == "slow":
+        deeds[order].append("began slow")
+        assert gates[order].wait(60)
+    elif not gates[order].wait(60):
+        raise TimeoutError
+    if what == "bad":
+        raise Refused(what)
+    deeds[order].append(what)
+    return what
+
+
+@aft.flow(name="cancelled_approval")
+async def approval(order: str, who: str) -> None:
+    await do(order, f"ask {who}")
+    gates[order].set()
+    await aft.wait_for("verdict")
+
+
+async def booked(order: str, what: str) -> str:
+    return await book.call(order, what)
+
+
+async def approved(order: str, who: str) -> None:
+    await approval.call(order, who)
+
+
+@aft.flow(name="cancelled_first_wins")
+async def first_wins(order: str) -> None:
+    """The one that is cancelled is in its ladder: nothing of it is at work."""
+    tasks = [asyncio.create_task(booked(order, what)) for what in ("busy", "fast")]
+    done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await do(order, f"confirm {done.pop().result()}")
+
+
+@aft.flow(name="cancelled_and_returns")
+async def cancels_and_returns(order: str) -> None:
+    task = asyncio.create_task(booked(order, "busy"))
+    await booked(order, "fast")
+    task.cancel()
+
+
+@aft.flow(name="cancelled_group")
+async def group_fails(order: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(approved(order, "bob"))
+        group.create_task(booked(order, "bad"))
+
+
+@aft.flow(name="cancelled_fails")
+async def flow_fails(order: str) -> None:
+    """A task that nobody has cancelled is when the flow fails."""
+    asyncio.create_task(approved(order, "bob"))  # noqa: RUF006
+    await booked(order, "bad")
+
+
+@aft.flow(name="cancelled_savepoint")
+async def savepoint_fails(order: str) -> None:
+    try:
+        with aft.savepoint("both"):
+            await asyncio.gather(approved(order, "bob"), booked(order, "bad"))
+    except Refused:
+        await do(order, "fallback")
+
+
+@aft.flow(name="cancelled_approval_in_time")
+async def in_time(order: str) -> None:
+    task = asyncio.create_task(approved(order, "bob"))
+    await booked(order, "other")
+    task.cancel()
+    await do(order, "escalate")
+
+
+@pytest.mark.parametrize(
+    ("flow", "status", "expected"),
+    [
+        (first_wins, Status.COMPLETED, ["fast", "confirm fast"]),
+        (cancels_and_returns, Status.COMPLETED, ["fast"]),
+        (group_fails, Status.COMPENSATED, ["ask bob", "unask bob"]),
+        (flow_fails, Status.COMPENSATED, ["ask bob", "unask bob"]),
+        (savepoint_fails, Status.COMPLETED, ["ask bob", "unask bob", "fallback"]),
+        (in_time, Status.COMPLETED, ["ask bob", "other", "escalate", "unask bob"]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_was_cancelled_ends(setup: Setup, flow: Any, status: Status, expected: list[str]) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(flow, order)
+        eventually(lambda: run.status.ended)
+    assert run.status is status
+    assert deeds[order] == expected
+
+
+@aft.flow(name="cancelled_at_work")
+async def at_work(order: str) -> None:
+    slow = asyncio.create_task(booked(order, "slow"))
+    await aft.wait_for("go on")
+    slow.cancel()
+    await do(order, "next")
+
+
+def test_what_is_at_work_comes_to_its_end(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(at_work, order)
+        eventually(lambda: "began slow" in deeds[order])
+        run.signal("go on")
+        eventually(lambda: "next" in deeds[order])
+        gates[order].set()
+        run.result(30)
+    assert deeds[order] == ["began slow", "next", "slow"]
+
+
+@aft.flow(name="cancelled_left_under_way")
+async def left_under_way(order: str) -> None:
+    """The flow returns, and leaves a step in its ladder that nobody has cancelled."""
+    task = asyncio.create_task(brought(order))
+    await booked(order, "fast")
+    assert not task.done()
+
+
+@aft.activity(name="cancelled_bring", levels=["200ms*3"])
+def bring(order: str) -> None:
+    if not gates[order].is_set():
+        gates[order].set()
+        raise ConnectionError
+    deeds[order].append("brought")
+
+
+async def brought(order: str) -> None:
+    await bring.call(order)
+
+
+def test_what_a_flow_that_returns_has_left_under_way_comes_to_its_end(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(left_under_way, order).result(30)
+    assert sorted(deeds[order]) == ["brought", "fast"]
+
+
+@aft.flow(name="cancelled_tidies")
+async def tidies(order: str) -> None:
+    """A task does something in a savepoint because that is being undone."""
+
+    async def hotel() -> None:
+        await do(order, "room")
+        gates[order].set()
+        try:
+            await aft.wait_for("guest")
+        except asyncio.CancelledError:
+            await do(order, "voucher")
+            raise
+
+    try:
+        with aft.savepoint("trip"):
+            await asyncio.gather(hotel(), booked(order, "bad"))
+    except Refused:
+        await aft.sleep("100ms")
+
+
+def test_what_is_done_under_a_savepoint_that_was_undone_is_undone(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(tidies, order).result(30)
+    assert deeds[order] == ["room", "unroom", "voucher", "unvoucher"]
+
+
+@aft.flow(name="cancelled_context")
+async def in_context(order: str) -> list[str]:
+    async def who() -> str:
+        return await do(order, tenant.get())
+
+    context = contextvars.copy_context()
+    context.run(tenant.set, "seven")
+    return list(await asyncio.gather(*(asyncio.create_task(who(), context=context) for _ in range(2))))
+
+
+def test_a_task_sees_the_context_that_it_is_given(setup: Setup) -> None:
+    assert setup.app().start(in_context, secrets.token_hex(4)).result(30) == ["seven", "seven"]
