@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+#: What is shown instead of a value.
+HIDDEN = "***"
 #: Names that say that what they name is secret.
 _NAMES = r"pass(?:word|wd|phrase)|secret|token|authori[sz]ation|credential|cookie|(?:api|private)[_-]?key"
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _HIDDEN_NAME = re.compile(
-    rf"{_NAMES}|card_?(?:number|no)(?![a-z])|(?<![a-z])(?:cv[cv]2?|iban|ssn|pin|pwd|passcode)(?![a-z])", re.IGNORECASE
+    rf"{_NAMES}|card_?(?:number|no)(?![a-z])|(?<![a-z])(?:cv[cv]2?|iban|ssn|pin|otp|pwd|passcode)(?![a-z])",
+    re.IGNORECASE,
 )
 
 #: What may be the number of a payment card: of the great brands, with blanks or dashes between its digits.
@@ -29,7 +32,7 @@ _JWT = re.compile(r"(?<![\w-])()(eyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]+\.?[A-Za
 _HEADER = re.compile(r"(?i)(\bauthori[sz]ation[\"']?\s{0,9}[=:]\s{0,9}[\"']?)([^\"'\n,]{2,999})")
 _GIVEN = r"(\"[^\"]{2,999}\"|'[^']{2,999}'|[^\s\"',;&]{2,})"
 _NAMED = re.compile(rf"(?i)((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\?[\"']?\s{{0,9}}[=:]\s{{0,9}}\\?){_GIVEN}")
-_IN_URL = re.compile(r"(://[^/\s:@]{0,99}:)([^/\s@]{1,999})(?=@)")
+_IN_URL = re.compile(r"(://[^/\s:@]{0,99}:)([^/\s]{1,999})(?=@)")
 #: What each of them hides: the second group.
 _HIDES = (_HEADER, _TOKEN, _JWT, _NAMED, _IN_URL)
 #: A quick look: most texts have nothing of the kind.
@@ -76,13 +79,13 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """Return JSON data with every text in it redacted."""
+    """Return JSON data with every text in it redacted, and hidden where its name says that it is secret."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
         return [redact_all(item) for item in value]
     if isinstance(value, dict):
-        return {name: redact_all(item) for name, item in value.items()}
+        return {name: HIDDEN if is_hidden(name, item) else redact_all(item) for name, item in value.items()}
     if type(value) is int and value >= _LEAST_CARD and (hidden := redact(str(value))) != str(value):
         return hidden
     return value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from aft.app import Aft, Role
-from aft.cli.errors import Failure, one_line
+from aft.cli.errors import Failure, one_line, printable
 from aft.cli.given import Given
 from aft.cli.modules import load
 from aft.cli.opening import opened
@@ -112,3 +113,6 @@ class _OneLine(logging.Formatter):
         if record.name == logger.name:
             record.message = one_line(record.message)
         return super().formatMessage(record)
+
+    def formatException(self, error: Any) -> str:
+        return printable(super().formatException(error))

@@ -18,9 +18,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from aft.codec.refusal import Refused
-from aft.codec.secret import HIDDEN
 from aft.codec.tagging import MARK, dumps, tag
-from aft.redaction import is_hidden
+from aft.redaction import HIDDEN, is_hidden
 
 
 def stored_to_json(text: str | None) -> Any:

@@ -14,6 +14,8 @@ from aft.texts import with_article
 
 #: Characters of a value in a message.
 MOST_SHOWN = 120
+#: Names of a dict in a message.
+MOST_NAMES = 8
 #: Types whose values are shown; what a foreign class says of itself may be anything.
 _SHOWN = (str, int, float, bytes, list, dict, tuple, set, frozenset, date, datetime, time, timedelta, Decimal, UUID)
 _short = reprlib.Repr()
@@ -58,6 +60,12 @@ def show(value: object) -> str:
         return repr(value)
     if type(value) not in _SHOWN:
         return a_kind(type(value))
+    if isinstance(value, dict):
+        # What else is in it may be secret: the type that would say so is the one that it does not fit.
+        names = ", ".join(map(spell_key, list(value)[:MOST_NAMES])) + (", …" if len(value) > MOST_NAMES else "")
+        return f"a dict with {names}" if value else "an empty dict"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"{a_kind(type(value))} of {len(value)}"
     text = _short.repr(value)
     return f"the {type(value).__name__} {text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
 

@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar, get_args
 from pydantic import GetCoreSchemaHandler, ValidationError, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from aft.redaction import HIDDEN
+
 T = TypeVar("T")
 
-#: What is shown instead.
-HIDDEN = "***"
 #: How pydantic names the error of a value that is no such secret.
 UNFIT = "aft_secret"
 

@@ -16,11 +16,12 @@ from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is
 from aft.codec.comparing import compare, equal
 from aft.codec.ordered import order_sets
 from aft.codec.refusal import Refused, a_kind, first_line, show, spell
-from aft.codec.secret import HIDDEN, UNFIT
+from aft.codec.secret import UNFIT
 from aft.codec.simplifying import simplify
 from aft.codec.tagging import dumps, tag
 from aft.codec.text import decode_untyped, write
 from aft.errors import is_interrupt
+from aft.redaction import HIDDEN
 
 #: What the short way answers where it does not lead to the end; None is a value.
 _NOT_SO = object()

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 #: The same behind a translator of this network's own.
 _TRANSLATED_HERE = ipaddress.ip_network("64:ff9b:1::/48")
+#: Where clouds answer their own machines, at addresses that look public.
+_METADATA = frozenset({"168.63.129.16", "192.0.0.192"})
 
 
 class ReceiverRefused(ValueError):
@@ -71,4 +73,4 @@ def _is_public(address: str) -> bool:
             return _is_public(str(inner))
         if found.is_site_local or found in _TRANSLATED_HERE:
             return False
-    return found.is_global and not found.is_multicast
+    return found.is_global and not found.is_multicast and address not in _METADATA

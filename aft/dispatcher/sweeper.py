@@ -108,19 +108,24 @@ class Sweeper:
             self.wake_forgotten,
             self.tell_parked,
             self.chain_audit,
+            self.prune,
         ):
             try:
                 swept = max(swept, sweep())
             except Exception as error:
                 errors.append(error)
+        self._rounds += 1
         if errors:
             raise errors[0]
+        return 0.0 if swept >= BATCH else self._pause
+
+    def prune(self) -> int:
+        """Forget workers that are long gone, here and at the broker."""
         if self._rounds % PRUNE_EVERY == 0:
             leases.prune(self._store, self._namespace, self._lease)
             if self._broker is not None:
                 self._broker.prune(self._namespace)
-        self._rounds += 1
-        return 0.0 if swept >= BATCH else self._pause
+        return 0
 
     def decide_forgotten(self) -> int:
         """Decide about faults whose message did not come."""

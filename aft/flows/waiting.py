@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -82,10 +82,13 @@ class Waiting:
         def perform(landed: Landed | None) -> Entry:
             self._stepper.check_may_go_on()
             while (letter := self._stepper.mailbox.take(signal.name)) is not None:
-                if (why := _misfit(signal, letter)) is None:
-                    begun = self._known(path)
-                    return self._record(path, scope, EntryKind.SIGNAL, signal.name, letter, landed, begun)
-                self._refuse(signal, letter, why)
+                try:
+                    value = signal.codec.encode(signal.codec.decode(letter.payload["value"]), f"signal {signal.name!r}")
+                except CodecError as error:
+                    self._refuse(signal, letter, str(error))
+                    continue
+                taken = replace(letter, payload={**letter.payload, "value": value})
+                return self._record(path, scope, EntryKind.SIGNAL, signal.name, taken, landed, self._known(path))
             wait = self._wait(path, WaitKind.SIGNAL, signal.name, signal.timeout)
             if self._is_over(wait):
                 return self._record(path, scope, EntryKind.SIGNAL, signal.name, None, landed, wait)
@@ -164,13 +167,7 @@ class Waiting:
         def then(connection: Connection, seq: int) -> None:
             if letter is not None:
                 inbox.mark_read(connection, owner.run_id, owner.epoch, [letter])
+                # As the flow declares it: what it takes as a secret is shown to nobody, however it was sent.
+                inbox.keep(connection, owner.run_id, letter)
 
         return self._stepper.record(entry, then, landed)
-
-
-def _misfit(signal: Signal, letter: Letter) -> str | None:
-    try:
-        signal.codec.decode(letter.payload["value"])
-    except CodecError as error:
-        return str(error)
-    return None

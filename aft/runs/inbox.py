@@ -208,3 +208,9 @@ def mark_read(
     if numbers:
         statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(numbers))
         connection.execute(statement.values(read_epoch=epoch, note=note))
+
+
+def keep(connection: Connection, run_id: RunId, letter: Letter) -> None:
+    """Keep what was sent as its reader has understood it."""
+    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == letter.seq)
+    connection.execute(statement.values(payload=json.dumps(letter.payload)))

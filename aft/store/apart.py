@@ -12,6 +12,8 @@ CONNECT_TIMEOUT = 5
 #: Nothing is sent for long: only the keepalive notices that the server's machine is gone.
 _KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
+#: A database may be set to another style, in which no driver reads times.
+_DATES = "SET datestyle = 'ISO'"
 #: The same for the server: by itself it would take two hours to notice that our machine is gone, and keep its locks.
 _ALIVE = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5"
 #: Milliseconds after which it gives up sending us an answer. Not every system that PostgreSQL runs on can do that.
@@ -39,7 +41,7 @@ def connect(engine: Engine) -> Apart:
 def watch_line(connection: Apart, *settings: str) -> None:
     """Let the server notice when nobody is at our end any more; with other settings, in one round trip."""
     try:
-        connection.execute("; ".join([*settings, _ALIVE, _HEARD]))
+        connection.execute("; ".join([_DATES, *settings, _ALIVE, _HEARD]))
     except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
         connection.rollback()
-        connection.execute("; ".join([*settings, _ALIVE]))
+        connection.execute("; ".join([_DATES, *settings, _ALIVE]))

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 import aft
+from aft.cli.dispatcher import write_log
+from aft.cli.output import print_json
 from aft.cli.root import root
 from aft.runs.states import Status
 from aft.telemetry import log_event
@@ -132,3 +134,56 @@ def test_a_secret_may_be_given_as_it_is_where_one_is_declared(setup: Setup) -> N
 @aft.flow(name="hidden_echo")
 def echo(card: aft.Secret[str]) -> aft.Secret[str]:
     return card
+
+
+def test_a_signal_is_a_secret_once_the_flow_has_taken_it_as_one(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(opening)
+        eventually(lambda: run.status is Status.WAITING)
+        sent = CliRunner().invoke(root, ["runs", "signal", run.id, "word", "sesame-open"], env=setup.environ())
+        assert sent.exit_code == 0, sent.output
+        assert run.result(60) == 11
+    assert "sesame-open" not in show_all(setup, app, run)
+
+
+@aft.flow(name="hidden_opening")
+def opening() -> int:
+    return len(aft.wait_for("word", aft.Secret[str]).reveal())
+
+
+def test_what_does_not_fit_as_a_whole_is_not_shown(setup: Setup) -> None:
+    app = setup.app()
+    given: Any = {"card": "sesame-open"}
+    with pytest.raises(aft.CodecError, match=r"payment\.amount: .* missing in a dict with 'card'") as refused:
+        app.submit(paying, given)
+    assert "sesame-open" not in f"{refused.value} {refused.value.__cause__!r} {refused.value.__context__!r}"
+
+
+@aft.flow(name="hidden_paying")
+def paying(payment: Payment) -> None:
+    """Do nothing."""
+
+
+def test_json_hides_what_its_name_says_is_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json([{"facts": {"password": "sesame-open", "passwords": ["sesame-open"], "user": "ann"}}])
+    shown = capsys.readouterr().out
+    assert "sesame-open" not in shown
+    assert "ann" in shown
+
+
+def test_tracebacks_in_the_log_are_redacted(capfd: pytest.CaptureFixture[str]) -> None:
+    before = logging.root.handlers[:], logging.root.level
+    logging.root.handlers.clear()
+    try:
+        write_log("info")
+        try:
+            raise ValueError("token=sesame-open \x1b[2J")
+        except ValueError:
+            logging.getLogger("hidden").exception("it failed")
+    finally:
+        logging.root.handlers[:], level = before
+        logging.root.setLevel(level)
+    shown = capfd.readouterr().err
+    assert "ValueError: token=***********" in shown
+    assert "\x1b" not in shown

@@ -219,7 +219,8 @@ def test_what_is_done_under_a_savepoint_that_was_undone_is_undone(setup: Setup) 
 @aft.flow(name="cancelled_context")
 async def in_context(order: str) -> list[str]:
     async def who() -> str:
-        return await do(order, tenant.get())
+        what: str = await do(order, tenant.get())
+        return what
 
     context = contextvars.copy_context()
     context.run(tenant.set, "seven")

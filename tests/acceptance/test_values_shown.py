@@ -182,7 +182,7 @@ def test_a_schedule_shows_its_arguments(terminal: Terminal) -> None:
 
 def test_an_argument_that_does_not_fit_is_shown_with_its_field(terminal: Terminal) -> None:
     words = ("runs", "start", f"{HERE}:shown_buys")
-    assert "argument line.due: this field is missing in the dict {'colours': [], 'price': '1'}; " in terminal.refused(
+    assert "argument line.due: this field is missing in a dict with 'price', 'colours'; " in terminal.refused(
         *words, '{"price": "1", "colours": []}', "2026-03-01T12:30:00Z"
     )
     line = terminal.refused("runs", "start", f"{HERE}:shown_doubles", "many")

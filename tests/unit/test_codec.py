@@ -473,11 +473,11 @@ class Wanted(typing.TypedDict):
 
 #: What is stored, the path that a refusal names, and how it begins behind that.
 MISSING_FIELDS = [
-    (Order, '{"lines": [{"sku": "a"}], "at": "2024-01-01T00:00:00"}', "value.lines[0].price", "{'sku': 'a'}"),
-    (Receipt, "{}", "value.number", "{}"),
-    (Wanted, '{"colour": "red"}', "value.size", "{'colour': 'red'}"),
-    (dict[str, Point], '{"a b": {"y": 1.5}}', "value['a b'].x", "{'y': 1.5}"),
-    (Point | None, '{"y": 1.5}', "value.x", "{'y': 1.5}"),
+    (Order, '{"lines": [{"sku": "a"}], "at": "2024-01-01T00:00:00"}', "value.lines[0].price", "a dict with 'sku'"),
+    (Receipt, "{}", "value.number", "an empty dict"),
+    (Wanted, '{"colour": "red"}', "value.size", "a dict with 'colour'"),
+    (dict[str, Point], '{"a b": {"y": 1.5}}', "value['a b'].x", "a dict with 'y'"),
+    (Point | None, '{"y": 1.5}', "value.x", "a dict with 'y'"),
 ]
 
 
@@ -488,7 +488,7 @@ def test_a_missing_field_is_named_with_its_path_and_what_is_there(
     with pytest.raises(CodecError) as caught:
         value_codec(annotation).decode(text)
     assert caught.value.path == path
-    assert str(caught.value).startswith(f"{path}: this field is missing in the dict {shown}; ")
+    assert str(caught.value).startswith(f"{path}: this field is missing in {shown}; ")
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ def test_a_missing_field_is_named_with_its_path_and_what_is_there(
     [
         (int, '"abc"', "value: the str 'abc' does not fit int: "),
         (int, "null", "value: None does not fit int: "),
-        (list[int], '[1, {"a": 2}]', "value[1]: the dict {'a': 2} does not fit there, in list[int]: "),
+        (list[int], '[1, {"a": 2}]', "value[1]: a dict with 'a' does not fit there, in list[int]: "),
         (date, '{"$aft": "decimal", "v": "1.5"}', "value: the Decimal Decimal('1.5') does not fit datetime.date: "),
         (bool, json.dumps("x" * 500), "value: the str 'xxxx"),
     ],

@@ -111,7 +111,7 @@ class World:
 
 
 def a_loop() -> FlowLoop:
-    return FlowLoop(lambda: ("1", contextvars.copy_context()))  # type: ignore[abstract]
+    return FlowLoop(lambda _: ("1", contextvars.copy_context()))  # type: ignore[abstract]
 
 
 def an_entry(path: str, outcome: Outcome = Outcome.OK, kind: EntryKind = ACTIVITY, seq: int = 0) -> Entry:

@@ -271,7 +271,8 @@ def pack(bodies: Iterable[bytes]) -> bytes:
 
 def unpack(body: bytes) -> Iterable[bytes]:
     """Take them apart again; what is cut off is lost."""
-    while len(body) > 4:
-        end = 4 + int.from_bytes(body[:4])
-        yield body[4:end]
-        body = body[end:]
+    place = 0
+    while len(body) - place > 4:
+        start = place + 4
+        place = start + int.from_bytes(body[place:start])
+        yield body[start:place]
