@@ -141,9 +141,9 @@ class Carrier:
 
 
 def still_open(ids: list[str]) -> Select[Any]:
-    """Which of these faults are open now, with their rows and their runs' locked."""
+    """Which of these faults are open now, and of which epoch, with their rows and their runs' locked."""
     return (
-        select(faults.c.id)
+        select(faults.c.id, faults.c.epoch)
         .join(runs, runs.c.id == faults.c.run_id)
         .where(
             faults.c.id.in_(ids),

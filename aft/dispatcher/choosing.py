@@ -47,6 +47,10 @@ class Decision:
     def route(self) -> Route:
         return self.judgement.route
 
+    def at(self, epoch: int) -> Decision:
+        """The same for a fault that a later owner has raised again since it was read."""
+        return self if self.fault.epoch == epoch else replace(self, fault=replace(self.fault, epoch=epoch))
+
 
 class Chooser:
     """Chooses for the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
@@ -139,7 +143,8 @@ class Chooser:
         if not timed_out:
             return []
         with self._store.read() as connection:
-            found = [self._read(row._asdict()) for row in connection.execute(beside(list(timed_out)))]
+            rows = connection.execute(beside(list(timed_out))).mappings()
+            found = [self._read({name: row[name] for name in fault_rows.NAMES}) for row in rows]
         made: list[Decision] = []
         for fault in found:
             if fault is not None:
@@ -164,7 +169,7 @@ class Chooser:
 def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = None) -> Select[Any]:
     """Faults of these runs, not out of time themselves, that no rule has changed; or just these, and locked."""
     statement = (
-        select(faults)
+        select(faults, runs.c.epoch.label("run_epoch"))
         .join(runs, runs.c.id == faults.c.run_id)
         .where(
             faults.c.run_id.in_(list(run_ids)) if just is None else faults.c.id.in_(list(just)),

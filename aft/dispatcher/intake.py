@@ -186,9 +186,9 @@ class Intake:
         found = Decision(decision.fault, Judgement(parked), None, decision.key)
         try:
             with self._store.write() as connection:
-                if not connection.execute(still_open([decision.fault.id])).first():
+                if (still := connection.execute(still_open([decision.fault.id])).first()) is None:
                     return []
-                self._carrier.park_refused(connection, decision.fault, parked)
+                self._carrier.park_refused(connection, decision.at(still.epoch).fault, parked)
         except Exception as again:
             if not is_about_rows(again):
                 raise
@@ -200,11 +200,12 @@ class Intake:
     def _write_together(self, chosen: Sequence[Decision], instead: Sequence[Decision]) -> list[Decision]:
         begun: list[str] = []
         with self._store.write() as connection:
-            still: set[str] = set(connection.execute(still_open([decision.fault.id for decision in chosen])).scalars())
+            found = connection.execute(still_open([decision.fault.id for decision in chosen]))
+            still = {row.id: row.epoch for row in found}
             locked = beside(just=[decision.fault.id for decision in instead]) if instead else None
-            ours = set() if locked is None else {row.id for row in connection.execute(locked)}
-            taken = [one for one in chosen if one.fault.id in still and one.fault.id not in ours]
-            taken += [decision for decision in instead if decision.fault.id in ours]
+            ours = {} if locked is None else {row.id: row.run_epoch for row in connection.execute(locked)}
+            taken = [one.at(still[one.fault.id]) for one in chosen if one.fault.id in still.keys() - ours.keys()]
+            taken += [one.at(ours[one.fault.id]) for one in instead if one.fault.id in ours]
             at = self._clock.now()
             seen = self._carrier.look(connection, taken)
             posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun, seen)]

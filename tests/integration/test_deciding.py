@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 import aft
 from aft.dispatcher.intake import Intake
@@ -98,6 +98,26 @@ def test_an_order_that_is_sent_while_its_run_is_about_to_be_parked_wakes_it(app:
     with app.store.read() as connection:
         (letter,) = inbox.unread(connection, row.id)
     assert (parked.status, parked.wake_id) == ("parked", letter.id)
+
+
+def test_a_fault_that_is_raised_again_while_it_is_decided_about_parks_its_run(app: aft.Aft) -> None:
+    """Another branch was woken meanwhile: the run's next owner has met the fault, and let go of the run for it."""
+    stage = Stage(app.store, app.namespace)
+    row = stage.queued()
+    stage.change(row.id, status="recovering", wake_id=None, due_at=None, sweep_at=None)
+    broken: dict[str, Any] = {"type": "builtins.ValueError", "lineage": ("builtins.ValueError",)}
+    made = a_fault(row.id, row.epoch, kind=FaultKind.COMPENSATOR, path=StepPath("1/undo"), **broken)
+    with app.store.write() as connection:
+        faults.add(connection, app.namespace, made)
+    with ThreadPoolExecutor(1) as pool:
+        with app.store.write() as connection, app.store.at_work(connection):
+            assert waking.lock(connection, app.namespace, row.id) is not None
+            decides = pool.submit(intake(app).decide, [made.id])
+            eventually(lambda: blocked(app) == 1)
+            connection.execute(update(tables.runs).where(tables.runs.c.id == row.id).values(epoch=row.epoch + 1))
+            faults.renew(connection, made.id, row.epoch + 1)
+        assert decides.result(60) == {(made.id, row.id)}
+    assert stage.row(row.id).status == "parked"
 
 
 @aft.flow(name="locked_order")
