@@ -95,7 +95,7 @@ class Owner:
         self.has_undone = False
         self.lock = threading.RLock()
         #: The waits that lie in the run's row.
-        self._stored_waits = run.waits
+        self._stored_waits = frozenset(run.waits)
         #: Whether a write was tried whose outcome nobody knows; the next one looks first.
         self._unsure = False
 
@@ -214,7 +214,7 @@ class Owner:
             if all(wait in self._stored_waits or wait.kind is WaitKind.CHILD for wait in found):
                 return
             self.write(lambda connection, seq: None, waits=encode(found), **NO_PROGRESS)
-            self._stored_waits = found
+            self._stored_waits = frozenset(found)
 
     def hear(self, inbox_seq: int) -> None:
         """Learn the length of the inbox from somebody who has looked."""
