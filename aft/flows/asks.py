@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aft.codec import ArgumentsCodec
 from aft.flows.divergence import check_arguments
@@ -15,6 +14,17 @@ from aft.runs.journal import Entry, EntryKind, Outcome
 
 #: Told of an outcome when it is committed, before any other is.
 Landed = Callable[[Entry], None]
+
+
+class Future(Protocol):
+    """What a task awaits a step by; ``was_cancelled``: the task was, and hears of it when the step is over."""
+
+    was_cancelled: bool
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+    def release(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -73,7 +83,7 @@ class Ask:
     #: Whether the code asks for it while it is about to begin anew.
     tidies: bool = False
     #: Who awaits it, in an async flow.
-    future: asyncio.Future[Any] | None = None
+    future: Future | None = None
 
     def check_same(self, entry: Entry) -> None:
         """Raise ReplayDiverged if this outcome was recorded for other arguments."""
@@ -96,7 +106,12 @@ class Ask:
     @property
     def is_dropped(self) -> bool:
         """Whether nobody waits for it any more: its task was cancelled."""
-        return self.future is not None and self.future.done()
+        return self.future is not None and (self.future.done() or self.future.was_cancelled)
+
+    def release(self) -> None:
+        """Let its task, if that was cancelled, hear of it."""
+        if self.future is not None:
+            self.future.release()
 
     @property
     def is_idle(self) -> bool:

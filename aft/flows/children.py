@@ -305,9 +305,10 @@ class Children:
             self._take_off(frame, FrameState.SKIPPED, left_standing(child))
         elif child.pivoted_at is not None:
             how = "completed" if child.ended_as is not None else "goes on"
+            ends = ", and this run will end failed" if self._stepper.owner.run.cause is not None else ""
             return (
                 f"child {child.id} of flow {child.flow!r} (step {frame.path}) has gone past its pivot and {how}: "
-                "it is not undone; `skip-frame` lets it stand, and this run will end failed"
+                f"it is not undone; `skip-frame` lets it stand{ends}"
             )
         else:
             if child.ended_as is Status.COMPLETED:

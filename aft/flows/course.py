@@ -63,6 +63,8 @@ class Course:
         self._met: list[Met] = []
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
+        #: Steps whose tasks were cancelled meanwhile.
+        self._dropped: set[StepPath] = set()
         #: Which task has looked at what came of another, and when: ``(moment, task, other)``.
         self._looks: list[tuple[int, str, str]] = []
         #: When each task was cancelled first, and by which; None: by a task group in which another one had failed.
@@ -107,6 +109,10 @@ class Course:
             self._meet(handled, StepPath(f"{by}.cancels" if by else "cancels"), How.HANDLED)
         self._moment += 1
         self._cancelled.setdefault(branch, (self._moment, by))
+
+    def drop(self, path: StepPath) -> None:
+        """Note that a step has come to its end for nobody: the task that awaited it was cancelled."""
+        self._dropped.add(path)
 
     def _note_look(self, branch: str) -> None:
         """Note that a task looks at what came of another one.
@@ -209,6 +215,10 @@ class Course:
             return left[-1].moment, issubclass(type(left[-1].error), asyncio.CancelledError)
         return self._asked.get(path, (-1, False))
 
+    def was_dropped_for(self, path: StepPath, met: dict[str, int]) -> bool:
+        """Tell whether a step came to its end for nobody because of what a task had met."""
+        return path in self._dropped and self._was_cancelled_for(self._tasks(path)[-1], met)
+
     def was_asked(self, path: StepPath) -> bool:
         """Tell whether the code has asked for a step."""
         return path in self._asked
@@ -273,7 +283,7 @@ class Course:
 
 def _tells_of(error: BaseException, mistakes: Sequence[BaseException]) -> bool:
     """Whether an exception is one of these, a group with one of them, or was raised while one of them was handled."""
-    return any(one is mistake for one in go_through(error) for mistake in mistakes)
+    return any(_is_same(one, mistake) for one in go_through(error) for mistake in mistakes)
 
 
 def _is_same(error: BaseException, other: BaseException) -> bool:

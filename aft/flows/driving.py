@@ -72,7 +72,10 @@ class Driver:
 
     def _hand_out(self, ask: Ask) -> None:
         self._told(ask.path)
-        outcome = self._outcome(ask)
+        try:
+            outcome = self._outcome(ask)
+        finally:
+            ask.release()
         if ask.future is None or ask.future.done():
             return  # nobody waits for it any more
         if isinstance(outcome, Raises):
@@ -119,10 +122,10 @@ class Driver:
 
     def close(self, leaving: Leave | None) -> None:
         """Let every task see that the run leaves, here, where its code still counts as the flow's."""
-        if leaving is not None:
-            for ask in self._settler.pending.values():
-                if ask.future is not None and not ask.future.done():
-                    ask.future.set_exception(leaving)
+        for ask in self._settler.pending.values():
+            ask.release()
+            if leaving is not None and ask.future is not None and not ask.future.done():
+                ask.future.set_exception(leaving)
         for task in (self._main, *self._loop.tasks):
             if not task.done():
                 task.cancel()

@@ -205,9 +205,9 @@ class Execution:
         ask = self._ask(call)
         if not isinstance(loop := asyncio.get_running_loop(), FlowLoop):
             raise foreign_awaitable(f"{call} on another event loop")
-        ask.future = loop.create_step_future()
+        ask.future = future = loop.create_step_future(ask.needed)
         self._settler.pending[ask.path] = ask
-        return (yield from ask.future)
+        return (yield from future)
 
     # What the flow's code may ask --------------------------------------------------------------------------------
 
@@ -335,7 +335,9 @@ class Execution:
         assert entry is not None
         self._now, self._heard = entry.recorded_at, entry.seq
         outcome = self._guarded(lambda: self._read(ask, entry))
-        if isinstance(outcome, Raises) and (ask.future is None or not ask.future.done()):
+        if ask.is_dropped:
+            self._stepper.course.drop(ask.path)
+        elif isinstance(outcome, Raises):
             self._renewal.fail(ask)
             self._stepper.course.hear(outcome.error, ask.path)
         return outcome
@@ -382,15 +384,14 @@ class Execution:
         if failures.must_park(error):
             self.park(error)
         self._stepper.course.leave(error, path)
-        what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
 
         def undo() -> None:
-            undone = self._settler.replay.peek(path, EntryKind.SAVEPOINT) is not None
             self._cancel_under(path)
             self._settler.settle_under(path)
             self._stepper.undone[path] = failures.fault_of(error)
-            if undone:
+            if self._settler.replay.peek(path, EntryKind.SAVEPOINT) is not None:
                 return
+            what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
             self._settler.check_spent(what, path, self._settler.pending)
             self._settler.see_pending()
             undo_late(self._stepper, failures.fault_of(error))

@@ -67,7 +67,28 @@ class FlowTask(MainTask):
 
 
 class StepFuture(asyncio.Future[Any]):
-    """The outcome of a step, for a task that awaits it."""
+    """The outcome of a step, for a task that awaits it.
+
+    With ``holds``, a task that is cancelled hears of that when its step has come to its end: what tidies up after a
+    step must not overtake it.
+    """
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, holds: bool) -> None:
+        super().__init__(loop=loop)
+        self.holds = holds
+        self.was_cancelled = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.holds or self.done():
+            return super().cancel(msg)
+        self.was_cancelled = True
+        return True
+
+    def release(self) -> None:
+        """Let the task hear that it was cancelled, now."""
+        self.holds = False
+        if self.was_cancelled:
+            self.cancel()
 
 
 class Branch(Coroutine[Any, Any, Any]):
@@ -143,9 +164,9 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_step_future(self) -> asyncio.Future[Any]:
+    def create_step_future(self, holds: bool) -> StepFuture:
         """Make the future of a step's outcome."""
-        return StepFuture(loop=self)
+        return StepFuture(loop=self, holds=holds)
 
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""

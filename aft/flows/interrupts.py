@@ -167,7 +167,7 @@ class Interrupts:
         owner = self._owner
         why = DeadlineExceeded(f"run {owner.run_id} had to end by {owner.run.deadline_at:%Y-%m-%d %H:%M:%S} UTC")
         fault = self._describe(why, f"the deadline passed at {ask.kind.value} {ask.name!r} (step {ask.path})")
-        if not _is_heard(ask):
+        if ask.is_dropped:  # nobody hears of it
             return self._record(ask, fault, landed)
         entry = self._record(ask, fault, landed, begun=begun, reach=EVERYWHERE, deadline_at=None)
         owner.change(deadline_at=None)
@@ -180,7 +180,7 @@ class Interrupts:
         letter, reach = found
         why = UndoneByHand(f"{letter.actor} has it undone to savepoint {letter.payload['name']!r}")
         fault = self._describe(why, f"asked for at {ask.kind.value} {ask.name!r} (step {ask.path})")
-        if not _is_heard(ask):
+        if ask.is_dropped:  # nobody hears of it
             return self._record(ask, fault, landed)
         done_with = find_done_with(owner, letter, reach, ask.path)
         note = f"{DONE_WITH} {letter.actor}'s order to undo {letter.payload['name']!r}"
@@ -248,11 +248,6 @@ class Interrupts:
             state=FaultState.FINAL,
             verdict=verdict,
         )
-
-
-def _is_heard(ask: Ask) -> bool:
-    """Whether the flow's code waits for a step; one whose task was cancelled ends, and nobody hears of it."""
-    return ask.future is None or not ask.future.done()
 
 
 def _is_interruptible(ask: Ask) -> bool:

@@ -49,11 +49,13 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     first = min(heard, key=lambda each: each.moment)
     heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_forget(each)]
     again = _find_again(steps, course, first, heard, pivot)
-    knows = course.find_knowing(first, origin)
+    failures = [first, *(each for each in course.heard if each.how is How.RAISED and each.path in again - {first.path})]
+    known = [(failure, course.find_knowing(failure, origin)) for failure in failures]
+    again |= {path for _, knows in known for path in _find_abandoned(steps, course, knows, pivot)}
     dropped = {
         path
         for path, entry in steps.items()
-        if entry.seq > pivot and path not in again and _follows(course, entry, first, knows)
+        if entry.seq > pivot and path not in again and any(_follows(course, entry, *one) for one in known)
     }
     dropped |= {each.path for each in heard if each.how is How.LEFT}
     under = _find_under(steps, dropped, pivot)
@@ -75,7 +77,18 @@ def find_taken_back(load: Callable[[], Sequence[Entry]], course: Course, mistake
     pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
     dropped = {path for path, entry in steps.items() if entry.seq > pivot and course.comes_after(path, met)}
     dropped |= _find_under(steps, dropped, pivot)
-    return [Forgotten(entry, same_key=False) for path, entry in steps.items() if path in dropped]
+    again = {path for path in _find_abandoned(steps, course, met, pivot) if steps[path].kind is not EntryKind.CHILD}
+    return [
+        Forgotten(entry, path in again - dropped)
+        for path, entry in steps.items()
+        if path in dropped | _find_abandoned(steps, course, met, pivot)
+    ]
+
+
+def _find_abandoned(steps: Mapping[StepPath, Entry], course: Course, met: dict[str, int], pivot: int) -> set[StepPath]:
+    """Find the steps that ended only because their tasks were cancelled for what a task had met."""
+    failed = [path for path, entry in steps.items() if entry.outcome is Outcome.FAILED and entry.seq > pivot]
+    return {path for path in failed if steps[path].interrupt is not None and course.was_dropped_for(path, met)}
 
 
 def _find_mistakes(error: BaseException) -> list[BaseException]:

@@ -55,8 +55,7 @@ class Settler:
         self._landed: deque[Ask] = deque()  # these wait for their turn to be handed out
         self._hearing = Hearing(stepper.mailbox, self._flying, stepper.tools.clock)
         self._keeps_back = False
-        #: Whether the flow has returned: what it left under way comes to its end, with its ladder.
-        self.is_ending = False
+        self.is_ending = False  #: whether the flow has returned: what it left comes to its end, with its ladder
 
     # Until all have their outcome ---------------------------------------------------------------------------------
 
@@ -154,10 +153,13 @@ class Settler:
         inside = [ask for other, ask in self.pending.items() if other.startswith(f"{path}.")]
         self.drop(ask for ask in inside if not ask.needed)
         self.interrupts.abandon(inside)
-        if needed := [ask for ask in inside if ask.needed]:
+        needed = [self.pending.pop(ask.path) for ask in inside if ask.needed]
+        try:
+            if needed:
+                self.settle(needed)
+        finally:
             for ask in needed:
-                del self.pending[ask.path]
-            self.settle(needed)
+                ask.release()
 
     def drop(self, asks: Iterable[Ask]) -> None:
         """Forget steps that have no effects and that nobody waits for any more; so does a replay, at this place."""

@@ -229,3 +229,140 @@ async def in_context(order: str) -> list[str]:
 
 def test_a_task_sees_the_context_that_it_is_given(setup: Setup) -> None:
     assert setup.app().start(in_context, secrets.token_hex(4)).result(30) == ["seven", "seven"]
+
+
+@aft.flow(name="cancelled_tidy_after")
+async def tidies_after(order: str) -> None:
+    """What tidies up after an activity that was at work comes after it."""
+
+    async def supplier() -> None:
+        try:
+            await booked(order, "slow")
+        except asyncio.CancelledError:
+            await do(order, "tidied")
+            raise
+
+    slow = asyncio.create_task(supplier())
+    await aft.wait_for("go on")
+    slow.cancel()
+    await do(order, "next")
+    await asyncio.wait([slow])
+    await do(order, "last")
+
+
+def test_what_tidies_up_does_not_overtake_the_step(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(tidies_after, order)
+        eventually(lambda: "began slow" in deeds[order])
+        run.signal("go on")
+        eventually(lambda: "next" in deeds[order])
+        gates[order].set()
+        run.result(30)
+    assert deeds[order] == ["began slow", "next", "slow", "tidied", "last"]
+
+
+fixed: set[str] = set()
+
+
+@aft.activity(name="cancelled_invoice", unrecoverable=(Refused,))
+def invoice(order: str) -> None:
+    assert gates[order].wait(60)
+    if order not in fixed:
+        raise Refused
+
+
+@aft.activity(name="cancelled_courier", levels=["300ms*3"])
+def courier(order: str) -> None:
+    if not gates[order].is_set():
+        gates[order].set()
+        raise ConnectionError
+    deeds[order].append("courier")
+
+
+@aft.flow(name="cancelled_past_pivot")
+async def past_pivot(order: str) -> None:
+    """A step is in its ladder when the flow fails, and tidied up after."""
+    aft.pivot()
+
+    async def ship() -> None:
+        try:
+            await courier.call(order)
+        finally:
+            await do(order, "unlock")
+
+    async def bill() -> None:
+        await invoice.call(order)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ship())
+        group.create_task(bill())
+
+
+@aft.flow(name="cancelled_for_bug")
+async def has_bug(order: str) -> None:
+    """The same for a bug in the flow's code."""
+
+    async def ship() -> None:
+        try:
+            await courier.call(order)
+        finally:
+            await do(order, "unlock")
+
+    async def bill() -> None:
+        await booked(order, "bill")
+        if order not in fixed:
+            raise AttributeError("bug")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ship())
+        group.create_task(bill())
+
+
+@pytest.mark.parametrize("flow", [past_pivot, has_bug], ids=lambda flow: flow.name)
+def test_a_retry_tries_again_what_was_cancelled_for_the_failure(setup: Setup, flow: Any) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(flow, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        run.result(30)
+    assert deeds[order].count("courier") == 1
+    assert deeds[order][-1] == "unlock"
+    assert deeds[order].count("unlock") - deeds[order].count("ununlock") == 1
+
+
+@aft.flow(name="cancelled_two_fail")
+async def two_fail(order: str) -> None:
+    """Past a pivot two tasks fail, and the second one tidies up: the flow raises the first one's failure."""
+    aft.pivot()
+
+    async def ship() -> None:
+        await aft.sleep("300ms")
+        try:
+            await invoice.call(order)
+        finally:
+            await do(order, "unlock")
+
+    async def bill() -> None:
+        await invoice.call(order)
+
+    gates[order].set()
+    for result in await asyncio.gather(bill(), ship(), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+def test_a_retry_goes_back_before_what_followed_each_of_two_failures(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(two_fail, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        run.result(30)
+    assert deeds[order] == ["unlock", "ununlock", "unlock"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import pytest
 
 from aft.errors import StoreError
 from aft.flows.asks import Ask, Landed, Returns
-from aft.flows.flow_loop import FlowLoop
+from aft.flows.flow_loop import FlowLoop, StepFuture
 from aft.flows.leaving import Awaits, Failed, Leave, Lost
 from aft.flows.reaching import NOWHERE
 from aft.flows.settling import Settler
@@ -95,7 +94,7 @@ class World:
     def pending(self, *asks: Ask) -> None:
         """Let an async flow await these."""
         for ask in asks:
-            ask.future = asyncio.Future(loop=a_loop())
+            ask.future = StepFuture(loop=a_loop(), holds=False)
             self.settler.pending[ask.path] = ask
 
     def in_doubt(self) -> list[str]:
@@ -187,7 +186,7 @@ def test_a_wait_whose_task_was_cancelled_is_neither_begun_nor_waited_for() -> No
     world = World()
     cancelled = world.ask("1", kind=SIGNAL)
     world.pending(cancelled, world.ask("2"))
-    assert cancelled.future is not None
+    assert isinstance(cancelled.future, StepFuture)
     cancelled.future.cancel()
     assert world.handed_out() == ["2"]
     assert world.performed == ["2"]
