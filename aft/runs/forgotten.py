@@ -25,8 +25,8 @@ from aft.store.tables import faults, runs
 QUIET = 60.0
 #: The states of a run that goes on by itself.
 _GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
-#: The states of a fault that somebody acts on.
-_ACTED_ON = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED)
+#: The states of a fault that somebody acts on. One that waits for a time is not among them: its run has that time, too.
+_ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
 
 
 def any_forgotten(connection: Connection, namespace: str) -> bool:
@@ -45,7 +45,8 @@ def wake(connection: Connection, namespace: str, limit: int) -> list[RunId]:
 
 
 def _forgotten(namespace: str) -> tuple[ColumnElement[bool], ...]:
-    acted_on = faults.c.state.in_([state.value for state in _ACTED_ON])
+    awaits_signal = (faults.c.state == FaultState.WAITING.value) & faults.c.signal.is_not(None)
+    acted_on = faults.c.state.in_([state.value for state in _ACTED_ON]) | awaits_signal
     return (
         runs.c.namespace == namespace,
         runs.c.status.in_([status.value for status in _GOING]),

@@ -82,6 +82,16 @@ def test_a_run_that_nothing_would_wake_is_woken_and_told_of(setup: Setup, order:
     assert (told, seen[order]) == ([run.id], 1)
 
 
+def test_a_run_in_its_ladder_without_a_time_is_forgotten(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(in_ladder, order)
+        eventually(lambda: run.status == "recovering" and run.row.worker_id is None and run.row.due_at is not None)
+    let_pass(app, run, wake_id=None, due_at=None, sweep_at=None)
+    with app.store.read() as connection:
+        assert forgotten.any_forgotten(connection, app.settings.namespace)
+
+
 @pytest.mark.parametrize(
     ("flow", "status"),
     [(waiting, "waiting"), (above, "waiting"), (in_ladder, "recovering"), (parked, "parked"), (noting, "completed")],
