@@ -170,6 +170,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
         """Begin a branch: the steps in it are numbered under a number of its own."""
+        if not asyncio.iscoroutine(coro):
+            raise TypeError(f"a coroutine was expected, got {coro!r}")  # as asyncio says it
         branch, context = self._branch(kwargs.get("context"))
         task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
         self.tasks.append(task)

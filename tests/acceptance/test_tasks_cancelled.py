@@ -366,3 +366,13 @@ def test_a_retry_goes_back_before_what_followed_each_of_two_failures(setup: Setu
         run.retry()
         run.result(30)
     assert deeds[order] == ["unlock", "ununlock", "unlock"]
+
+
+@aft.flow(name="cancelled_no_coroutine")
+async def no_coroutine(order: str) -> None:
+    asyncio.create_task(asyncio.shield(booked(order, "fast")))  # type: ignore[arg-type]  # noqa: RUF006
+
+
+def test_what_is_no_coroutine_is_refused_as_asyncio_does(setup: Setup) -> None:
+    run = setup.app().start(no_coroutine, secrets.token_hex(4))
+    assert "TypeError: a coroutine was expected" in (run.row.reason or "")
