@@ -38,7 +38,7 @@ _OURS = re.compile(
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """What a message asks for."""
 
     FAULT = "fault"  #: decide about this fault
@@ -46,7 +46,7 @@ class Kind(StrEnum):
     COMPENSATE = "compensate"  #: this run's failure is final
 
 
-class Refused(ValueError):
+class MessageRefused(ValueError):
     """Raised for a message that must be quarantined; its text is the reason."""
 
 
@@ -55,7 +55,7 @@ class Message:
     """One message: which run, and the fault or the order that it is about."""
 
     id: str
-    kind: Kind
+    kind: MessageKind
     run: RunId
     fault: FaultId | None
     order: OrderId | None
@@ -63,14 +63,14 @@ class Message:
     trace: dict[str, str]
 
     @classmethod
-    def about_fault(cls, kind: Kind, run: RunId, fault: FaultId, at: datetime) -> Message:
+    def about_fault(cls, kind: MessageKind, run: RunId, fault: FaultId, at: datetime) -> Message:
         """Make a message about a fault of a run."""
         return cls(new_id(), kind, run, fault, None, at, {})
 
     @classmethod
     def about_order(cls, run: RunId, order: OrderId, at: datetime) -> Message:
         """Make a message that a run shall carry out an order."""
-        return cls(new_id(), Kind.RESUME, run, None, order, at, {})
+        return cls(new_id(), MessageKind.RESUME, run, None, order, at, {})
 
     @property
     def wake(self) -> str:
@@ -98,23 +98,23 @@ def decode(body: bytes) -> Message:
     try:
         found = json.loads(body.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except UnicodeDecodeError:
-        raise Refused("not UTF-8") from None
+        raise MessageRefused("not UTF-8") from None
     except RecursionError:
-        raise Refused("nested too deeply") from None
-    except Refused:
+        raise MessageRefused("nested too deeply") from None
+    except MessageRefused:
         raise
     except ValueError as error:
-        raise Refused(f"not JSON: {error}") from None
+        raise MessageRefused(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Refused(f"a JSON object is expected, not {type(found).__name__}")
+        raise MessageRefused(f"a JSON object is expected, not {type(found).__name__}")
     return _checked(found)
 
 
 def _read_ours(id: bytes, kind: bytes, run: bytes, what: bytes, wake: bytes, at: bytes) -> Message | None:
     """Read what ``_OURS`` has found; None: there is something to be said against it."""
-    asked = Kind(kind.decode())
+    asked = MessageKind(kind.decode())
     about_fault = what == b"fault"
-    if not about_fault and asked is not Kind.RESUME:
+    if not about_fault and asked is not MessageKind.RESUME:
         return None
     try:
         moment = datetime.fromisoformat(at.decode())
@@ -129,41 +129,43 @@ def _read_ours(id: bytes, kind: bytes, run: bytes, what: bytes, wake: bytes, at:
 
 def _check_limits(body: bytes) -> None:
     if len(body) > MOST_BYTES:
-        raise Refused(f"{len(body)} bytes; {MOST_BYTES} are the most")
+        raise MessageRefused(f"{len(body)} bytes; {MOST_BYTES} are the most")
     outside = _STRING.sub(b"", body)
     if _LONG_NUMBER.search(outside):
-        raise Refused(f"a number of more than {MOST_DIGITS} digits")
+        raise MessageRefused(f"a number of more than {MOST_DIGITS} digits")
     depth = 0
     for byte in outside:
         depth += (byte in b"{[") - (byte in b"}]")
         if depth > MOST_DEPTH:
-            raise Refused(f"nested more than {MOST_DEPTH} deep")
+            raise MessageRefused(f"nested more than {MOST_DEPTH} deep")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Refused("a key appears twice")
+        raise MessageRefused("a key appears twice")
     return found
 
 
 def _no_constant(text: str) -> Any:
-    raise Refused(f"{text} is not JSON")
+    raise MessageRefused(f"{text} is not JSON")
 
 
 def _checked(body: dict[str, Any]) -> Message:
     version = body.get("v")
     if type(version) is not int or version != VERSION:
-        raise Refused(f"version {version!r}; this aft reads version {VERSION}")
+        raise MessageRefused(f"version {version!r}; this aft reads version {VERSION}")
     try:
-        kind = Kind(_text(body, "kind"))
+        kind = MessageKind(_text(body, "kind"))
     except ValueError as error:
-        raise Refused(f"unknown kind: {error}") from None
+        raise MessageRefused(f"unknown kind: {error}") from None
     fault, order = _optional(body, "fault"), _optional(body, "order")
     if (fault is None) == (order is None):
-        raise Refused("names neither a fault nor an order" if fault is None else "names both a fault and an order")
-    if kind is not Kind.RESUME and fault is None:
-        raise Refused(f"a message of kind {kind.value!r} must name a fault")
+        raise MessageRefused(
+            "names neither a fault nor an order" if fault is None else "names both a fault and an order"
+        )
+    if kind is not MessageKind.RESUME and fault is None:
+        raise MessageRefused(f"a message of kind {kind.value!r} must name a fault")
     return Message(
         id=_text(body, "id"),
         kind=kind,
@@ -178,7 +180,7 @@ def _checked(body: dict[str, Any]) -> Message:
 def _text(body: dict[str, Any], key: str) -> str:
     value = body.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT or not (value.isascii() and value.isprintable()):
-        raise Refused(f"{key!r} must be a text of 1 to {MOST_TEXT} plain characters")
+        raise MessageRefused(f"{key!r} must be a text of 1 to {MOST_TEXT} plain characters")
     return value
 
 
@@ -189,18 +191,18 @@ def _optional(body: dict[str, Any], key: str) -> str | None:
 def _moment(body: dict[str, Any]) -> datetime:
     try:
         at = datetime.fromisoformat(_text(body, "at"))
-    except Refused:
+    except MessageRefused:
         raise
     except ValueError:
-        raise Refused("'at' must be a time in ISO format") from None
+        raise MessageRefused("'at' must be a time in ISO format") from None
     if at.tzinfo is None:
-        raise Refused("'at' must name its time zone")
+        raise MessageRefused("'at' must name its time zone")
     return at
 
 
 def _trace(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise Refused("'trace' must be an object of texts")
+        raise MessageRefused("'trace' must be an object of texts")
     if not all(text.isascii() and text.isprintable() for pair in value.items() for text in pair):
-        raise Refused("'trace' must hold plain characters only")
+        raise MessageRefused("'trace' must hold plain characters only")
     return value

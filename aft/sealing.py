@@ -15,7 +15,7 @@ import hmac
 import re
 from collections.abc import Sequence
 
-from aft.envelope import Refused
+from aft.envelope import MessageRefused
 
 _SEALED = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
 
@@ -38,10 +38,10 @@ class Seal:
         if not self._keys:
             return plain
         if found is None:
-            raise Refused("it is not sealed; messages must be, because AFT_MESSAGE_KEY is set")
+            raise MessageRefused("it is not sealed; messages must be, because AFT_MESSAGE_KEY is set")
         given = found.group(1)
         if not any(hmac.compare_digest(_digest(key, plain), given) for key in self._keys):
-            raise Refused("its seal was made with none of our keys (AFT_MESSAGE_KEY, AFT_OLD_MESSAGE_KEY)")
+            raise MessageRefused("its seal was made with none of our keys (AFT_MESSAGE_KEY, AFT_OLD_MESSAGE_KEY)")
         return plain
 
 

@@ -13,7 +13,7 @@ import psycopg
 from aft import names
 from aft.brokers.base import Broker, Outgoing
 from aft.durations import parse
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId
 
 #: What seeded runs are of.
@@ -80,4 +80,4 @@ def pending(database: str, broker: Broker, namespace: str, count: int) -> None:
 
 def _wake(number: int) -> bytes:
     run, fault = RunId(f"pending-{number}"), FaultId(f"fault-{number}")
-    return Message.about_fault(Kind.RESUME, run, fault, datetime.now(UTC)).encode().encode()
+    return Message.about_fault(MessageKind.RESUME, run, fault, datetime.now(UTC)).encode().encode()

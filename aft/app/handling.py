@@ -9,7 +9,7 @@ from aft.errors import RuleRefused
 from aft.fault import Fault
 from aft.ids import RunId
 from aft.rules import plans
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.rules.plans import Plan, PlanState
 from aft.runs.rulings import Do, Ruling
 
@@ -30,7 +30,7 @@ def plans_of(connection: Connection, run_id: RunId) -> dict[str, Plan]:
     return {plan.fault_id: plan for plan in plans.of_run(connection, run_id)}
 
 
-def taught(fault: Fault) -> Decision | None:
+def taught(fault: Fault) -> RuleChoice | None:
     """What a rule of somebody's has chosen for a fault; None where aft's own answer held."""
     try:
         decision = stored_decision(fault)
@@ -39,7 +39,7 @@ def taught(fault: Fault) -> Decision | None:
     return None if decision is None or decision.asked[-1].revision == 0 else decision
 
 
-def spell_rule(decision: Decision) -> str:
+def spell_rule(decision: RuleChoice) -> str:
     """Name the rule that has answered."""
     last = decision.asked[-1]
     where = " × ".join(part for part in (last.flow, decision.on, last.activity) if part)

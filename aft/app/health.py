@@ -13,7 +13,7 @@ from aft.fault import FaultState
 from aft.rules.plans import PlanState
 from aft.runs import rows
 from aft.runs.notices import NoticeState
-from aft.runs.quarantine import State
+from aft.runs.quarantine import QuarantineState
 from aft.runs.rows import RunRow
 from aft.runs.states import ENDS, Status
 from aft.store import tables
@@ -163,7 +163,9 @@ def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
         overdue=overdue,
         overdue_runs=overdue_runs,
         orphans=_orphans(connection, namespace) + sum(worker.runs for worker in dead),
-        quarantined=_count(connection, tables.quarantine, namespace, tables.quarantine.c.state == State.HELD.value),
+        quarantined=_count(
+            connection, tables.quarantine, namespace, tables.quarantine.c.state == QuarantineState.HELD.value
+        ),
         late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
         stuck_exlets=_stuck_exlets(connection, namespace, grace),
         unheard=_unheard(connection, namespace),

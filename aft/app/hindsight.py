@@ -16,7 +16,7 @@ from aft.dispatcher.route import route
 from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind
 from aft.rules import asking, kept
-from aft.rules.asking import ANY, Decision
+from aft.rules.asking import ANY, RuleChoice
 from aft.rules.book import Rules
 from aft.rules.case import Case, Facts
 from aft.rules.kinds import CONSTRAINTS, On
@@ -32,7 +32,7 @@ NOTHING = "(nothing)"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangedDecision:
     """A past fault that would be decided otherwise."""
 
     fault: Fault
@@ -46,7 +46,7 @@ class Preview:
     """What a tree would change: of so many past faults that it is about, these."""
 
     looked_at: int
-    changes: list[Change]
+    changes: list[ChangedDecision]
 
 
 class Hindsight:
@@ -76,7 +76,7 @@ class Hindsight:
         found.facts |= stored_facts(fault)  # what is known is not gathered again
         return found
 
-    def decide(self, rules: Rules, fault: Fault, run: RunRow, case: Case) -> Decision | None:
+    def decide(self, rules: Rules, fault: Fault, run: RunRow, case: Case) -> RuleChoice | None:
         """What rules choose for a fault; None: they have no answer."""
         for on in asked_types(fault):
             decision = asking.ask(rules.find(on, run.flow, activity_of(fault)), on, case)
@@ -92,7 +92,7 @@ class Hindsight:
             old, new = (self.decide(rules, fault, run, case) for rules in (before, after))
             told = [NOTHING if one is None else one.exlet for one in (old, new)]
             if told[0] != told[1]:
-                changes.append(Change(fault, run.flow, told[0], told[1]))
+                changes.append(ChangedDecision(fault, run.flow, told[0], told[1]))
         return Preview(len(past), changes)
 
     def past(self, connection: Connection, tree: Tree, limit: int) -> list[tuple[Fault, RunRow]]:
@@ -120,10 +120,10 @@ def asked_types(fault: Fault) -> Sequence[On]:
     return types_of(fault)[:1] if fault.kind is FaultKind.CONSTRAINT else types_of(fault)
 
 
-def stored_decision(fault: Fault) -> Decision | None:
+def stored_decision(fault: Fault) -> RuleChoice | None:
     """What rules have chosen for a fault; raises RuleRefused if that was damaged."""
     try:
-        return Decision.decode(fault.decision) if fault.decision else None
+        return RuleChoice.decode(fault.decision) if fault.decision else None
     except (ValueError, TypeError, AttributeError) as error:
         raise RuleRefused(f"the decision about fault {fault.id} cannot be read: {error}") from None
 

@@ -39,9 +39,9 @@ from aft.flows.registry import flow_names
 from aft.flows.tools import Tools
 from aft.flows.worker import Worker
 from aft.ids import RunId
-from aft.recovery.keeper import Keeper, while_leased
+from aft.recovery.keeper import LeaseGuard, while_leased
 from aft.recovery.relay import Relay
-from aft.recovery.sender import Sender
+from aft.recovery.sender import OutboxSender
 from aft.recovery.service import Service, countdown
 from aft.recovery.takeover import Takeover
 from aft.rules import sources
@@ -87,7 +87,7 @@ class DispatcherProcess:
         self._intake: Intake | None = None
         self._notices: Notices | None = None
         self._worker: Worker | None = None
-        self._sender: Sender | None = None
+        self._sender: OutboxSender | None = None
         self._tools: Tools | None = None
         self._lease = self._app.make_lease()
         self._forget_events: Callable[[], None] = _nothing
@@ -112,7 +112,7 @@ class DispatcherProcess:
         delays = app.delays()
         delays.declare(app.waits())
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock, app.seal)
-        self._sender = sender = Sender(relay)
+        self._sender = sender = OutboxSender(relay)
         plans = app.make_plans()
         self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
@@ -137,7 +137,7 @@ class DispatcherProcess:
             self._worker = Worker(tools, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
         receivers = [part.step_back for part in (self._worker, self._intake) if part is not None]
-        self._services.append(Service("keeper", Keeper(self._lease, receivers).step, telemetry))
+        self._services.append(Service("keeper", LeaseGuard(self._lease, receivers).step, telemetry))
         if app.store.file is not None:
             self._services.append(Service("file", self._check_file, telemetry))
         for service in self._services:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from aft.app.hindsight import Change, Hindsight, Preview, asked_types, stored_decision
+from aft.app.hindsight import ChangedDecision, Hindsight, Preview, asked_types, stored_decision
 from aft.app.parts import Parts
 from aft.app.run import me
 from aft.app.shelf import Shelf, compile_all, key_of, make_key, scoped_key, spell_key
@@ -21,7 +21,7 @@ from aft.dispatcher.route import route
 from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.rules import exlets, rows, sources, teaching
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.rules.book import Rules, built_in
 from aft.rules.case import Facts
 from aft.rules.conditions import Condition, names
@@ -34,7 +34,7 @@ from aft.rules.tree import CompiledTree, Node, Tree
 from aft.store.leases import known_sources
 
 __all__ = [
-    "Change",
+    "ChangedDecision",
     "Explanation",
     "Preview",
     "RuleDesk",
@@ -65,13 +65,13 @@ class Explanation:
 
     fault: Fault
     flow: str
-    decision: Decision | None
+    decision: RuleChoice | None
     #: The facts of its case, as far as they can be told now.
     facts: Facts
     default: str
     told: Told = Told.DECIDED
     #: How rules were asked, would be asked now, or how what is built in tells aft's own verdict.
-    walk: Decision | None = None
+    walk: RuleChoice | None = None
     #: The trees of that walk, as they were then; one that cannot be read any more is not here.
     trees: dict[Key, Tree] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ class RuleDesk:
         answer = compiled.holds(facts)
         return Trial(fault, run.flow, answer.holds, answer.warning, facts)
 
-    def decide(self, fault_id: str, tree: Tree) -> Decision | None:
+    def decide(self, fault_id: str, tree: Tree) -> RuleChoice | None:
         """What the rules would choose for a fault, with this tree in its place."""
         self._parts.check()
         fault, run = self._past.find(fault_id)
@@ -307,7 +307,7 @@ class RuleDesk:
             trees[key_of(tree)] = tree
         return Rules(0, compile_all(trees, known), {}, frozenset(On))
 
-    def _trees_of(self, walk: Decision | None) -> dict[Key, Tree]:
+    def _trees_of(self, walk: RuleChoice | None) -> dict[Key, Tree]:
         """The trees that were asked, as they were then."""
         found: dict[Key, Tree] = {}
         if walk is None:

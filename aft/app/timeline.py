@@ -21,7 +21,7 @@ from aft.ids import RunId, StepPath
 from aft.rules.kinds import On
 from aft.rules.plans import Plan
 from aft.runs import audit, families, faults, inbox, journal, rows, waits
-from aft.runs.audit import Deed
+from aft.runs.audit import AuditEntry
 from aft.runs.inbox import Letter, Verb
 from aft.runs.journal import Entry, EntryKind, Outcome
 from aft.runs.rows import RunRow
@@ -114,7 +114,7 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     return row, [started, *sorted(story, key=lambda happening: happening.at)]
 
 
-def _spell_deed(deed: Deed, run_id: RunId) -> str:
+def _spell_deed(deed: AuditEntry, run_id: RunId) -> str:
     """Who did it, and why; an exlet that was chosen for this very run is told where it was chosen."""
     if deed.actor.startswith("exlet ") and (deed.note or "").endswith(f"of run {run_id}"):
         return f"by {deed.actor}"

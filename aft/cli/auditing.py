@@ -9,8 +9,8 @@ from aft.cli.given import Given
 from aft.cli.opening import looking
 from aft.cli.output import Column, iso, json_option, moment, print_json, print_table, say, short_id
 from aft.runs import audit, audit_chain
-from aft.runs.audit import Deed
-from aft.runs.audit_chain import Position, Verdict
+from aft.runs.audit import AuditEntry
+from aft.runs.audit_chain import ChainCheck, Position
 
 
 @click.command("audit")
@@ -50,7 +50,7 @@ def _read_position(known: str) -> Position:
     return Position(int(seq), digest)
 
 
-def _print(found: list[Deed]) -> None:
+def _print(found: list[AuditEntry]) -> None:
     columns = [
         Column("RECORD", right=True),
         Column("AT UTC"),
@@ -77,7 +77,7 @@ def _print(found: list[Deed]) -> None:
     print_table(columns, cells)
 
 
-def _print_verdict(verdict: Verdict, as_json: bool) -> None:
+def _print_verdict(verdict: ChainCheck, as_json: bool) -> None:
     if as_json:
         last = None if verdict.last is None else str(verdict.last)
         told = {"records": verdict.count, "not_chained_yet": verdict.loose, "last": last, "problems": verdict.problems}
@@ -91,7 +91,7 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
             say(f"The last one is {verdict.last}")
 
 
-def _shape(deed: Deed) -> dict[str, object]:
+def _shape(deed: AuditEntry) -> dict[str, object]:
     return {
         "record": deed.seq,
         "hash": deed.hash,

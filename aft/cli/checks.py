@@ -35,7 +35,7 @@ NORMAL_BACKLOG = timedelta(seconds=5)
 MOST_REASON = 100
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How a check came out."""
 
     OK = "ok"
@@ -48,7 +48,7 @@ class Check:
     """What was looked at, how it is, and what to do about it."""
 
     name: str
-    state: State
+    state: CheckState
     says: str
     advice: str = ""
 
@@ -63,15 +63,15 @@ class Setting:
 
 
 def ok(name: str, says: str) -> Check:
-    return Check(name, State.OK, says)
+    return Check(name, CheckState.OK, says)
 
 
 def warning(name: str, says: str, advice: str = "") -> Check:
-    return Check(name, State.WARNING, says, advice)
+    return Check(name, CheckState.WARNING, says, advice)
 
 
 def problem(name: str, says: str, advice: str) -> Check:
-    return Check(name, State.PROBLEM, says, advice)
+    return Check(name, CheckState.PROBLEM, says, advice)
 
 
 def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
@@ -115,7 +115,7 @@ class Examination:
         yield from self._transport()
         database = list(self._database())
         yield from database
-        ready = all(check.state is State.OK for check in database)
+        ready = all(check.state is CheckState.OK for check in database)
         yield from self._broker(ready)
         if ready:
             yield from self._namespace()

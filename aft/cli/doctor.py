@@ -11,7 +11,7 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.health import Health, WorkerSeen
-from aft.cli.checks import Check, Examination, Setting, State, problem, settings_of, spell_age
+from aft.cli.checks import Check, CheckState, Examination, Setting, problem, settings_of, spell_age
 from aft.cli.errors import one_line
 from aft.cli.given import Given
 from aft.cli.modules import load
@@ -20,9 +20,9 @@ from aft.cli.output import Column, console, iso, json_option, moment, print_json
 from aft.errors import ConfigError
 
 MARKS = {
-    State.OK: Text("✓", "green"),
-    State.WARNING: Text("!", "yellow"),
-    State.PROBLEM: Text("✗", "bold red"),
+    CheckState.OK: Text("✓", "green"),
+    CheckState.WARNING: Text("!", "yellow"),
+    CheckState.PROBLEM: Text("✗", "bold red"),
 }
 
 
@@ -48,7 +48,7 @@ def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
             print_json(_shape([], found, None, timedelta(0)))
         else:
             _print(console(), found[0])
-    context.exit(int(any(check.state is State.PROBLEM for check in found)))
+    context.exit(int(any(check.state is CheckState.PROBLEM for check in found)))
 
 
 def _examine_for_programs(app: Aft, settings: list[Setting]) -> list[Check]:
@@ -130,7 +130,7 @@ def _sign_of_life(worker: WorkerSeen, health: Health, lease: timedelta) -> str:
 
 
 def _summary(found: list[Check]) -> str:
-    wrong = sum(check.state is State.PROBLEM for check in found)
+    wrong = sum(check.state is CheckState.PROBLEM for check in found)
     if wrong:
         return f"{wrong} thing{'' if wrong == 1 else 's'} wrong."
     return "Nothing is wrong."
@@ -138,7 +138,7 @@ def _summary(found: list[Check]) -> str:
 
 def _shape(settings: list[Setting], found: list[Check], health: Health | None, lease: timedelta) -> dict[str, Any]:
     return {
-        "ok": all(check.state is not State.PROBLEM for check in found),
+        "ok": all(check.state is not CheckState.PROBLEM for check in found),
         "settings": [{"name": setting.name, "value": setting.value, "source": setting.source} for setting in settings],
         "checks": [
             {"name": check.name, "state": check.state.value, "says": check.says, "advice": check.advice}

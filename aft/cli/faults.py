@@ -35,7 +35,7 @@ from aft.recovery.levels import Ladder
 from aft.rules.plans import Plan
 from aft.runs import faults as fault_rows
 from aft.runs import quarantine, rows
-from aft.runs.quarantine import Refusal, State
+from aft.runs.quarantine import QuarantineState, Refusal
 
 STATES = [state.value for state in FaultState]
 #: Characters of a refused message that are shown to a person.
@@ -210,7 +210,7 @@ def _show_refused(app: Aft, one: Refusal) -> None:
         }
     )
     click.echo(f"\n{shorten(one.body.decode(errors='backslashreplace'), MOST_SHOWN)}")
-    if one.state is State.HELD:
+    if one.state is QuarantineState.HELD:
         short = short_id(one.id)
         now = f"It could not be let in now, either: {objection}." if objection else "It could be let in now."
         say(f"\n{printable(now)}")

@@ -16,7 +16,7 @@ from aft.texts import find_unstorable
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommandRef:
     """Where a command is (``module:name``), and what ``--help`` says about it without importing that."""
 
     where: str
@@ -70,7 +70,7 @@ class Words(click.Command):
 class Root(Noun):
     """The outermost group. It imports a command when it is called, and tells errors in one line."""
 
-    def __init__(self, *args: Any, places: Mapping[str, Place], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, places: Mapping[str, CommandRef], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._places = places
 

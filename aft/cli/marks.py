@@ -22,7 +22,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EventStyle:
     """How one kind of happening looks; ``under`` indents what belongs to the line above it."""
 
     symbol: str
@@ -32,34 +32,34 @@ class Mark:
 
 
 MARKS = {
-    What.STARTED: Mark("┌", "+", "bold"),
-    What.ACTIVITY: Mark("✓", "*", "green"),
-    What.PUSHED: Mark("▲", "^", "cyan", under=True),
-    What.FAULT: Mark("✗", "x", "red"),
-    What.WAIT: Mark("◷", "~", "yellow", under=True),
-    What.FINAL: Mark("■", "#", "red", under=True),
-    What.EXLET: Mark("§", "%", "cyan", under=True),
-    What.PROCEEDED: Mark("↷", "/", "yellow"),
-    What.REMOVED: Mark("⌫", "/", "yellow"),
-    What.RULED: Mark("§", "%", "cyan"),
-    What.ABORTED: Mark("☠", "!", "bold red"),
-    What.POPPED: Mark("▼", "v", "cyan"),
-    What.SETTLED: Mark("▽", "v", "magenta"),
-    What.FORGOTTEN: Mark("▽", "v", "magenta"),
-    What.UNDONE: Mark("↩", "<", "cyan"),
-    What.AWAITS: Mark("◔", "?", "cyan"),
-    What.SIGNAL: Mark("✉", "=", "cyan"),
-    What.TIMEOUT: Mark("◷", "~", "yellow"),
-    What.SLEPT: Mark("☾", "z", "cyan"),
-    What.UNREAD: Mark("✉", "=", "magenta"),
-    What.REFUSED: Mark("✉", "=", "red"),
-    What.CHILD: Mark("↳", "&", "bold"),
-    What.RETURNED: Mark("✓", "*", "green"),
-    What.PATCH: Mark("◇", "o", "cyan"),
-    What.PIVOT: Mark("◆", "o", "cyan"),
-    What.DEED: Mark("☞", ">", "magenta"),
-    What.PARKED: Mark("└", "+", "bold red"),
-    What.ENDED: Mark("└", "+", "bold"),
+    What.STARTED: EventStyle("┌", "+", "bold"),
+    What.ACTIVITY: EventStyle("✓", "*", "green"),
+    What.PUSHED: EventStyle("▲", "^", "cyan", under=True),
+    What.FAULT: EventStyle("✗", "x", "red"),
+    What.WAIT: EventStyle("◷", "~", "yellow", under=True),
+    What.FINAL: EventStyle("■", "#", "red", under=True),
+    What.EXLET: EventStyle("§", "%", "cyan", under=True),
+    What.PROCEEDED: EventStyle("↷", "/", "yellow"),
+    What.REMOVED: EventStyle("⌫", "/", "yellow"),
+    What.RULED: EventStyle("§", "%", "cyan"),
+    What.ABORTED: EventStyle("☠", "!", "bold red"),
+    What.POPPED: EventStyle("▼", "v", "cyan"),
+    What.SETTLED: EventStyle("▽", "v", "magenta"),
+    What.FORGOTTEN: EventStyle("▽", "v", "magenta"),
+    What.UNDONE: EventStyle("↩", "<", "cyan"),
+    What.AWAITS: EventStyle("◔", "?", "cyan"),
+    What.SIGNAL: EventStyle("✉", "=", "cyan"),
+    What.TIMEOUT: EventStyle("◷", "~", "yellow"),
+    What.SLEPT: EventStyle("☾", "z", "cyan"),
+    What.UNREAD: EventStyle("✉", "=", "magenta"),
+    What.REFUSED: EventStyle("✉", "=", "red"),
+    What.CHILD: EventStyle("↳", "&", "bold"),
+    What.RETURNED: EventStyle("✓", "*", "green"),
+    What.PATCH: EventStyle("◇", "o", "cyan"),
+    What.PIVOT: EventStyle("◆", "o", "cyan"),
+    What.DEED: EventStyle("☞", ">", "magenta"),
+    What.PARKED: EventStyle("└", "+", "bold red"),
+    What.ENDED: EventStyle("└", "+", "bold"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aft.codec.ordered import OrderedFrozenSet, OrderedSet, fields_of, has_fields, sort_key
-from aft.codec.refusal import Refused, a_kind, kind_name, show, spell_key
+from aft.codec.refusal import ValueRefused, a_kind, kind_name, show, spell_key
 from aft.codec.secret import Secret, unwrap
 
 
@@ -33,13 +33,13 @@ def compare(value: Any, rebuilt: Any) -> None:
     elif isinstance(value, set | frozenset):
         _compare_dicts(dict.fromkeys(value), dict.fromkeys(rebuilt))
     elif not equal(value, rebuilt):
-        raise Refused(f"this {kind_name(type(value))} would not come back equal to what it is")
+        raise ValueRefused(f"this {kind_name(type(value))} would not come back equal to what it is")
 
 
 def _compare_under(step: object, value: Any, rebuilt: Any) -> None:
     try:
         compare(value, rebuilt)
-    except Refused as refused:
+    except ValueRefused as refused:
         refused.under(step)
         raise
 
@@ -58,7 +58,7 @@ def _compare_kinds(value: Any, rebuilt: Any) -> None:
         return
     # A text or number or dict of a subclass may come back as its base if it equals that.
     if not isinstance(value, other) or isinstance(value, _EXACTLY) or has_fields(value):
-        raise Refused(
+        raise ValueRefused(
             f"{show(value)} does not fit the declared type: "
             f"it would come back as {a_kind(other)}; declare the type that it has"
         )
@@ -66,7 +66,7 @@ def _compare_kinds(value: Any, rebuilt: Any) -> None:
 
 def _compare_lengths(value: Any, rebuilt: Any) -> None:
     if len(value) != len(rebuilt):
-        raise Refused(f"of its {len(value)} items {len(rebuilt)} would come back; declare all that it may hold")
+        raise ValueRefused(f"of its {len(value)} items {len(rebuilt)} would come back; declare all that it may hold")
 
 
 def _compare_dicts(value: dict[Any, Any], rebuilt: dict[Any, Any]) -> None:
@@ -82,7 +82,7 @@ def _find(key: Any, came_back: dict[Any, tuple[Any, Any]]) -> tuple[Any, Any]:
     try:
         return came_back[key]
     except Exception:  # it is not there, or cannot be compared; whatever a foreign class does in ==, as in ``equal``
-        raise Refused(f"its item {spell_key(key)} would be lost; declare all that it may hold") from None
+        raise ValueRefused(f"its item {spell_key(key)} would be lost; declare all that it may hold") from None
 
 
 def equal(value: Any, rebuilt: Any) -> bool:

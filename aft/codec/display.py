@@ -17,7 +17,7 @@ from datetime import datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from aft.codec.refusal import Refused
+from aft.codec.refusal import ValueRefused
 from aft.codec.tagging import MARK, dumps, tag
 from aft.redaction import HIDDEN, is_hidden
 
@@ -43,7 +43,7 @@ def value_to_json(value: Any) -> Any:
     """Return the JSON data of a value that was read without its type; one that cannot be stored is its text."""
     try:
         return _convert(tag(value))
-    except Refused:
+    except ValueRefused:
         return str(value)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from aft.codec.refusal import Refused, kind_name
+from aft.codec.refusal import ValueRefused, kind_name
 from aft.codec.tagging import WRITERS, dumps, tag, write_set
 
 
@@ -64,7 +64,7 @@ def sort_key(item: Any) -> str:
 def _spell(item: Any) -> Any:
     try:
         return tag(item)
-    except Refused:  # what the annotation has built: a dataclass, an enum, a model
+    except ValueRefused:  # what the annotation has built: a dataclass, an enum, a model
         kind = kind_name(type(item))
     if isinstance(item, Enum):
         return [kind, item.name]

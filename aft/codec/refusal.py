@@ -22,7 +22,7 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
 
-class Refused(Exception):
+class ValueRefused(Exception):
     """Why a value cannot be stored; each container on the way out adds the step that leads to it."""
 
     def __init__(self, reason: str) -> None:

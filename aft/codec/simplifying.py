@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from aft.codec.refusal import Refused
+from aft.codec.refusal import ValueRefused
 from aft.codec.tagging import CONTAINERS, SCALARS, deeper, refuse_kind
 
 
@@ -57,14 +57,14 @@ def _simplify_container(base: type, value: Any, depth: int) -> Any:
 def _simplify_under(step: object, value: Any, depth: int) -> Any:
     try:
         return simplify(value, depth)
-    except Refused as refused:
+    except ValueRefused as refused:
         refused.under(step)
         raise
 
 
 def _simplify_other(value: Any) -> Any:
     """Spell what pydantic knows beyond our own types (paths, addresses, deques …) the way it does in JSON."""
-    refused = Refused(refuse_kind(type(value)))
+    refused = ValueRefused(refuse_kind(type(value)))
     if isinstance(value, Iterator) or callable(value):  # reading an iterator would use it up
         raise refused
     try:

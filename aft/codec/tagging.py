@@ -20,7 +20,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from aft.codec.limits import MOST_BYTES, MOST_DEPTH, MOST_DIGITS
-from aft.codec.refusal import Refused, a_kind
+from aft.codec.refusal import ValueRefused, a_kind
 from aft.codec.secret import Secret
 
 #: The key that marks an object as a tagged value; a dict that holds this key is tagged itself.
@@ -39,15 +39,15 @@ def tag(value: Any, depth: int = 0) -> Any:
         return value
     if kind is int:
         if not -_BIG < value < _BIG:
-            raise Refused(f"an integer of more than {MOST_DIGITS} digits cannot be stored")
+            raise ValueRefused(f"an integer of more than {MOST_DIGITS} digits cannot be stored")
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise Refused(f"{value!r} is not a number that JSON knows; use None or a text for it")
+            raise ValueRefused(f"{value!r} is not a number that JSON knows; use None or a text for it")
         return value
     writer = WRITERS.get(kind)
     if writer is None:
-        raise Refused(refuse_kind(kind))
+        raise ValueRefused(refuse_kind(kind))
     return writer(value, depth)
 
 
@@ -71,7 +71,7 @@ def refuse_kind(kind: type) -> str:
 def deeper(depth: int, by: int) -> int:
     """Count the brackets that a container opens; raises :class:`Refused` where they are too many."""
     if depth + by > MOST_DEPTH:
-        raise Refused(f"nested more than {MOST_DEPTH} deep (or it holds itself)")
+        raise ValueRefused(f"nested more than {MOST_DEPTH} deep (or it holds itself)")
     return depth + by
 
 
@@ -79,7 +79,7 @@ def _sound(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Refused("the text holds a lone surrogate, which is no character; decode it properly first") from None
+        raise ValueRefused("the text holds a lone surrogate, which is no character; decode it properly first") from None
     return text
 
 
@@ -88,7 +88,7 @@ def _tag_items(items: Any, depth: int) -> list[Any]:
     try:
         for item in items:
             tagged.append(tag(item, depth))
-    except Refused as refused:
+    except ValueRefused as refused:
         refused.under(len(tagged))
         raise
     return tagged
@@ -119,7 +119,7 @@ def _write_dict(value: dict[Any, Any], depth: int) -> Any:
     try:
         for key, item in value.items():
             tagged[key if key.isascii() else _sound(key)] = tag(item, inside)
-    except Refused as refused:
+    except ValueRefused as refused:
         refused.under(key)
         raise
     return tagged
@@ -132,7 +132,7 @@ def _write_pairs(value: dict[Any, Any], depth: int) -> Any:
     try:
         for key, item in value.items():
             pairs.append([tag(key, inside), tag(item, inside)])
-    except Refused as refused:
+    except ValueRefused as refused:
         refused.under(key)
         raise
     return {MARK: "dict", "v": pairs}
@@ -146,15 +146,15 @@ def is_long(value: Decimal) -> bool:
 
 def _write_decimal(value: Decimal, depth: int) -> Any:
     if not value.is_finite():
-        raise Refused(f"Decimal {value!s} is not a number; use None or a text for it")
+        raise ValueRefused(f"Decimal {value!s} is not a number; use None or a text for it")
     if is_long(value):
-        raise Refused(f"a Decimal of more than {MOST_DIGITS} digits cannot be stored")
+        raise ValueRefused(f"a Decimal of more than {MOST_DIGITS} digits cannot be stored")
     return {MARK: "decimal", "v": str(value)}
 
 
 def _write_bytes(value: bytes, depth: int) -> Any:
     if len(value) > MOST_BYTES:
-        raise Refused(f"{len(value)} bytes; {MOST_BYTES} are the most; store them elsewhere and pass a reference")
+        raise ValueRefused(f"{len(value)} bytes; {MOST_BYTES} are the most; store them elsewhere and pass a reference")
     return {MARK: "bytes", "v": base64.b64encode(value).decode("ascii")}
 
 
@@ -165,7 +165,7 @@ def _write_clock(value: datetime | time, depth: int) -> Any:
     if zone is not None:
         tagged["v"], tagged["zone"] = value.replace(tzinfo=None).isoformat(), zone
     elif value.tzinfo is not None and value.utcoffset() is None:
-        raise Refused(f"its time zone, {a_kind(type(value.tzinfo))}, has no offset; use zoneinfo or timezone.utc")
+        raise ValueRefused(f"its time zone, {a_kind(type(value.tzinfo))}, has no offset; use zoneinfo or timezone.utc")
     else:
         tagged["v"] = value.isoformat()
     if value.fold:

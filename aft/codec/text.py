@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from aft.codec.limits import MOST_BYTES, MOST_DEPTH
-from aft.codec.refusal import Refused
+from aft.codec.refusal import ValueRefused
 from aft.codec.tagging import dumps, tag
 from aft.codec.untagging import untag
 from aft.errors import CodecError
@@ -44,7 +44,7 @@ def decode_untyped(text: str) -> Any:
     if _SURROGATE.search(text):  # rare: others may have escaped what aft writes out
         try:
             tag(found)
-        except Refused as refused:
+        except ValueRefused as refused:
             raise refused.at("value") from None
     return found
 

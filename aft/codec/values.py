@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is_untyped
 from aft.codec.comparing import compare, equal
 from aft.codec.ordered import order_sets
-from aft.codec.refusal import Refused, a_kind, first_line, show, spell
+from aft.codec.refusal import ValueRefused, a_kind, first_line, show, spell
 from aft.codec.secret import UNFIT
 from aft.codec.simplifying import simplify
 from aft.codec.tagging import dumps, tag
@@ -68,12 +68,12 @@ class ValueCodec:
             if self._plain and (tagged := self._tag_plain(self._adapter, value, depth)) is not _NOT_SO:
                 return tagged
             return self._tag_built(self._adapter, value, depth)
-        except Refused as refused:
+        except ValueRefused as refused:
             raise refused.at(where) from None
         except BaseException as error:  # whatever a foreign class does when it is looked at
             if is_interrupt(error):
                 raise
-            raise Refused(f"{a_kind(type(value))} cannot be stored: {first_line(error)}").at(where) from None
+            raise ValueRefused(f"{a_kind(type(value))} cannot be stored: {first_line(error)}").at(where) from None
 
     def build(self, found: Any, where: str) -> Any:
         """Make the declared type of what was read from text: the other half of :meth:`decode`."""
@@ -81,7 +81,7 @@ class ValueCodec:
             return found
         try:
             built = _build(self._adapter, found, self.annotation)
-        except Refused as refused:
+        except ValueRefused as refused:
             raise refused.at(where) from None
         return order_sets(built) if self._holds_sets else built
 
@@ -92,7 +92,7 @@ class ValueCodec:
             return _NOT_SO
         try:
             tagged = tag(checked, depth)
-        except Refused:
+        except ValueRefused:
             if self._open:  # the offender has no declared type that the long way could build
                 raise
             return _NOT_SO
@@ -134,7 +134,7 @@ def _dump(adapter: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
     except BaseException as error:  # serializers of the user's models run here
         if is_interrupt(error):
             raise
-        raise Refused(
+        raise ValueRefused(
             f"{show(value)} cannot be stored as {spell(annotation)}: pydantic cannot dump it: {first_line(error)}"
         ) from None
 
@@ -147,14 +147,14 @@ def _build(adapter: TypeAdapter[Any], simple: Any, annotation: Any) -> Any:
     except BaseException as error:  # validators and __post_init__ of the user's types run here
         if is_interrupt(error):
             raise
-        raise Refused(f"{spell(annotation)} cannot be built: {first_line(error)}") from None
+        raise ValueRefused(f"{spell(annotation)} cannot be built: {first_line(error)}") from None
 
 
 #: Errors of pydantic about a field that is not there; their place ends with its name.
 _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument", "missing_positional_only_argument")
 
 
-def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
+def _misfit(error: ValidationError, simple: Any, annotation: Any) -> ValueRefused:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     steps: list[int | str] = []
     offender = simple
@@ -164,12 +164,12 @@ def _misfit(error: ValidationError, simple: Any, annotation: Any) -> Refused:
             steps.append(step)
     declared = spell(annotation)
     if first["type"] in _MISSING:
-        refused = Refused(f"this field is missing in {show(offender)}; {declared} needs it")
+        refused = ValueRefused(f"this field is missing in {show(offender)}; {declared} needs it")
         steps.append(first["loc"][-1])
     else:
         fits = f"there, in {declared}" if steps else declared
         shown = HIDDEN if first["type"] == UNFIT else show(offender)
-        refused = Refused(f"{shown} does not fit {fits}: {first['msg']}")
+        refused = ValueRefused(f"{shown} does not fit {fits}: {first['msg']}")
     for step in reversed(steps):
         refused.under(step)
     return refused

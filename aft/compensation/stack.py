@@ -36,7 +36,7 @@ from aft.runs.states import FrameState as FrameState
 from aft.runs.states import Status
 from aft.store import moments
 from aft.store.moments import now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import frames, journal, runs
 
 #: What undoes a frame that is a child.
@@ -102,7 +102,7 @@ _BEGUN = (FrameState.ARMED, FrameState.LATE, FrameState.UNDONE, FrameState.DONE,
 #: Armed and late frames of several runs, steps that were started whatever came of it; and those taken off. What was
 #: undone while its run goes forward has its keys behind it: it would be begun anew under others. A child's keys are its
 #: own, so its frame is among them only if it is late.
-BEGUN = Question.about(
+BEGUN = PreparedQuery.about(
     f"SELECT run_id, path, state, key_generation, activity FROM {frames.name} WHERE run_id {{among}} "
     f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) "
     f"AND (child_id IS NULL OR state = '{FrameState.LATE.value}')"
@@ -112,7 +112,7 @@ _STATES = ", ".join(repr(state.value) for state in PENDING)
 MOST_READ = 200
 #: The undos that a run owes, the topmost first, as many as are read at once; to be read by ``read``.
 _OF_STEP = "j.run_id = f.run_id AND j.path = f.path AND j.key_generation = f.key_generation"
-OWED = Question.about(
+OWED = PreparedQuery.about(
     # Not a join: planned while the journal was small, it might go through all of it once it is large.
     f"""
 SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
@@ -125,7 +125,7 @@ ORDER BY coalesce(f.after_seq, f.seq) DESC, coalesce(f.after_inbox_seq, 0) DESC,
 """
 )
 #: Whether a person let a frame of a run go: then it was not fully undone.
-SKIPPED = Question.about(
+SKIPPED = PreparedQuery.about(
     f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' "
     f"AND compensator <> '{NOTHING}' LIMIT 1"
 )

@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Select, case, func, select, up
 from aft import names
 from aft.dispatcher.choosing import Decision
 from aft.dispatcher.deciding import again, fault_of
-from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule
-from aft.envelope import Kind, Message
+from aft.dispatcher.route import Carry, GiveUp, ParkRun, RetryLater, Route, Rule
+from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId, StepPath
 from aft.rules import plans
@@ -50,7 +50,7 @@ class Carrier:
         """
         fault, chosen = decision.fault, decision.route
         self._remember(connection, fault, seen)
-        if isinstance(chosen, Retry):
+        if isinstance(chosen, RetryLater):
             self._await(connection, decision, chosen)
         elif isinstance(chosen, GiveUp):
             self._mark(connection, decision, FaultState.FINAL)
@@ -78,13 +78,13 @@ class Carrier:
     def _remember(self, connection: Connection, fault: Fault, seen: Seen) -> None:
         connection.execute(update(faults).where(faults.c.id == fault.id).values(**seen.get(fault.run_id, {})))
 
-    def park_refused(self, connection: Connection, fault: Fault, chosen: Park) -> None:
+    def park_refused(self, connection: Connection, fault: Fault, chosen: ParkRun) -> None:
         """Park the run of a fault whose decision the database refused, with none of the texts of that decision."""
         marked = {"state": FaultState.PARKED.value, "queue": None, "verdict": chosen.why, "decided_at": now()}
         connection.execute(update(faults).where(faults.c.id == fault.id).values(**marked))
         parking.park(connection, fault.run_id, chosen.why, runs.c.epoch == fault.epoch)
 
-    def _await(self, connection: Connection, decision: Decision, chosen: Retry) -> None:
+    def _await(self, connection: Connection, decision: Decision, chosen: RetryLater) -> None:
         seconds = None if chosen.wait is None else chosen.wait.total_seconds()
         # One that came before the fault was decided about is taken by the run: by this step, or by another that waits.
         is_there = chosen.signal is not None and self._await_signal(connection, decision.fault, chosen.signal)
@@ -161,7 +161,7 @@ def message_of(decision: Decision, at: datetime) -> tuple[str, str] | None:
     """What wakes the run, and the address that it goes to; None: nobody is told."""
     if decision.queue is None:
         return None
-    kind = Kind.COMPENSATE if isinstance(decision.route, GiveUp) else Kind.RESUME
+    kind = MessageKind.COMPENSATE if isinstance(decision.route, GiveUp) else MessageKind.RESUME
     fault = decision.fault
     return names.address(decision.queue, decision.key), Message.about_fault(kind, fault.run_id, fault.id, at).encode()
 
@@ -175,11 +175,15 @@ def state_of(chosen: Route) -> FaultState:
     """The state of a fault that was decided so."""
     if isinstance(chosen, Rule):
         return chosen.state
-    states: dict[type, FaultState] = {Retry: FaultState.WAITING, GiveUp: FaultState.FINAL, Park: FaultState.PARKED}
+    states: dict[type, FaultState] = {
+        RetryLater: FaultState.WAITING,
+        GiveUp: FaultState.FINAL,
+        ParkRun: FaultState.PARKED,
+    }
     return states.get(type(chosen), FaultState.HANDLED)
 
 
-def reason(fault: Fault, chosen: Park) -> str:
+def reason(fault: Fault, chosen: ParkRun) -> str:
     """Why a person has to look, for the run's row."""
     return fault.spell_parked(chosen.why)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Select, func, select
 
 from aft import names
 from aft.dispatcher.judging import Judge, Judgement
-from aft.dispatcher.route import GiveUp, Park, Retry, Route, Rule
+from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, Route, Rule
 from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
@@ -25,7 +25,7 @@ from aft.runs import faults as fault_rows
 from aft.runs import rows
 from aft.runs.rows import RunRow
 from aft.store import Store
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import faults, runs
 from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
 from aft.texts import escape_unstorable
@@ -107,7 +107,7 @@ class Chooser:
             return self._choose(fault, None, key)
         except Exception as error:
             told = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
-            return Decision(fault, Judgement(Park(told)), None, key)
+            return Decision(fault, Judgement(ParkRun(told)), None, key)
 
     def _warn(self, fault: Fault, why: str) -> None:
         self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=why))
@@ -121,11 +121,11 @@ class Chooser:
                 return Decision(fault, judgement, names.compensate(self._namespace), key)
             case Rule():
                 return Decision(fault, judgement, names.resume(self._namespace), key)
-            case Retry():
+            case RetryLater():
                 return Decision(fault, judgement, self._queue_for(judgement.route), key)
         return Decision(fault, judgement, None, key)
 
-    def _queue_for(self, chosen: Retry) -> str | None:
+    def _queue_for(self, chosen: RetryLater) -> str | None:
         if chosen.alone or chosen.signal is not None or chosen.wait is None:
             return None
         if chosen.wait < SHORTEST:
@@ -186,7 +186,7 @@ def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = No
 
 
 #: Not the state alone: there is an index of all open faults, which may be many, and it must not be gone through.
-_OPEN = Question.about(f"""
+_OPEN = PreparedQuery.about(f"""
     SELECT r.flow, r.version, {", ".join("f." + name for name in fault_rows.NAMES)}
     FROM {faults.name} AS f JOIN {runs.name} AS r ON r.id = f.run_id AND r.epoch = f.epoch
     WHERE f.id {{among}} AND f.state || '' = '{FaultState.OPEN.value}' AND r.worker_id IS NULL

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from aft.fault import Answer, Fault, FaultKind
 from aft.recovery import knowledge
-from aft.recovery.knowledge import Verdict
+from aft.recovery.knowledge import Expectation
 
 
-def classify(fault: Fault) -> Verdict:
+def classify(fault: Fault) -> Expectation:
     """Tell whether a fault is recoverable, and why that is thought."""
     if fault.kind is FaultKind.ABORT:
-        return Verdict(True, "its worker was lost; the run goes on elsewhere")
+        return Expectation(True, "its worker was lost; the run goes on elsewhere")
     if fault.said is not None:
-        return Verdict(
+        return Expectation(
             fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself, being aft.{fault.said.capitalize()}"
         )
     if fault.declared is not None:
-        return Verdict(
+        return Expectation(
             fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} {fault.declared}"
         )
     return knowledge.judge(fault.lineage, fault.status, fault.message, fault.after)

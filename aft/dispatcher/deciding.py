@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
 from aft.dispatcher.judging import plain_route, retry_route
-from aft.dispatcher.route import GiveUp, Park, Retry, Rule, Settled, route
+from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, Rule, Settled, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId
@@ -66,12 +66,12 @@ def decide(
             value, warning = _compute(source, plan)
             if warning is not None:
                 told = f"the result cannot be computed: {warning}; change the rule, then retry"
-                _follow(connection, run, fault, ruling, Park(told), post)
+                _follow(connection, run, fault, ruling, ParkRun(told), post)
                 return warning
             _rule(connection, run, fault, replace(ruling, do=Do.COMPLETE, result=(value,)), FaultState.FINAL, why, post)
         case primitives.Restart() if kept.read(fault).restarts >= MOST_RESTARTS:
             told = f"it was begun anew {MOST_RESTARTS} times in a row; change the rule, then retry"
-            _follow(connection, run, fault, ruling, Park(told), post)
+            _follow(connection, run, fault, ruling, ParkRun(told), post)
         case primitives.Restart():
             _rule(connection, run, fault, replace(ruling, do=Do.RESTART), FaultState.WAITING, why, post)
         case primitives.Remove(target=Target.ACTIVITY):
@@ -117,7 +117,7 @@ def park(
     run, fault = _lock(connection, namespace, run_id, fault_id)
     if run is not None and fault is not None:
         post = Post(Verb.RULING, {"fault": fault.id}, "exlet", at, grace)
-        _follow(connection, run, fault, Ruling.decode(fault.ruling), Park(why), post)
+        _follow(connection, run, fault, Ruling.decode(fault.ruling), ParkRun(why), post)
 
 
 def again(fault: Fault, ruling: Ruling | None = None) -> Ruling:
@@ -145,11 +145,11 @@ def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, c
         _follow_death(connection, run, fault, chosen, post)
         return
     match chosen:
-        case Retry(wait=wait):
+        case RetryLater(wait=wait):
             seconds = 0.0 if wait is None else wait.total_seconds()
             more = {"wait_seconds": seconds, "level": chosen.level, "try_in_level": chosen.try_in_level}
             _rule(connection, run, fault, again(fault, ruling), FaultState.WAITING, chosen.why, post, seconds, **more)
-        case Park(why=why):
+        case ParkRun(why=why):
             _rule(connection, run, fault, replace(ruling, do=Do.PARK, why=why), FaultState.FINAL, why, post)
         case GiveUp(why=why):
             _rule(connection, run, fault, replace(ruling, do=Do.FAIL), FaultState.FINAL, why, post)
@@ -163,7 +163,7 @@ def _follow(connection: Connection, run: RunRow, fault: Fault, ruling: Ruling, c
 
 def _follow_death(connection: Connection, run: RunRow, fault: Fault, chosen: Settled, post: Post) -> None:
     """Decide about a worker's death: it is of no step, so its run goes on, or waits for a person."""
-    if isinstance(chosen, Park) and run.worker_id is None:
+    if isinstance(chosen, ParkRun) and run.worker_id is None:
         marked = {"state": FaultState.PARKED.value, "verdict": chosen.why, "settled_at": now()}
         connection.execute(update(faults).where(faults.c.id == fault.id).values(**marked))
         parking.park(connection, run.id, chosen.why)

@@ -25,8 +25,8 @@ from aft.dispatcher.choosing import Chooser, Decision, beside
 from aft.dispatcher.judging import Judge, Judgement
 from aft.dispatcher.plain import DECIDES, is_plain, spell_out, written
 from aft.dispatcher.plans import Plans
-from aft.dispatcher.route import Park, Retry
-from aft.envelope import Kind, Message
+from aft.dispatcher.route import ParkRun, RetryLater
+from aft.envelope import Message, MessageKind
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import Delays
@@ -73,7 +73,7 @@ class Intake:
         self._plans = plans
         self._chooser = Chooser(namespace, store, delays, telemetry, judge)
         self._carrier = Carrier(namespace, self._grace)
-        self._door = Door(namespace, store, telemetry, (Kind.FAULT,), seal, clock)
+        self._door = Door(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
         self._in_doubt = False
         self._consumer: Consumer | None = None
 
@@ -161,7 +161,7 @@ class Intake:
         self._announce(taken, posted)
         left = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is None]
         # An order may have come for their runs, which has to wake them then.
-        return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, Park)])]
+        return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, ParkRun)])]
 
     def _decide_one_by_one(self, chosen: Sequence[Decision], instead: Sequence[Decision] = ()) -> list[Decision]:
         """Write decisions of any kind in one transaction; ``instead`` come first where they still can be made."""
@@ -182,7 +182,7 @@ class Intake:
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
         told = shorten(escape_unstorable(str(error) or repr(error)))
-        parked = Park(f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry")
+        parked = ParkRun(f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry")
         found = Decision(decision.fault, Judgement(parked), None, decision.key)
         try:
             with self._store.write() as connection:
@@ -231,10 +231,10 @@ class Intake:
                 state=state_of(chosen).value,
                 queue=decision.queue,
                 verdict=chosen.why,
-                wait=chosen.wait if isinstance(chosen, Retry) else None,
+                wait=chosen.wait if isinstance(chosen, RetryLater) else None,
             )
         )
-        if isinstance(chosen, Park):
+        if isinstance(chosen, ParkRun):
             self._telemetry.emit(RunParked(run=fault.run_id, reason=reason(fault, chosen)))
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from aft import durations
 from aft.dispatcher.classify import classify
-from aft.dispatcher.route import Carry, GiveUp, Park, Retry, Route, Rule, Settled, route
+from aft.dispatcher.route import Carry, GiveUp, ParkRun, RetryLater, Route, Rule, Settled, route
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.knowledge import Verdict
+from aft.recovery.knowledge import Expectation
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules import asking, case, history, kept, primitives, sources
-from aft.rules.asking import ANY, Decision
+from aft.rules.asking import ANY, RuleChoice
 from aft.rules.book import Book, Rules
 from aft.rules.case import Case, StepFacts
 from aft.rules.conditions import names
@@ -35,7 +35,7 @@ class Judgement:
     """What becomes of a fault; ``decision`` None: nobody was asked, aft's own verdict holds."""
 
     route: Route
-    decision: Decision | None = None
+    decision: RuleChoice | None = None
 
 
 def types_of(fault: Fault) -> Sequence[On]:
@@ -79,7 +79,7 @@ class Judge:
         verdict = classify(fault)
         default: Route = route(fault, verdict)
         if fault.kind is FaultKind.CONSTRAINT:
-            default = Park(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
+            default = ParkRun(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
         if run is None:
             return Judgement(default)
         found = self.case_of(fault, run, verdict, default)
@@ -109,11 +109,11 @@ class Judge:
         chosen = choose(fault, exlet, decision, found, default)
         return None if chosen is None else Judgement(chosen, decision)
 
-    def _decision(self, rules: Rules, fault: Fault, run: RunRow, found: Case) -> Decision | None:
+    def _decision(self, rules: Rules, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
         """What the rules choose for a fault; of a constraint they were asked where it was found violated."""
         if fault.kind is FaultKind.CONSTRAINT:
             try:
-                return Decision.decode(fault.decision or "")
+                return RuleChoice.decode(fault.decision or "")
             except ValueError:
                 return None
         for on in types_of(fault):
@@ -122,11 +122,11 @@ class Judge:
                 return decision
         return None
 
-    def case_of(self, fault: Fault, run: RunRow, verdict: Verdict, default: Route) -> Case:
+    def case_of(self, fault: Fault, run: RunRow, verdict: Expectation, default: Route) -> Case:
         """The facts about a fault, as they were when it was raised."""
         had, failed = kept.read(fault), kept.failures(fault)
         step = StepFacts(activity_of(fault), had.args, had.result, failed, _level(default), had.elapsed)
-        exhausted = verdict.recoverable and not isinstance(default, Retry)
+        exhausted = verdict.recoverable and not isinstance(default, RetryLater)
         facts: dict[str, Any] = {
             **case.of_run(run, fault.raised_at),
             **case.of_step(step),
@@ -142,7 +142,7 @@ class Judge:
         return Case(facts, {"history": gather_history, "source": sources.ask_named})
 
 
-def choose(fault: Fault, exlet: Exlet, decision: Decision, found: Case, default: Route) -> Route | None:
+def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, default: Route) -> Route | None:
     """What an exlet means for a fault; None: it cannot answer one of this kind."""
     if isinstance(default, _SAME.get(exlet.name, ())):
         # Which knows more: what the exception asked for, whether it must be alone.
@@ -150,10 +150,10 @@ def choose(fault: Fault, exlet: Exlet, decision: Decision, found: Case, default:
     chosen = plain_route(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
     if fault.kind is FaultKind.COMPENSATOR:
         # An undo that cannot be done must not be forgotten: it is tried again, or a person looks.
-        return chosen if chosen is None or isinstance(chosen, Retry) else Park(decision.why)
+        return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(decision.why)
     if fault.path is None and isinstance(chosen, Rule | GiveUp):
         return None  # nobody knows which step it was
-    if isinstance(chosen, Park):
+    if isinstance(chosen, ParkRun):
         return _park(fault, chosen.why)
     if chosen is not None:
         return chosen
@@ -163,15 +163,15 @@ def choose(fault: Fault, exlet: Exlet, decision: Decision, found: Case, default:
     return Carry(exlet, dict(found.learn(named)), decision.why)
 
 
-def _park(fault: Fault, why: str) -> Park | Rule:
+def _park(fault: Fault, why: str) -> ParkRun | Rule:
     """Let a person look; where a worker was lost in a step its owner parks the run, so that the step's undo is owed."""
     if fault.exception == On.ABORT:
         return Rule(Ruling(Do.PARK, why=why), FaultState.FINAL, why)
-    return Park(why)
+    return ParkRun(why)
 
 
 #: What is built in, where aft itself would do the same.
-_SAME: dict[str, type] = {"ladder": Retry, "unwind": GiveUp, "park": Park}
+_SAME: dict[str, type] = {"ladder": RetryLater, "unwind": GiveUp, "park": ParkRun}
 
 
 def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
@@ -182,7 +182,7 @@ def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Sett
         case primitives.Unwind(to=None):
             return GiveUp(why)
         case primitives.Park(reason=reason):
-            return Park(reason)
+            return ParkRun(reason)
         case primitives.Complete(computed=None, result=result):
             return Rule(Ruling(Do.COMPLETE, result=(result,)), FaultState.FINAL, why)
         case primitives.Fail(proceed=proceed, message=message):
@@ -192,16 +192,16 @@ def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Sett
     return None
 
 
-def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> Retry | GiveUp | Park:
+def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLater | GiveUp | ParkRun:
     """When a fault is tried again: where its ladder, or another, says, and never more often than that allows.
 
     A wait without a ladder is for as often as its rule holds.
     """
     if primitive.level is None and primitive.ladder is None:
         if primitive.after is not None:
-            return Retry(durations.parse(primitive.after), why, declared=False)
+            return RetryLater(durations.parse(primitive.after), why, declared=False)
         if fault.kind is FaultKind.ABORT:
-            return Retry(timedelta(0), why)
+            return RetryLater(timedelta(0), why)
     try:
         ladder = Ladder.parse(primitive.ladder) if primitive.ladder else read_ladder(fault.ladder)
     except (ValueError, RecursionError):
@@ -209,25 +209,25 @@ def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> Retry | 
     spent = fault.attempt > ladder.total_tries
     if primitive.level is not None and primitive.level <= len(ladder.levels) and not spent:
         level = ladder.levels[primitive.level - 1]
-        return _longer(Retry(level.wait, why, primitive.level, fault.attempt), primitive)
+        return _longer(RetryLater(level.wait, why, primitive.level, fault.attempt), primitive)
     rung = ladder.rung(max(1, fault.attempt))
     if rung is None or primitive.level is not None:
         return _exhausted(fault, why)
-    return _longer(Retry(rung.wait, why, rung.level, rung.attempt_in_level), primitive)
+    return _longer(RetryLater(rung.wait, why, rung.level, rung.attempt_in_level), primitive)
 
 
-def _longer(chosen: Retry, primitive: primitives.Retry) -> Retry:
+def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
     least = durations.parse(primitive.after) if primitive.after is not None else timedelta(0)
     if chosen.wait is not None and chosen.wait < least:
         return replace(chosen, wait=least, declared=False)
     return chosen
 
 
-def _exhausted(fault: Fault, why: str) -> GiveUp | Park:
+def _exhausted(fault: Fault, why: str) -> GiveUp | ParkRun:
     told = f"{why}; no level is left after {fault.attempt} failures"
-    return Park(told) if fault.kind is FaultKind.COMPENSATOR else GiveUp(told)
+    return ParkRun(told) if fault.kind is FaultKind.COMPENSATOR else GiveUp(told)
 
 
 def _level(default: Route) -> int:
     """The level that a fault would be on by aft's own verdict."""
-    return default.level or 0 if isinstance(default, Retry) else 0
+    return default.level or 0 if isinstance(default, RetryLater) else 0

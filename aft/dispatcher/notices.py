@@ -18,7 +18,7 @@ from typing import assert_never
 from sqlalchemy import Connection
 
 from aft.clock import Clock
-from aft.dispatcher.posting import Answer, Meaning, NoAnswer, judge, post
+from aft.dispatcher.posting import Meaning, NoAnswer, WebhookReply, judge, post
 from aft.dispatcher.receivers import Receivers
 from aft.ids import NoticeId
 from aft.recovery.answers import read_retry_after
@@ -139,14 +139,14 @@ class Notices:
         else:
             self._obey(notice, answer)
 
-    def _send(self, notice: Notice) -> Answer:
+    def _send(self, notice: Notice) -> WebhookReply:
         body = notice.body.encode()
         headers = {"Content-Type": "application/json", "Aft-Notice": notice.id, "User-Agent": f"aft/{__version__}"}
         if self._secrets:
             headers[HEADER] = sign(self._secrets[0], body, self._clock.now().timestamp(), *self._secrets[1:])
         return post(notice.url, body, headers, self._limit, self._receivers)
 
-    def _obey(self, notice: Notice, answer: Answer) -> None:
+    def _obey(self, notice: Notice, answer: WebhookReply) -> None:
         meaning = judge(answer.status)
         match meaning:
             case Meaning.HEARD:

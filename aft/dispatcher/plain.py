@@ -25,7 +25,7 @@ from typing import Any
 
 from aft.dispatcher.carrying import message_of, reason, ruling_of, state_of
 from aft.dispatcher.choosing import Decision
-from aft.dispatcher.route import GiveUp, Park, Retry
+from aft.dispatcher.route import GiveUp, ParkRun, RetryLater
 from aft.fault import FaultState
 from aft.runs.inbox import HAS_NEW_ORDER
 from aft.runs.states import Status, sources
@@ -63,9 +63,9 @@ class Plain:
 def is_plain(decision: Decision) -> bool:
     """Whether it can be written together with others."""
     chosen = decision.route
-    if isinstance(chosen, Retry):
+    if isinstance(chosen, RetryLater):
         return chosen.wait is not None and chosen.signal is None
-    return isinstance(chosen, GiveUp | Park)
+    return isinstance(chosen, GiveUp | ParkRun)
 
 
 def spell_out(decision: Decision, namespace: str, grace: float, at: datetime) -> Plain:
@@ -73,7 +73,7 @@ def spell_out(decision: Decision, namespace: str, grace: float, at: datetime) ->
     fault, chosen, made = decision.fault, decision.route, decision.judgement.decision
     message = message_of(decision, at)
     more: dict[str, Any] = {}
-    if isinstance(chosen, Retry):
+    if isinstance(chosen, RetryLater):
         assert chosen.wait is not None
         more = {
             "level": chosen.level,
@@ -85,7 +85,7 @@ def spell_out(decision: Decision, namespace: str, grace: float, at: datetime) ->
         }
     elif isinstance(chosen, GiveUp):
         more = {"wait": 0.0, "slack": grace}
-    elif isinstance(chosen, Park):
+    elif isinstance(chosen, ParkRun):
         more = {"reason": reason(fault, chosen)}
     return Plain(
         fault=fault.id,

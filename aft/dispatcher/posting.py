@@ -37,7 +37,7 @@ class Meaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookReply:
     """What came back."""
 
     status: int
@@ -60,7 +60,7 @@ def judge(status: int) -> Meaning:
     return Meaning.LATER
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], limit: float, receivers: Receivers) -> Answer:
+def post(url: str, body: bytes, headers: Mapping[str, str], limit: float, receivers: Receivers) -> WebhookReply:
     """Send and return the answer; raises NoAnswer, or ValueError if that is no URL to send to.
 
     Takes ``limit`` seconds at the most once the host's name is resolved; a host that has several addresses, none of
@@ -142,7 +142,7 @@ def _check(expired: threading.Event) -> None:
         raise TimeoutError
 
 
-def _read(response: HTTPResponse) -> Answer:
+def _read(response: HTTPResponse) -> WebhookReply:
     try:
         beginning = response.read(MOST_ANSWER)
     except (OSError, HTTPException):
@@ -151,4 +151,4 @@ def _read(response: HTTPResponse) -> Answer:
     location = response.getheader("Location")
     if 300 <= response.status < 400 and location:
         text = f"redirects are not followed, this one leads to {location}"
-    return Answer(response.status, text.strip(), response.getheader("Retry-After"))
+    return WebhookReply(response.status, text.strip(), response.getheader("Retry-After"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from aft import durations
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.knowledge import Verdict
+from aft.recovery.knowledge import Expectation
 from aft.recovery.levels import Rung, read_ladder
 from aft.rules.exlets import Exlet
 from aft.runs.owner import MOST_SHARED_DEATHS
@@ -16,7 +16,7 @@ from aft.runs.rulings import Ruling
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryLater:
     """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue.
 
     ``alone``: with no other run beside it; the timer sees to that, a message could not. ``signal``: when that signal
@@ -40,7 +40,7 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
+class ParkRun:
     """A person has to look: an undo that cannot be done must not be forgotten."""
 
     why: str
@@ -68,11 +68,11 @@ class Carry:
 MOST_DEATHS_ALONE = 3
 
 #: What becomes of a fault at once.
-Settled = Retry | GiveUp | Park | Rule
+Settled = RetryLater | GiveUp | ParkRun | Rule
 Route = Settled | Carry
 
 
-def route(fault: Fault, verdict: Verdict) -> Retry | GiveUp | Park:
+def route(fault: Fault, verdict: Expectation) -> RetryLater | GiveUp | ParkRun:
     """Choose what to do about a fault."""
     if fault.kind is FaultKind.ABORT:
         return _after_death(fault.attempt, verdict)
@@ -85,26 +85,28 @@ def route(fault: Fault, verdict: Verdict) -> Retry | GiveUp | Park:
     why = f"recoverable: {verdict.reason}"
     if fault.signal is not None:
         why += f"; it waits for signal {fault.signal!r}"
-        return Retry(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
+        return RetryLater(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
     if asked > rung.wait:
         why += f"; it asked to wait {durations.spell(asked)}"
-    return Retry(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
+    return RetryLater(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
 
 
-def _after_death(deaths: int, verdict: Verdict) -> Retry | Park:
+def _after_death(deaths: int, verdict: Expectation) -> RetryLater | ParkRun:
     if deaths < MOST_SHARED_DEATHS:
-        return Retry(timedelta(0), verdict.reason)
+        return RetryLater(timedelta(0), verdict.reason)
     alone = deaths - MOST_SHARED_DEATHS
     if alone < MOST_DEATHS_ALONE:
-        return Retry(timedelta(0), f"{verdict.reason}, alone: {deaths} workers have died on it in a row", alone=True)
-    return Park(
+        return RetryLater(
+            timedelta(0), f"{verdict.reason}, alone: {deaths} workers have died on it in a row", alone=True
+        )
+    return ParkRun(
         f"its worker died {deaths} times in a row, {alone} times while it executed nothing else; "
         "find out what in it ends the process, or keeps it from its heartbeat, then retry"
     )
 
 
-def _give_up(fault: Fault, why: str) -> GiveUp | Park:
-    return Park(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
+def _give_up(fault: Fault, why: str) -> GiveUp | ParkRun:
+    return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
 def _rung(fault: Fault) -> Rung | None:

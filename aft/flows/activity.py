@@ -17,7 +17,7 @@ from aft.flows.declaring import check_function, check_name
 from aft.flows.forks import Home
 from aft.flows.options import Duration
 from aft.flows.policy import Declared, Policy
-from aft.flows.probe import Question, make_probe
+from aft.flows.probe import ProbeCall, make_probe
 from aft.flows.registry import declared as registry
 from aft.recovery.levels import Level
 
@@ -103,7 +103,7 @@ class Activity(Generic[P, R_co]):
         """The names of its arguments."""
         return list(inspect.signature(self.fn).parameters)
 
-    def question(self, args: str, key: str) -> Question | None:
+    def question(self, args: str, key: str) -> ProbeCall | None:
         """What its probe is asked about a call with these stored arguments; None if it has no probe."""
         probe = self.policy.probe
         if probe is None:
@@ -255,7 +255,7 @@ def compensator_policy(activity_: Activity[Any, Any], compensator: Compensator) 
     return replace(activity_.policy, transactional=False, probe=None, expected=None)
 
 
-def compensator_question(compensator: Compensator, policy: Policy, given: dict[str, Any], key: str) -> Question | None:
+def compensator_question(compensator: Compensator, policy: Policy, given: dict[str, Any], key: str) -> ProbeCall | None:
     """What a compensator's own probe is asked; None unless it is an activity that declares one."""
     if policy.probe is None:
         return None

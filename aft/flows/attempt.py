@@ -35,11 +35,11 @@ from aft.flows.forks import Home
 from aft.flows.leaving import CONTROL_FLOW, GivesBack, Leave
 from aft.flows.loop import LoopEnded, LoopThread
 from aft.flows.policy import Policy
-from aft.flows.probe import Question
+from aft.flows.probe import ProbeCall
 from aft.flows.timed_call import Late, NoThread, TimedCall
-from aft.flows.vigil import Vigil, Watch
+from aft.flows.vigil import AttemptWatch, Vigil
 from aft.ids import StepPath
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.rules.kinds import On
 from aft.runs.owner import Fenced, LeaseOver, Owner, Then
 from aft.store.lending import Spoilt
@@ -64,12 +64,12 @@ class Raised(Exception):
 class Objected(Exception):
     """Raised when the rules object to an attempt that is under way: it was given up."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: RuleChoice) -> None:
         super().__init__(decision.why)
         self.decision = decision
 
 
-class Lost(Exception):
+class TransactionLost(Exception):
     """Raised when a transaction was lost, which leaves nothing of it behind; its cause says why."""
 
 
@@ -102,11 +102,11 @@ class Attempt:
     #: Leaves if the run is not to go on here; called where nothing of the step has happened.
     check_may_go_on: Callable[[], None]
     recorded: Callable[[], None] | None = None
-    probe: Question | None = None
+    probe: ProbeCall | None = None
     doubtful: bool = False
-    result_probe: Question | None = None
+    result_probe: ProbeCall | None = None
     #: What the rules are asked while it lasts; None: there are none.
-    watch: Callable[[], Decision | None] | None = None
+    watch: Callable[[], RuleChoice | None] | None = None
 
     def afresh(self) -> Attempt:
         """Make the one that is tried next."""
@@ -149,7 +149,7 @@ class Performer:
             try:
                 self._once(attempt, again)
                 return
-            except Lost as lost:
+            except TransactionLost as lost:
                 _check_lease(owner)
                 if times == MOST_LOST or self._clock.ticks() - began >= owner.lease.seconds:
                     raise Raised(_failure(lost, times)) from lost
@@ -181,7 +181,7 @@ class Performer:
         found = self._ask(attempt, attempt.result_probe, current)
         return replace(attempt, kwargs={**attempt.kwargs, "result": found})
 
-    def _ask(self, attempt: Attempt, question: Question | None, current: Current) -> Any:
+    def _ask(self, attempt: Attempt, question: ProbeCall | None, current: Current) -> Any:
         if question is None:
             return UNKNOWN
         asked = replace(
@@ -223,7 +223,9 @@ class Performer:
                     recorded = True
             except StoreError as error:
                 if not owner.settle_unknown():
-                    raise (Lost() if error.transient else Raised(_refusal(error, recorded=recorded))) from error
+                    raise (
+                        TransactionLost() if error.transient else Raised(_refusal(error, recorded=recorded))
+                    ) from error
             else:
                 owner.seq += 1
             if attempt.recorded is not None:
@@ -280,10 +282,10 @@ class Performer:
         function = functools.partial(attempt.fn, *attempt.args, **attempt.kwargs)
         call = TimedCall(function, attempt.what, attempt.late, watched_call, self._loop, self._abandoned)
 
-        def object_to(decision: Decision) -> None:
+        def object_to(decision: RuleChoice) -> None:
             call.outcomes.put((None, decision))
 
-        watched = nullcontext() if attempt.watch is None else self._vigil.over(Watch(attempt.watch, object_to))
+        watched = nullcontext() if attempt.watch is None else self._vigil.over(AttemptWatch(attempt.watch, object_to))
         try:
             with watched:
                 call.begin(is_async=_is_async(attempt.fn))
@@ -327,7 +329,7 @@ def _refusal(error: StoreError, *, recorded: bool) -> BaseException:
     return error.__cause__ or error if recorded and error.refused else error
 
 
-def _failure(lost: Lost, times: int) -> Recoverable:
+def _failure(lost: TransactionLost, times: int) -> Recoverable:
     """What an activity has failed with whose transaction was lost: a trouble of the database that may pass."""
     often = f", {times} times in a row" if times > 1 else ""
     error = Recoverable(f"{lost.__cause__}; its transaction could not be committed{often}")

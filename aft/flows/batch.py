@@ -20,21 +20,21 @@ from datetime import datetime, timedelta
 from aft.fault import FaultState
 from aft.flows.asks import Ask
 from aft.flows.doubts import UNDO
-from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, Lost, Parks
+from aft.flows.leaving import Awaits, Block, Failed, GivesBack, HasMail, Parks, WriteFailed
 from aft.flows.standing import Standing
 from aft.ids import StepPath
 from aft.rules import kept
 from aft.runs.journal import EntryKind
 
 #: What stops the run as a whole: nothing is begun any more.
-STOPS = (GivesBack, HasMail, Lost, Parks)
+STOPS = (GivesBack, HasMail, WriteFailed, Parks)
 #: Steps that one run executes side by side at the most, however many are asked for.
 MOST_BRANCHES = 100
 #: How soon a run looks whether a failure was decided about, to begin more, and how seldom at the most.
 SOON, SELDOM = timedelta(seconds=0.5), timedelta(minutes=1)
 
 
-class Batch:
+class StepBatch:
     """The steps of one call of ``parallel`` or ``map``. For the flow's own thread."""
 
     def __init__(self, asks: Sequence[Ask], most: int | None, standing: Standing) -> None:

@@ -11,7 +11,7 @@ from aft.flows import context
 R = TypeVar("R")
 
 
-class Target(Protocol):
+class CallTarget(Protocol):
     """What can be called in a run."""
 
     @property
@@ -25,7 +25,7 @@ class Target(Protocol):
 class Call(Generic[R]):
     """An activity or a flow and its arguments, not yet executed; awaited in an async flow, or given to ``parallel``."""
 
-    target: Target
+    target: CallTarget
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from aft.flows.tools import Tools
 from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
 from aft.rules import asking, case, history, kept, sources
-from aft.rules.asking import ANY, Decision
+from aft.rules.asking import ANY, RuleChoice
 from aft.rules.case import Case, StepFacts
 from aft.rules.kinds import On
 from aft.runs.owner import Owner
@@ -38,7 +38,7 @@ class Constraints:
         """Whether there are rules to be asked."""
         return self._tools.book.current().is_taught(on, self._owner.run.flow, activity)
 
-    def ask(self, on: On, step: StepFacts) -> Decision | None:
+    def ask(self, on: On, step: StepFacts) -> RuleChoice | None:
         """What the rules choose for this step, or this run; None: all is as it should be."""
         tools, run = self._tools, self._owner.run
         rules = tools.book.current()
@@ -65,7 +65,7 @@ class Constraints:
     def make_fault(
         self,
         on: On,
-        decision: Decision,
+        decision: RuleChoice,
         path: StepPath,
         step: StepFacts,
         before: Fault | None = None,

@@ -15,10 +15,10 @@ from aft.flows.leaving import (
     GivesBack,
     HasMail,
     InLadder,
-    Lost,
     NewMail,
     Parks,
     Suspends,
+    WriteFailed,
 )
 from aft.runs.states import Status
 
@@ -86,7 +86,7 @@ def sort(blocks: Sequence[Block]) -> Departure:
     def one_of(kind: type[Any]) -> Any:
         return next(iter(all_of(kind)), None)
 
-    if lost := one_of(Lost):
+    if lost := one_of(WriteFailed):
         raise lost.error
     # One that parks must do so, and is woken for what has come: its step would be executed again.
     if one_of(HasMail) and all(block.stays for block in all_of(Parks)):

@@ -1,8 +1,9 @@
 """Stores what an exception carries, so that ``flows.rebuild`` can make it again.
 
 A rebuilt exception is of the class that was raised, so that ``except MyError`` does not depend on what the exception
-carried. Its arguments come back as well as they can be stored; its attributes come back exactly, or as ``Lost``, which
-names itself when it is used. A flow gets the rebuilt exception in its first pass, too, so that a replay sees the same.
+carried. Its arguments come back as well as they can be stored; its attributes come back exactly, or as
+``MissingValue``, which names itself when it is used. A flow gets the rebuilt exception in its first pass, too, so that
+a replay sees the same.
 
 Secrets: bodies and headers of HTTP messages are not stored, nor attributes whose name says that they are secret, nor
 the repr of an attribute that cannot be stored.
@@ -39,7 +40,7 @@ _GROUP_LEAVES: Any = BaseExceptionGroup.__dict__["exceptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredException:
     """What is stored of an exception: two JSON texts, and whether that is all that it carried."""
 
     args: str
@@ -62,16 +63,16 @@ class _Limits:
     lossy: bool = False
 
 
-def store(error: BaseException) -> Kept:
+def store(error: BaseException) -> StoredException:
     """Store what an exception carries. Never raises, whatever the exception's own methods do."""
     args, exact = _store_args(error)
     try:
         attributes, all_kept = _store_attributes(error, 0)
-        return Kept(args, _encode(attributes), exact and all_kept)
+        return StoredException(args, _encode(attributes), exact and all_kept)
     except BaseException as raised:
         if is_interrupt(raised):
             raise
-        return Kept(args, _encode(_unmade(error)), False)
+        return StoredException(args, _encode(_unmade(error)), False)
 
 
 def _store_args(error: BaseException) -> tuple[str, bool]:

@@ -29,12 +29,12 @@ from aft.flows.closing import LeftOpen, is_closing
 from aft.flows.context import Current
 from aft.flows.declaring import MOST_NAME
 from aft.flows.driving import Driver
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.flow import Flow, declared_signal
 from aft.flows.flow_loop import FlowLoop, foreign_awaitable, running_on
 from aft.flows.forks import Home
 from aft.flows.forward import NOT_EXECUTED, Forward
-from aft.flows.leaving import CONTROL_FLOW, Anew, BranchRemoved, HasMail, Leave, Lost, NewMail, Parks
+from aft.flows.leaving import CONTROL_FLOW, Anew, BranchRemoved, HasMail, Leave, NewMail, Parks, WriteFailed
 from aft.flows.marks import Pivot
 from aft.flows.patches import Patches, was_begun
 from aft.flows.policy import Policy
@@ -143,7 +143,7 @@ class Execution:
 
     def _parking(self, error: BaseException) -> Parks:
         owner, tools = self._stepper.owner, self._stepper.tools
-        place = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow.name)
+        place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow.name)
         fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
         return Parks(reason, fault, mistake=error)
@@ -228,8 +228,7 @@ class Execution:
 
     def signal_codec(self, name: str, annotation: Any) -> ValueCodec:
         """How a signal's value is read: as the wait says, or as the flow declares it."""
-        declared = self._flow.signals
-        if declared and annotation is Any:
+        if annotation is Any and (declared := self._flow.signals):
             return declared_signal(self._flow.name, declared, name)
         return value_codec(annotation)
 
@@ -371,7 +370,7 @@ class Execution:
             self._leave(Leave(self._parking(error)))
         except BaseException as error:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were its own failure.
-            self._leave(Leave(Lost(error)))
+            self._leave(Leave(WriteFailed(error)))
 
     def _end_interrupted(self, asks: Iterable[Ask]) -> None:
         """Stop children of steps that were interrupted; leaves until they have ended."""

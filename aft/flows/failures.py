@@ -46,7 +46,7 @@ BUGS = (NameError, AttributeError, TypeError, ImportError, AssertionError, Synta
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FaultSite:
     """Where something failed: run, step, and how often before."""
 
     run_id: RunId
@@ -59,7 +59,7 @@ class Place:
 
 def describe(
     error: BaseException,
-    place: Place,
+    place: FaultSite,
     policy: Policy,
     ladder: Ladder,
     at: datetime,

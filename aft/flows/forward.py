@@ -27,7 +27,7 @@ from aft.flows.lateness import keep_late
 from aft.flows.leaving import Failed, Leave
 from aft.flows.steps import Step, Stepper
 from aft.ids import RunId, StepPath
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.rules.case import StepFacts
 from aft.rules.kinds import On
 from aft.runs.deeds import Recording, Write
@@ -166,13 +166,13 @@ class Forward:
             fault = self._rules.make_fault(on, decision, path, facts, before, ladder)
             self.stepper.fail(path, fault, Status.RECOVERING)
 
-    def _watch(self, activity: Activity[Any, Any], path: StepPath, args: str) -> Callable[[], Decision | None] | None:
+    def _watch(self, activity: Activity[Any, Any], path: StepPath, args: str) -> Callable[[], RuleChoice | None] | None:
         """What the rules are asked while it lasts; one that works in our transaction cannot be given up."""
         if activity.policy.transactional or not self._rules.any(On.VIOLATED, activity.name):
             return None
         clock, began = self._tools.clock, self._tools.clock.ticks()
 
-        def ask() -> Decision | None:
+        def ask() -> RuleChoice | None:
             failed, elapsed = self._standing.failures(path), clock.ticks() - began
             return self._rules.ask(On.VIOLATED, StepFacts(activity.name, args, None, failed, elapsed=elapsed))
 

@@ -17,7 +17,7 @@ from aft.clock import Clock
 from aft.flows import leaving
 from aft.flows.asks import Ask
 from aft.flows.leaving import Failed, HasMail, InLadder, NewMail
-from aft.flows.mailbox import Mailbox
+from aft.flows.mailbox import RunInbox
 from aft.flows.standing import Standing
 
 #: How long the other tasks of an async flow go on after a failure, before the run leaves to have it decided about.
@@ -27,7 +27,7 @@ PATIENCE = timedelta(seconds=1)
 class Hearing:
     """What the steps of one pass have heard of. For the flow's own thread."""
 
-    def __init__(self, mailbox: Mailbox, flying: Collection[Ask], clock: Clock) -> None:
+    def __init__(self, mailbox: RunInbox, flying: Collection[Ask], clock: Clock) -> None:
         self._mailbox = mailbox
         self._clock = clock
         self._flying = flying

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from aft.errors import StoreError
 from aft.ids import RunId
 from aft.store import Store
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import runs
 from aft.telemetry import logger
 
@@ -28,7 +28,7 @@ INTERVAL = 0.1
 #: Seconds after which the thread ends if no run is watched.
 IDLE = 1.0
 
-_LENGTHS = Question.about(f"SELECT id, inbox_seq FROM {runs.name} WHERE id {{among}}")
+_LENGTHS = PreparedQuery.about(f"SELECT id, inbox_seq FROM {runs.name} WHERE id {{among}}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

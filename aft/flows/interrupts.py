@@ -18,7 +18,7 @@ it to fail here, its effect would stand, and nobody would undo it. It is execute
 what became of it; its branch is interrupted after it.
 
 Who may run at the same time: the flow's own thread, which alone is here, and branches that execute steps. The clock is
-the database's (``Mailbox.now``).
+the database's (``RunInbox.now``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from aft.errors import DeadlineExceeded, UndoneByHand
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.asks import Ask, Landed
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.leaving import Awaits, Block, Bounded, Failed, InLadder, Parks
 from aft.flows.policy import Policy
 from aft.flows.reaching import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_done_with, is_under
@@ -241,7 +241,7 @@ class Interrupts:
         owner, tools = self._owner, self._stepper.tools
         return failures.describe(
             why,
-            Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
+            FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
             Policy(),
             tools.ladder,
             tools.clock.now(),

@@ -105,7 +105,7 @@ class Suspends:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class WriteFailed:
     """Something could not be written, or a defect of aft: the run is no longer ours, or will soon not be."""
 
     error: BaseException
@@ -132,7 +132,7 @@ class Bounded:
     begins_more: bool = False
 
 
-Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | NotBegun | Lost | Bounded
+Block = Failed | InLadder | Awaits | Parks | Removes | GivesBack | Suspends | HasMail | NotBegun | WriteFailed | Bounded
 
 
 def hears_mail(block: Block) -> bool:
@@ -218,4 +218,4 @@ def leave_if_kept(parking: Callable[[BaseException], Parks]) -> Iterator[None]:
     except (ReplayDiverged, CodecError) as error:
         raise Leave(parking(error)) from error
     except BaseException as error:  # Ctrl-C, or a defect of aft, beside what cannot be read or written
-        raise Leave(Lost(error)) from error
+        raise Leave(WriteFailed(error)) from error

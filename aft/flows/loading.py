@@ -22,7 +22,7 @@ from aft.runs.inbox import Letter
 from aft.runs.journal import Entry
 from aft.runs.rows import RunRow
 from aft.store import Store
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ def _was_executed(run: RunRow) -> bool:
     return run.epoch > 1 or run.seq > 0
 
 
-def _ask(store: Store, questions: dict[Question, str]) -> dict[Question, Iterable[Any]]:
+def _ask(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQuery, Iterable[Any]]:
     """Ask what there is to be asked; about no run there is nothing to say."""
     wanted = [(question, ids) for question, ids in questions.items() if ids != "[]"]
     answers = store.ask(wanted) if wanted else []

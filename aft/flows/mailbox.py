@@ -22,7 +22,7 @@ from aft.runs.owner import Owner
 from aft.store.moments import now
 
 
-class Mailbox:
+class RunInbox:
     """The unread signals of one run, for one pass over its code. Thread-safe."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:

@@ -29,7 +29,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows import failures, writing
 from aft.flows.children import Children, answer
 from aft.flows.doubts import count_losses
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.leaving import Leave, NewMail, Over, Parks, Suspends, is_of_step, stay_parked
 from aft.flows.policy import Policy
 from aft.flows.reaching import (
@@ -198,7 +198,7 @@ class Obedience:
     def _park_in_doubt(self, letters: list[Letter], why: str) -> Parks:
         """Stop a run for a person that is to be cancelled, where it cannot be seen what is in doubt."""
         owner, tools = self._stepper.owner, self._tools
-        place = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
+        place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
         fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=state)
         return Parks(why, fault, answers=tuple(answer(letter, why) for letter in letters))

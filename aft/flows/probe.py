@@ -20,7 +20,7 @@ EXTRAS = ("key",)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeCall:
     """A probe, what it is asked with, and in which time; ``read`` makes a result of its answer, or UNKNOWN."""
 
     what: str
@@ -41,10 +41,10 @@ class Probe:
 
     def question(
         self, arguments: Mapping[str, Any], key: str, timeout: timedelta | None, result: ValueCodec
-    ) -> Question:
+    ) -> ProbeCall:
         """Put together what is asked about one call; ``key`` is that call's own."""
         offered = {**arguments, "key": key}
-        return Question(
+        return ProbeCall(
             what=f"probe {self.name!r}",
             fn=self.fn,
             kwargs={name: offered[name] for name in self.wants if name in offered},

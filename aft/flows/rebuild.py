@@ -50,7 +50,7 @@ _HELP = (
 ARGS: Any = BaseException.__dict__["args"]
 
 
-class Lost:
+class MissingValue:
     """Stands for a value that was not kept; whatever is done with it, but showing it, raises NotKept."""
 
     __slots__ = ("_name", "_text", "_why")
@@ -106,7 +106,7 @@ def rebuild_exception(fault: Fault, failed: str) -> Exception:
     stored = Stored(fault.type, fault.lineage, args or [], attributes or {}, fault.message, failed)
     made = _Rebuilding(fault).make(stored)
     if not fault.exact:
-        lost = [name for name, value in DICT.__get__(made).items() if type(value) in (Lost, Response)]
+        lost = [name for name, value in DICT.__get__(made).items() if type(value) in (MissingValue, Response)]
         what = f"not all that it carried was kept ({', '.join(lost) or 'arguments were shortened'})"
         _add_note(made, f"aft: {what}; {_HELP}")
     return made
@@ -192,12 +192,12 @@ class _Rebuilding:
         try:
             return self._marked(mark, found, name)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return Lost(name, "its stored text cannot be read")
+            return MissingValue(name, "its stored text cannot be read")
 
     def _marked(self, mark: Any, found: dict[str, Any], name: str) -> Any:
         match mark:
             case "lost":
-                return Lost(name, str(found["why"]), found.get("text"))
+                return MissingValue(name, str(found["why"]), found.get("text"))
             case "response":
                 return Response(name, int(found["status"]), found["reason"], bool(found["truth"]))
             case "dict":
@@ -221,7 +221,9 @@ class _Rebuilding:
         cls = find_class(kind, enum.Enum)
         members = {} if cls is None else members_of(cls).get("_member_map_", {})
         member = members.get(found["name"]) if isinstance(members, dict) else None
-        return member if isinstance(member, enum.Enum) else Lost(name, f"there is no {kind}.{found['name']} here")
+        return (
+            member if isinstance(member, enum.Enum) else MissingValue(name, f"there is no {kind}.{found['name']} here")
+        )
 
 
 def can_make(cls: type) -> bool:

@@ -23,7 +23,7 @@ from aft.flows import failures
 from aft.flows.activity import Activity
 from aft.flows.asks import Landed
 from aft.flows.divergence import check_arguments
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.forward import Forward
 from aft.flows.leaving import Leave, NewMail, Parks, Removes
 from aft.flows.reaching import choose_order
@@ -142,7 +142,7 @@ def _parks(stepper: Stepper, activity: Activity[Any, Any], path: StepPath, error
     """Park where a rule has given arguments that the activity cannot take; a retry begins with the step's own."""
     owner, tools, policy = stepper.owner, stepper.tools, activity.policy
     failed = stepper.standing.failures(path)
-    place = Place(owner.run_id, owner.epoch, path, FaultKind.ACTIVITY, activity.name, failed)
+    place = FaultSite(owner.run_id, owner.epoch, path, FaultKind.ACTIVITY, activity.name, failed)
     now, ladder = tools.clock.now(), tools.ladder_of(policy)
     fault = failures.describe(error, place, policy, ladder, now, state=FaultState.PARKED)
     why = f"the arguments that a rule has given to {activity.name!r} (step {path}) do not fit: {error}"

@@ -21,7 +21,7 @@ from aft.flows.begun import Begun
 from aft.flows.children import Children, answer, child_of
 from aft.flows.doubts import UNDO
 from aft.flows.execution import Execution
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.leaving import (
     CONTROL_FLOW,
     Anew,
@@ -32,13 +32,13 @@ from aft.flows.leaving import (
     HasMail,
     InLadder,
     Leave,
-    Lost,
     NewMail,
     NotBegun,
     Over,
     Parks,
     Removes,
     Suspends,
+    WriteFailed,
     is_of_step,
 )
 from aft.flows.loading import Recorded
@@ -66,7 +66,7 @@ NOT_SEEN = (
     "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
 )
 #: What keeps a run from being undone here, though that was asked for: somebody else goes on with it.
-KEEPS = (GivesBack, HasMail, Lost, Parks, Removes, Suspends)
+KEEPS = (GivesBack, HasMail, WriteFailed, Parks, Removes, Suspends)
 #: What keeps a run before the steps that a lost worker may have begun.
 IS_BEFORE = (Awaits, Failed, InLadder)
 
@@ -175,7 +175,7 @@ class Runner:
         tools, owner, row = self._tools, stepper.owner, stepper.owner.run
         passes = isinstance(error, Fenced) or (isinstance(error, StoreError) and error.transient)
         if not passes and owner.holds():
-            place = Place(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
+            place = FaultSite(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
             state = FaultState.PARKED
             fault = failures.describe(error, place, Policy(), tools.ladder, tools.clock.now(), state=state)
             reason = f"aft could not write: {error}"
@@ -198,7 +198,7 @@ class Runner:
     def _park_unreadable(self, owner: Owner, what: str) -> None:
         """Stop a run whose row somebody has spoilt; nothing of it is executed."""
         reason = f"its row in the database cannot be read: {what}; correct that, then retry"
-        place, now = Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow), self._tools.clock.now()
+        place, now = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow), self._tools.clock.now()
         error, state = ValueError(reason), FaultState.PARKED
         fault = failures.describe(error, place, Policy(), self._tools.ladder, now, state=state)
         try:
@@ -338,7 +338,7 @@ class Runner:
         owner = stepper.owner
         return failures.describe(
             error,
-            Place(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
+            FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
             Policy(),
             self._tools.ladder,
             self._tools.clock.now(),

@@ -25,11 +25,11 @@ from functools import partial
 from aft.errors import CodecError, LimitExceeded, ReplayDiverged, StoreError
 from aft.flows import leaving
 from aft.flows.asks import Ask, Landed
-from aft.flows.batch import MOST_BRANCHES, Batch, find_doubtful, is_over, pause_before_more
+from aft.flows.batch import MOST_BRANCHES, StepBatch, find_doubtful, is_over, pause_before_more
 from aft.flows.hearing import Hearing
 from aft.flows.interrupts import Interrupts
 from aft.flows.landings import Landings
-from aft.flows.leaving import Block, GivesBack, HasMail, Leave, Lost, NewMail, NotBegun, Parks
+from aft.flows.leaving import Block, GivesBack, HasMail, Leave, NewMail, NotBegun, Parks, WriteFailed
 from aft.flows.replay import Beside, Replay
 from aft.flows.steps import Stepper
 from aft.ids import StepPath
@@ -192,7 +192,7 @@ class Settler:
     def _settle_beside(self, asks: Sequence[Ask], most: int | None) -> None:
         if any(ask.entry is None for ask in asks):
             self.reach_frontier(asks, most)
-        batch = Batch(asks, most, self._stepper.standing)
+        batch = StepBatch(asks, most, self._stepper.standing)
         while True:
             if self.interrupts.any():
                 for blocked in asks:
@@ -213,7 +213,7 @@ class Settler:
             elif not batch.land(landed):
                 self._landed.append(landed)
 
-    def _interrupt_beside(self, ask: Ask, asks: Sequence[Ask], batch: Batch) -> bool:
+    def _interrupt_beside(self, ask: Ask, asks: Sequence[Ask], batch: StepBatch) -> bool:
         if not self._interrupt(ask, batch.spell_begun()):
             return False
         if ask.entry is not None:
@@ -281,7 +281,7 @@ class Settler:
         self.drop(ask for ask in self.pending.values() if ask.is_idle)
         if not self.is_ending:
             self.interrupts.abandon(self.pending.values())
-        if any(isinstance(block, Lost) for ask in self.pending.values() for block in ask.blocks):
+        if any(isinstance(block, WriteFailed) for ask in self.pending.values() for block in ask.blocks):
             return
         new = [ask for ask in self.pending.values() if not ask.flying and not ask.blocks and ask.entry is None]
         if new:
@@ -392,9 +392,9 @@ class Settler:
         except NewMail:
             ask.blocks = [HasMail()]
         except (Fenced, StoreError) as error:
-            ask.blocks = [Lost(error)]
+            ask.blocks = [WriteFailed(error)]
         except (ReplayDiverged, CodecError, LimitExceeded) as error:
             ask.blocks = [self._parking(error)]
         except BaseException as error:
             # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were the activity's failure.
-            ask.blocks = [Lost(error)]
+            ask.blocks = [WriteFailed(error)]

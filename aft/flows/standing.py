@@ -19,7 +19,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.begun import Begun
 from aft.flows.doubts import Doubts
 from aft.flows.leaving import Failed, InLadder, Leave, stay_parked
-from aft.flows.mailbox import Mailbox
+from aft.flows.mailbox import RunInbox
 from aft.ids import StepPath
 from aft.rules import kept
 from aft.rules.kinds import On
@@ -33,7 +33,7 @@ from aft.runs.states import Status
 class Standing:
     """The steps of one run, for one pass over its code. Thread-safe."""
 
-    def __init__(self, owner: Owner, mailbox: Mailbox, wake: str | None) -> None:
+    def __init__(self, owner: Owner, mailbox: RunInbox, wake: str | None) -> None:
         self._owner = owner
         self._mailbox = mailbox
         #: The fault or order that called this owner.

@@ -24,17 +24,17 @@ from aft.flows.attempt import Attempt, Given, Objected, Performer, Raised
 from aft.flows.constraints import Constraints
 from aft.flows.context import Current
 from aft.flows.course import Course
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.leaving import GivesBack, Leave, Parks
-from aft.flows.mailbox import Mailbox
+from aft.flows.mailbox import RunInbox
 from aft.flows.policy import Policy
-from aft.flows.probe import Question
+from aft.flows.probe import ProbeCall
 from aft.flows.standing import Standing
 from aft.flows.timed_call import Late
 from aft.flows.tools import Tools
 from aft.ids import StepPath
 from aft.rules import kept
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.rules.case import StepFacts
 from aft.rules.kinds import On
 from aft.runs import faults, journal
@@ -68,14 +68,14 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     status: Status | None
-    probe: Question | None = None
+    probe: ProbeCall | None = None
     doubtful: bool = False
-    result_probe: Question | None = None
+    result_probe: ProbeCall | None = None
     generation: int | None = None
     #: Its arguments, as they are stored; rules may look at them.
     stored: str | None = None
     #: What the rules are asked while it lasts; None: there are none.
-    watch: Callable[[], Decision | None] | None = None
+    watch: Callable[[], RuleChoice | None] | None = None
 
 
 class Stepper:
@@ -85,7 +85,7 @@ class Stepper:
         self.tools = tools
         self.owner = owner
         self.performer = performer
-        self.mailbox = Mailbox(owner, tools.clock)
+        self.mailbox = RunInbox(owner, tools.clock)
         self.standing = Standing(owner, self.mailbox, wake)
         self.constraints = Constraints(tools, owner)
         #: The way that the flow's code has taken in this pass.
@@ -296,7 +296,7 @@ class Stepper:
         self.standing.saw(step.path)
         raise Leave(parks)
 
-    def _place(self, step: Step) -> Place:
-        return Place(
+    def _place(self, step: Step) -> FaultSite:
+        return FaultSite(
             self.owner.run_id, self.owner.epoch, step.path, step.kind, step.name, self.standing.failures(step.path)
         )

@@ -23,10 +23,10 @@ from aft.flows.activity import Activity, compensator_policy, compensator_questio
 from aft.flows.arrivals import find_late, take_late
 from aft.flows.attempt import Given, forget
 from aft.flows.children import Children
-from aft.flows.failures import Place
+from aft.flows.failures import FaultSite
 from aft.flows.leaving import Leave, Parks
 from aft.flows.policy import Policy
-from aft.flows.probe import Question
+from aft.flows.probe import ProbeCall
 from aft.flows.steps import Step, Stepper
 from aft.ids import StepPath
 from aft.runs import families, late
@@ -216,7 +216,7 @@ def _if_owed(frame: Frame, activity: Activity[Any, Any], compensator: Compensato
     return undo_async if inspect.iscoroutinefunction(fn) else undo
 
 
-def _question_about(stepper: Stepper, frame: Frame, activity: Activity[Any, Any]) -> Question | None:
+def _question_about(stepper: Stepper, frame: Frame, activity: Activity[Any, Any]) -> ProbeCall | None:
     """What the probe of a started activity is asked, so that its compensator may learn the result."""
     if frame.state is not FrameState.ARMED or frame.value is not None:
         return None
@@ -260,7 +260,9 @@ def _park(stepper: Stepper, frame: Frame, why: str) -> NoReturn:
 def _stop(stepper: Stepper, frame: Frame, reason: str) -> NoReturn:
     """Park at a frame: a person retries, skips it, or undoes it by hand."""
     owner, tools = stepper.owner, stepper.tools
-    place = Place(owner.run_id, owner.epoch, StepPath(f"{frame.path}/undo"), FaultKind.COMPENSATOR, frame.compensator)
+    place = FaultSite(
+        owner.run_id, owner.epoch, StepPath(f"{frame.path}/undo"), FaultKind.COMPENSATOR, frame.compensator
+    )
     fault = failures.describe(
         LookupError(reason), place, Policy(), tools.ladder, tools.clock.now(), state=FaultState.PARKED
     )

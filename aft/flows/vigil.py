@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 from aft.telemetry import logger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class AttemptWatch:
     """One attempt: what is asked about it, and what gives it up."""
 
-    ask: Callable[[], Decision | None]
-    give_up: Callable[[Decision], None]
+    ask: Callable[[], RuleChoice | None]
+    give_up: Callable[[RuleChoice], None]
 
 
 class Vigil:
@@ -28,11 +28,11 @@ class Vigil:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: set[Watch] = set()
+        self._watched: set[AttemptWatch] = set()
         self._looking = False
 
     @contextmanager
-    def over(self, watch: Watch) -> Iterator[None]:
+    def over(self, watch: AttemptWatch) -> Iterator[None]:
         """Watch over an attempt while this block lasts."""
         with self._lock:
             self._watched.add(watch)

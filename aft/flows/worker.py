@@ -31,7 +31,7 @@ from sqlalchemy import Row
 
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.flows import loading
 from aft.flows.held import Held
@@ -78,7 +78,7 @@ class Worker:
         self._known = tools.registry.known
         self._slots = Slots(concurrency)
         self._pool = DaemonPool(concurrency, "aft-run")
-        kinds = (Kind.RESUME, Kind.COMPENSATE)
+        kinds = (MessageKind.RESUME, MessageKind.COMPENSATE)
         self._door = Door(tools.namespace, tools.store, tools.telemetry, kinds, tools.seal, tools.clock)
         self._takeover = takeover
         self._declare = declare

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, func, select, update
 
 from aft import names
 from aft.compensation import late_frames, stack
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.departure import Departure, sort
 from aft.flows.doubts import Handover
@@ -194,7 +194,9 @@ def _raise(tools: Tools, owner: Owner, connection: Connection, block: Failed) ->
 
 
 def _announcement(tools: Tools, fault: Fault) -> tuple[str, Message]:
-    return names.faults(tools.namespace), Message.about_fault(Kind.FAULT, fault.run_id, fault.id, fault.raised_at)
+    return names.faults(tools.namespace), Message.about_fault(
+        MessageKind.FAULT, fault.run_id, fault.id, fault.raised_at
+    )
 
 
 def write_fault(tools: Tools, owner: Owner, connection: Connection, block: Failed) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row, Select, select
 from aft import envelope
 from aft.brokers.base import Delivery
 from aft.clock import Clock
-from aft.envelope import Kind, Message, Refused
+from aft.envelope import Message, MessageKind, MessageRefused
 from aft.recovery.quota import Quota
 from aft.runs import quarantine
 from aft.sealing import Seal
@@ -46,7 +46,13 @@ class Door:
     """
 
     def __init__(
-        self, namespace: str, store: Store, telemetry: Telemetry, kinds: Collection[Kind], seal: Seal, clock: Clock
+        self,
+        namespace: str,
+        store: Store,
+        telemetry: Telemetry,
+        kinds: Collection[MessageKind],
+        seal: Seal,
+        clock: Clock,
     ) -> None:
         self._namespace = namespace
         self._quota = Quota(clock, MOST_KEPT, KEPT_EACH_SECOND)
@@ -64,7 +70,7 @@ class Door:
         for delivery in deliveries:
             try:
                 admitted.append(Admitted(delivery, self._read(delivery)))
-            except Refused as refusal:
+            except MessageRefused as refusal:
                 refused.append((delivery, str(refusal)))
         self.refuse(refused)
         return admitted
@@ -72,7 +78,9 @@ class Door:
     def _read(self, delivery: Delivery) -> Message:
         message = envelope.decode(self._seal.take(delivery.body))
         if message.kind not in self._kinds:
-            raise Refused(f"a message of kind {message.kind.value!r} has no business in queue {delivery.queue!r}")
+            raise MessageRefused(
+                f"a message of kind {message.kind.value!r} has no business in queue {delivery.queue!r}"
+            )
         return message
 
     def refuse(self, refused: Sequence[tuple[Delivery, str]]) -> None:

@@ -19,7 +19,7 @@ from aft.store.leases import Lease
 LOOK = 0.1
 
 
-class Keeper:
+class LeaseGuard:
     """Has receivers step back while the lease is over; belongs to one thread."""
 
     def __init__(self, lease: Lease, receivers: Sequence[Callable[[], None]]) -> None:

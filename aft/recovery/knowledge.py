@@ -34,7 +34,7 @@ _PASSING_STATUS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Expectation:
     """Whether a fault is expected to pass by itself, and why, for people."""
 
     recoverable: bool
@@ -52,7 +52,7 @@ class _Fact:
 
 def judge(
     mro: Sequence[str], status: int | None = None, message: str = "", retry_after: timedelta | None = None
-) -> Verdict:
+) -> Expectation:
     """Say whether a fault is recoverable, from what is stored of it. Pure, and total: it always answers.
 
     ``mro`` holds "module.qualname" of the class and its bases, most derived first, as :func:`mro_names` gives
@@ -61,21 +61,21 @@ def judge(
     """
     name = mro[0] if mro else "an exception without a class"
     if why := _throttled_by_aws(mro, status, message):
-        return Verdict(True, f"{name} {why}")
+        return Expectation(True, f"{name} {why}")
     if retry_after is not None and (status is None or status >= 400):
-        return Verdict(True, f"{name} came with a time to try again")
+        return Expectation(True, f"{name} came with a time to try again")
     if status is not None and status >= 400:
         return _judge_status(name, status)
     return _judge_class(mro, name, message)
 
 
-def _judge_status(name: str, status: int) -> Verdict:
+def _judge_status(name: str, status: int) -> Expectation:
     if why := _PASSING_STATUS.get(status):
-        return Verdict(True, f"{name} with HTTP status {status}: {why}")
-    return Verdict(False, f"{name} with HTTP status {status}, which does not pass by itself")
+        return Expectation(True, f"{name} with HTTP status {status}: {why}")
+    return Expectation(False, f"{name} with HTTP status {status}, which does not pass by itself")
 
 
-def _judge_class(mro: Sequence[str], name: str, message: str) -> Verdict:
+def _judge_class(mro: Sequence[str], name: str, message: str) -> Expectation:
     wrapped = _wrapped(mro, message)
     if fact := _known(wrapped):
         return _verdict(fact, f"{name} (from {wrapped})", message)
@@ -84,7 +84,7 @@ def _judge_class(mro: Sequence[str], name: str, message: str) -> Verdict:
             return _verdict(fact, name if known == name else f"{name} ({with_article(known)})", message)
     short = name.removeprefix("builtins.")
     declared = short.rpartition(".")[2]
-    return Verdict(
+    return Expectation(
         False,
         f"{short} is not known to pass by itself; raise aft.Recoverable or declare recoverable=({declared},)",
     )
@@ -105,11 +105,11 @@ def _known(name: str) -> _Fact | None:
     return None
 
 
-def _verdict(fact: _Fact, name: str, message: str) -> Verdict:
+def _verdict(fact: _Fact, name: str, message: str) -> Expectation:
     if fact.unless is not None and (found := fact.unless.search(message)):
         passes = not fact.passes
-        return Verdict(passes, f"{name} says {found[0]!r}, which {'passes' if passes else 'does not pass'}")
-    return Verdict(fact.passes, f"{name} is {fact.why}")
+        return Expectation(passes, f"{name} says {found[0]!r}, which {'passes' if passes else 'does not pass'}")
+    return Expectation(fact.passes, f"{name} is {fact.why}")
 
 
 def _throttled_by_aws(mro: Sequence[str], status: int | None, message: str) -> str:

@@ -50,7 +50,7 @@ class Publishes(Sends, Protocol):
     def confirm(self, rows: Sequence[OutboxRow]) -> None: ...
 
 
-class Sender:
+class OutboxSender:
     """Sends rows for the threads of one process. ``send`` and ``tidy`` belong to one thread each, the rest to any."""
 
     def __init__(self, relay: Publishes, most: int = MOST_WAITING) -> None:

@@ -36,7 +36,7 @@ from aft.runs.rescue import REHEARSAL, any_expired, find_expired, rehearse, resc
 from aft.store import Store, outbox
 from aft.store.leases import end_leases
 from aft.store.outbox import OutboxRow
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.refusals import is_about_rows
 from aft.store.signs import make_lookout
 from aft.store.tables import runs, workers
@@ -54,11 +54,11 @@ SUSPECT_FOR = 0.3
 #: Seconds between two looks at those under suspicion.
 LOOK_AGAIN = 0.01
 
-_SIGNS = Question(
+_SIGNS = PreparedQuery(
     f"SELECT id, sign FROM {workers.name} WHERE namespace = %s AND sign IS NOT NULL AND stopped_at IS NULL",
     f"SELECT id, sign FROM {workers.name} WHERE namespace = ? AND sign IS NOT NULL AND stopped_at IS NULL",
 )
-_SIGNS_OF_OWNERS = Question.about(
+_SIGNS_OF_OWNERS = PreparedQuery.about(
     f"SELECT id, sign FROM {workers.name} WHERE sign IS NOT NULL AND stopped_at IS NULL "
     f"AND id IN (SELECT worker_id FROM {runs.name} WHERE id {{among}} AND worker_id IS NOT NULL)"
 )

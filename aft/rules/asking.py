@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RuleChoice:
     """What the rules chose for a case, and why; kept with the fault."""
 
     on: str
@@ -55,7 +55,7 @@ class Decision:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> Decision:
+    def decode(cls, text: str) -> RuleChoice:
         """Read what :meth:`encode` wrote; raises ValueError on anything else."""
         try:
             found = json.loads(text)
@@ -75,7 +75,7 @@ class Decision:
         return f"rule {self.node} of {where} (revision {last.revision}): {self.condition} → {self.exlet}"
 
 
-def ask(trees: Sequence[CompiledTree], on: On, case: Case) -> Decision | None:
+def ask(trees: Sequence[CompiledTree], on: On, case: Case) -> RuleChoice | None:
     """Ask trees in this order; None: nothing was chosen, or there is nothing to ask. The case keeps the warnings."""
     asked: list[Asked] = []
     names: set[str] = set()
@@ -88,5 +88,5 @@ def ask(trees: Sequence[CompiledTree], on: On, case: Case) -> Decision | None:
         if walk.chosen is not None:
             facts = {name: value for name, value in case.facts.items() if name in names}
             chosen = walk.chosen
-            return Decision(on.value, chosen.exlet, chosen.id, chosen.condition, asked, facts, list(case.warnings))
+            return RuleChoice(on.value, chosen.exlet, chosen.id, chosen.condition, asked, facts, list(case.warnings))
     return None

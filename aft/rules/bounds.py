@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from aft.rules.facts import WIDE, Kind
+from aft.rules.facts import WIDE, FactType
 from aft.rules.refusals import refusal
 from aft.texts import find_unstorable
 
@@ -87,7 +87,7 @@ def tokens(source: str) -> tuple[Token, ...]:
     )
 
 
-def mentioned(found: tuple[Token, ...], kinds: Mapping[str, Kind]) -> Iterator[Token]:
+def mentioned(found: tuple[Token, ...], kinds: Mapping[str, FactType]) -> Iterator[Token]:
     """Where facts are mentioned: more often than they are rather than less."""
     for first, dot, last in zip(found, found[1:], found[2:], strict=False):
         if dot.text == "." and first.kind == last.kind == "word":
@@ -97,7 +97,7 @@ def mentioned(found: tuple[Token, ...], kinds: Mapping[str, Kind]) -> Iterator[T
                 yield Token("fact", name, first.at)
 
 
-def check(source: str, kinds: Mapping[str, Kind]) -> None:
+def check(source: str, kinds: Mapping[str, FactType]) -> None:
     """Raise RuleRefused if the condition may cost too much; syntax and types are not looked at."""
     _check_size(source)
     found = tokens(source)
@@ -171,7 +171,7 @@ def _receiver(found: tuple[Token, ...], closes: Mapping[int, int], last: int) ->
     return here + 1
 
 
-def _check_loops(source: str, loops: list[_Loop], kinds: Mapping[str, Kind]) -> None:
+def _check_loops(source: str, loops: list[_Loop], kinds: Mapping[str, FactType]) -> None:
     names = [loop.name for loop in loops]
     _at_most(source, names, MOST_LOOPS, "it has more than {} loops")
     _at_most(source, [name for name in names if name.text == "map"], MOST_MAPS, "it has more than {} 'map'")
@@ -198,7 +198,7 @@ def _at_most(source: str, found: list[Token], most: int, what: str) -> None:
         raise refusal(source, found[most].at, what.format(most), "make two rules of it, or register a source")
 
 
-def _check_body(source: str, loop: _Loop, kinds: Mapping[str, Kind]) -> None:
+def _check_body(source: str, loop: _Loop, kinds: Mapping[str, FactType]) -> None:
     """A large fact may be compared with what the loop is at, not with another large one, each turn again."""
     facts = list(_wide(loop.body, kinds))
     if len(facts) > 1 and any(_deep(loop.body)):
@@ -223,7 +223,7 @@ def _literal(found: tuple[Token, ...]) -> bool:
     return any(token.kind in ("text", "number") or token.text in ("true", "false", "null") for token in found)
 
 
-def _check_over(source: str, loop: _Loop, loops: list[_Loop], kinds: Mapping[str, Kind]) -> None:
+def _check_over(source: str, loop: _Loop, loops: list[_Loop], kinds: Mapping[str, FactType]) -> None:
     maps = {other.name for other in loops if other.name.text == "map"}
     grown = next((token for token in loop.over if token in maps or (token.kind, token.text) == ("sign", "+")), None)
     if grown is not None:
@@ -240,7 +240,7 @@ def _check_over(source: str, loop: _Loop, loops: list[_Loop], kinds: Mapping[str
         )
 
 
-def _wide(found: tuple[Token, ...], kinds: Mapping[str, Kind]) -> Iterator[Token]:
+def _wide(found: tuple[Token, ...], kinds: Mapping[str, FactType]) -> Iterator[Token]:
     return (token for token in mentioned(found, kinds) if kinds[token.text] in WIDE)
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from aft.errors import RuleRefused
 from aft.rules import bounds
-from aft.rules.facts import MOST_IN_ALL, Facts, Kind, blank, complete, kinds
+from aft.rules.facts import MOST_IN_ALL, Facts, FactType, blank, complete, kinds
 from aft.rules.refusals import refusal, translate
 from aft.texts import with_article
 
@@ -42,14 +42,14 @@ _OVERLOAD = re.compile(r"No matching overloads found : ([^()]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^[A-Z_]+: ")
 
 
-class Answer(NamedTuple):
+class Evaluation(NamedTuple):
     """Whether a condition holds; if it could not be evaluated, a warning that says why."""
 
     holds: bool
     warning: str | None = None
 
 
-_YES, _NO = Answer(True), Answer(False)
+_YES, _NO = Evaluation(True), Evaluation(False)
 
 
 _Key: TypeAlias = tuple[tuple[str, str], ...]
@@ -64,13 +64,13 @@ class _Language:
 
         of = cel.Type
         types = {
-            Kind.TEXT: of.STRING,
-            Kind.WHOLE: of.INT,
-            Kind.TRUTH: of.BOOL,
-            Kind.ANY: of.DYN,
-            Kind.TEXTS: of.List(of.STRING),
-            Kind.TAGS: of.Map(of.STRING, of.DYN),
-            Kind.OUTCOMES: of.Map(of.INT, of.STRING),
+            FactType.TEXT: of.STRING,
+            FactType.WHOLE: of.INT,
+            FactType.TRUTH: of.BOOL,
+            FactType.ANY: of.DYN,
+            FactType.TEXTS: of.List(of.STRING),
+            FactType.TAGS: of.Map(of.STRING, of.DYN),
+            FactType.OUTCOMES: of.Map(of.INT, of.STRING),
         }
         self.kinds = kinds(sources)
         self.blanks = blank(sources)
@@ -115,7 +115,7 @@ def _key(sources: Sources) -> _Key:
     return tuple(sorted(sources.items()))
 
 
-class Case:
+class PreparedFacts:
     """Facts made ready to be asked about: do it once if several conditions are asked about the same ones.
 
     With ``only``, conditions that mention other facts than these cannot be evaluated: it is quicker.
@@ -158,7 +158,7 @@ class Expression:
         """
         return cls(source, dict(sources))
 
-    def value(self, facts: Facts | Case) -> tuple[Any, str | None]:
+    def value(self, facts: Facts | PreparedFacts) -> tuple[Any, str | None]:
         """The value, as JSON has it, and None; or None and a warning that says why there is no value. Never raises."""
         program = self._program
         try:
@@ -169,8 +169,8 @@ class Expression:
         except _ERRORS as error:
             return None, self._warn(str(error))
 
-    def _case(self, facts: Facts | Case) -> Case:
-        return facts if isinstance(facts, Case) else Case(facts, self._sources, self.names)
+    def _case(self, facts: Facts | PreparedFacts) -> PreparedFacts:
+        return facts if isinstance(facts, PreparedFacts) else PreparedFacts(facts, self._sources, self.names)
 
     def _warn(self, said: str) -> str:
         shown = self.source if len(self.source) <= _SHOWN else self.source[:_SHOWN] + "…"
@@ -190,7 +190,7 @@ class Condition(Expression):
             name = kind.name().lower()
             raise refusal(source, 0, f"it gives a value of type {name}, not true or false", _hint_kind(name))
 
-    def holds(self, facts: Facts | Case) -> Answer:
+    def holds(self, facts: Facts | PreparedFacts) -> Evaluation:
         """Say whether it holds. Never raises: if it cannot be evaluated, it does not hold, and a warning says why."""
         program = self._program
         try:
@@ -201,13 +201,15 @@ class Condition(Expression):
             if value is False:
                 return _NO
             if found.type() == self._language.error:
-                return Answer(False, self._warn(value))
-            return Answer(False, self._warn(f"its value is of type {found.type().name().lower()}, not true or false"))
+                return Evaluation(False, self._warn(value))
+            return Evaluation(
+                False, self._warn(f"its value is of type {found.type().name().lower()}, not true or false")
+            )
         except _ERRORS as error:
-            return Answer(False, self._warn(str(error)))
+            return Evaluation(False, self._warn(str(error)))
 
 
-def names(source: str, known: Mapping[str, Kind]) -> frozenset[str]:
+def names(source: str, known: Mapping[str, FactType]) -> frozenset[str]:
     """The facts that a condition mentions, whether it can be compiled or not; CEL is not asked."""
     return frozenset(token.text for token in bounds.mentioned(bounds.tokens(source), known))
 

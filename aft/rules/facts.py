@@ -31,7 +31,7 @@ _WHOLE = range(-(2**63), 2**63)
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-class Kind(StrEnum):
+class FactType(StrEnum):
     """The type of a fact, as CEL's books spell it."""
 
     TEXT = "string"
@@ -44,57 +44,57 @@ class Kind(StrEnum):
 
 
 #: The facts of every case; sources come on top of them.
-KINDS: Mapping[str, Kind] = {
-    "run.id": Kind.TEXT,
-    "run.flow": Kind.TEXT,
-    "run.version": Kind.WHOLE,
-    "run.key": Kind.TEXT,
-    "run.owner": Kind.TEXT,
-    "run.priority": Kind.WHOLE,
-    "run.args": Kind.ANY,
-    "run.tags": Kind.TAGS,
-    "run.age": Kind.ANY,  #: seconds
-    "run.status": Kind.TEXT,
-    "activity.name": Kind.TEXT,
-    "activity.args": Kind.ANY,
-    "activity.result": Kind.ANY,
-    "activity.attempts": Kind.WHOLE,
-    "activity.level": Kind.WHOLE,  #: 0: none yet
-    "activity.elapsed": Kind.ANY,  #: seconds
-    "fault.id": Kind.TEXT,
-    "fault.kind": Kind.TEXT,  #: activity, compensator, flow, abort, constraint
-    "fault.type": Kind.TEXT,  #: "package.module.Class"
-    "fault.name": Kind.TEXT,  #: the class alone
-    "fault.bases": Kind.TEXTS,  #: the class and those it inherits from, dotted
-    "fault.text": Kind.TEXT,
-    "fault.signature": Kind.TEXT,
-    "fault.recoverable": Kind.TRUTH,  #: aft's own verdict
-    "fault.exhausted": Kind.TRUTH,  #: no level is left
-    "fault.status": Kind.WHOLE,  #: of HTTP; 0: none
-    "fault.after": Kind.ANY,  #: seconds that somebody asked to wait; 0: nobody did
-    "fault.deaths": Kind.WHOLE,
-    "fault.resource": Kind.TEXT,
-    "history.same_1m": Kind.WHOLE,  #: faults of this signature in that time, this one counted too
-    "history.same_10m": Kind.WHOLE,
-    "history.same_1h": Kind.WHOLE,
-    "history.same_1d": Kind.WHOLE,
-    "history.outcome": Kind.OUTCOMES,  #: level -> what came of the last retry there: resolved, tried, final
-    "timeout.activity": Kind.TEXT,  #: who timed out
-    "trigger.name": Kind.TEXT,
+KINDS: Mapping[str, FactType] = {
+    "run.id": FactType.TEXT,
+    "run.flow": FactType.TEXT,
+    "run.version": FactType.WHOLE,
+    "run.key": FactType.TEXT,
+    "run.owner": FactType.TEXT,
+    "run.priority": FactType.WHOLE,
+    "run.args": FactType.ANY,
+    "run.tags": FactType.TAGS,
+    "run.age": FactType.ANY,  #: seconds
+    "run.status": FactType.TEXT,
+    "activity.name": FactType.TEXT,
+    "activity.args": FactType.ANY,
+    "activity.result": FactType.ANY,
+    "activity.attempts": FactType.WHOLE,
+    "activity.level": FactType.WHOLE,  #: 0: none yet
+    "activity.elapsed": FactType.ANY,  #: seconds
+    "fault.id": FactType.TEXT,
+    "fault.kind": FactType.TEXT,  #: activity, compensator, flow, abort, constraint
+    "fault.type": FactType.TEXT,  #: "package.module.Class"
+    "fault.name": FactType.TEXT,  #: the class alone
+    "fault.bases": FactType.TEXTS,  #: the class and those it inherits from, dotted
+    "fault.text": FactType.TEXT,
+    "fault.signature": FactType.TEXT,
+    "fault.recoverable": FactType.TRUTH,  #: aft's own verdict
+    "fault.exhausted": FactType.TRUTH,  #: no level is left
+    "fault.status": FactType.WHOLE,  #: of HTTP; 0: none
+    "fault.after": FactType.ANY,  #: seconds that somebody asked to wait; 0: nobody did
+    "fault.deaths": FactType.WHOLE,
+    "fault.resource": FactType.TEXT,
+    "history.same_1m": FactType.WHOLE,  #: faults of this signature in that time, this one counted too
+    "history.same_10m": FactType.WHOLE,
+    "history.same_1h": FactType.WHOLE,
+    "history.same_1d": FactType.WHOLE,
+    "history.outcome": FactType.OUTCOMES,  #: level -> what came of the last retry there: resolved, tried, final
+    "timeout.activity": FactType.TEXT,  #: who timed out
+    "trigger.name": FactType.TEXT,
 }
 #: Every name that conditions may mention, sources aside.
 NAMES: tuple[str, ...] = tuple(KINDS)
 #: What begins the name of a source.
 SOURCE = "source."
 #: The types that a source may have.
-SOURCE_KINDS = (Kind.ANY, Kind.WHOLE, Kind.TEXT, Kind.TRUTH)
+SOURCE_KINDS = (FactType.ANY, FactType.WHOLE, FactType.TEXT, FactType.TRUTH)
 #: Types whose values may have many entries.
-WIDE = frozenset({Kind.ANY, Kind.TEXTS, Kind.TAGS, Kind.OUTCOMES})
+WIDE = frozenset({FactType.ANY, FactType.TEXTS, FactType.TAGS, FactType.OUTCOMES})
 
-_BLANKS: Mapping[Kind, Any] = {Kind.TEXT: "", Kind.WHOLE: 0, Kind.TRUTH: False, Kind.ANY: None}
+_BLANKS: Mapping[FactType, Any] = {FactType.TEXT: "", FactType.WHOLE: 0, FactType.TRUTH: False, FactType.ANY: None}
 
 
-def kinds(sources: Mapping[str, str]) -> dict[str, Kind]:
+def kinds(sources: Mapping[str, str]) -> dict[str, FactType]:
     """The types of all facts by name, those of sources too: ``{"weather": "string"}`` declares ``source.weather``.
 
     Raises ValueError for a source whose name or type cannot be had.
@@ -102,12 +102,12 @@ def kinds(sources: Mapping[str, str]) -> dict[str, Kind]:
     return {**KINDS, **{SOURCE + name: _source_kind(name, kind) for name, kind in sources.items()}}
 
 
-def _source_kind(name: str, kind: str) -> Kind:
+def _source_kind(name: str, kind: str) -> FactType:
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
         raise ValueError(f"a source cannot be named {name!r}; use letters, digits and _, as in 'free_seats'")
     if kind not in SOURCE_KINDS:
         raise ValueError(f"source {name!r} cannot be of type {kind!r}; it is one of {', '.join(SOURCE_KINDS)}")
-    return Kind(kind)
+    return FactType(kind)
 
 
 def blank(sources: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -115,10 +115,10 @@ def blank(sources: Mapping[str, str] | None = None) -> dict[str, Any]:
     return {name: _blank(kind) for name, kind in kinds(sources or {}).items()}
 
 
-def _blank(kind: Kind) -> Any:
+def _blank(kind: FactType) -> Any:
     if kind in _BLANKS:
         return _BLANKS[kind]
-    return [] if kind is Kind.TEXTS else {}
+    return [] if kind is FactType.TEXTS else {}
 
 
 def complete(facts: Facts, blanks: Facts, only: Collection[str] | None = None) -> dict[str, Any]:

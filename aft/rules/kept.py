@@ -17,7 +17,7 @@ from aft.runs.rulings import Do, Ruling
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StepSnapshot:
     """The text, read. ``failures`` is how often a step had failed that rules objected to."""
 
     args: str | None = None
@@ -46,13 +46,13 @@ def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = Non
     """
     run = {name: facts[name] for name in _CHANGING if facts is not None and name in facts}
     restarts = _restarts_until_now(before)
-    kept = Kept(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run, abreast)
-    return json.dumps({name: value for name in Kept.__slots__ if (value := getattr(kept, name))})
+    kept = StepSnapshot(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run, abreast)
+    return json.dumps({name: value for name in StepSnapshot.__slots__ if (value := getattr(kept, name))})
 
 
-def read(fault: Fault) -> Kept:
+def read(fault: Fault) -> StepSnapshot:
     """Read what a fault keeps."""
-    return Kept(**json.loads(fault.step)) if fault.step else Kept()
+    return StepSnapshot(**json.loads(fault.step)) if fault.step else StepSnapshot()
 
 
 def run_facts(fault: Fault) -> Facts:

@@ -37,7 +37,7 @@ _TYPES = {"int": "int", "str": "string", "bool": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FactSource:
     """A function that rules may ask as ``source.NAME``."""
 
     name: str
@@ -91,7 +91,7 @@ class Source:
 
 
 #: What this process has declared.
-declared: dict[str, Source] = {}
+declared: dict[str, FactSource] = {}
 
 
 def ask_named(names: Collection[str]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def source(*, default: Any, timeout: str | float | timedelta = "200ms", name: st
             raise DefinitionError(f"source {known!r} is declared twice")
         annotation = inspect.signature(fn).return_annotation
         spelt = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        declared[known] = Source(known, fn, cut(plain(default)), durations.parse(timeout), _TYPES.get(spelt, "dyn"))
+        declared[known] = FactSource(known, fn, cut(plain(default)), durations.parse(timeout), _TYPES.get(spelt, "dyn"))
         return fn
 
     return declare

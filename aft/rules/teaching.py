@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from aft.errors import RuleRefused
-from aft.rules.conditions import Case, Condition
+from aft.rules.conditions import Condition, PreparedFacts
 from aft.rules.facts import Facts
 from aft.rules.tree import CompiledTree, Node, Tree, Walk
 
@@ -37,7 +37,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangedCase:
     """A case that would get another exlet; None: this tree has none for it."""
 
     case: Facts = field(hash=False)
@@ -91,16 +91,16 @@ def _conflicts(
         # Whoever ends elsewhere never meets the new rule.
         if theirs.end != walk.end or theirs.exlet == exlet:
             continue
-        if rule.holds(Case(node.cornerstone, compiled.sources)).holds:
+        if rule.holds(PreparedFacts(node.cornerstone, compiled.sources)).holds:
             found.append(Conflict(node, theirs.exlet, exlet))
     return tuple(found)
 
 
-def compare(before: CompiledTree, after: CompiledTree, cases: Iterable[Facts]) -> list[Change]:
+def compare(before: CompiledTree, after: CompiledTree, cases: Iterable[Facts]) -> list[ChangedCase]:
     """The cases that the one tree answers otherwise than the other, in order: what a preview shows."""
     found = []
     for case in cases:
         old, new = before.ask(case).exlet, after.ask(case).exlet
         if old != new:
-            found.append(Change(case, old, new))
+            found.append(ChangedCase(case, old, new))
     return found

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from aft.errors import RuleRefused
-from aft.rules.conditions import NO_SOURCES, Answer, Case, Condition, Sources, names
+from aft.rules.conditions import NO_SOURCES, Condition, Evaluation, PreparedFacts, Sources, names
 from aft.rules.facts import Facts, kinds
 from aft.rules.kinds import RUN_LEVEL, On
 from aft.texts import with_article
@@ -87,7 +87,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-class Step(NamedTuple):
+class RuleStep(NamedTuple):
     """One rule that was asked, and what it said."""
 
     node: int
@@ -99,7 +99,7 @@ class Step(NamedTuple):
 class Walk:
     """The rules that were asked for a case, in order, and the last that held, if one did."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RuleStep, ...] = ()
     chosen: Node | None = None
 
     @property
@@ -265,12 +265,12 @@ class CompiledTree:
         nodes, here = self.tree.nodes, self.tree.root
         if here is None:
             return Walk()
-        case = Case(facts, self.sources, self.names)
-        conditions, steps, chosen = self._conditions, list[Step](), None
+        case = PreparedFacts(facts, self.sources, self.names)
+        conditions, steps, chosen = self._conditions, list[RuleStep](), None
         while here is not None:
             condition = conditions.get(here) or self._compile(here)
             holds, warning = condition.holds(case)
-            steps.append(Step(here, holds, warning))
+            steps.append(RuleStep(here, holds, warning))
             node = nodes[here]
             if holds:
                 chosen, here = node, node.refined
@@ -293,7 +293,7 @@ class _Unreadable:
     """A condition that cannot be compiled: it does not hold, and says why."""
 
     def __init__(self, warning: str) -> None:
-        self._answer = Answer(False, warning)
+        self._answer = Evaluation(False, warning)
 
-    def holds(self, _: Facts | Case) -> Answer:
+    def holds(self, _: Facts | PreparedFacts) -> Evaluation:
         return self._answer

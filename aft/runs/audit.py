@@ -21,7 +21,7 @@ MOST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEntry:
     """One thing that a person did; ``seq`` is its place in the chain, None as long as it has none."""
 
     id: str
@@ -45,21 +45,21 @@ def write(connection: Connection, run_id: RunId, actor: str, action: str, note: 
     )
 
 
-def of_run(connection: Connection, run_id: RunId) -> list[Deed]:
+def of_run(connection: Connection, run_id: RunId) -> list[AuditEntry]:
     """Return what was done to a run by hand, oldest first."""
     statement = select(audit).where(audit.c.run_id == run_id).order_by(audit.c.id)
     return [read(row) for row in connection.execute(statement)]
 
 
-def newest(connection: Connection, limit: int) -> list[Deed]:
+def newest(connection: Connection, limit: int) -> list[AuditEntry]:
     """Return what was done last by hand in this database, the newest first."""
     statement = select(audit).order_by(audit.c.id.desc()).limit(limit)
     return [read(row) for row in connection.execute(statement)]
 
 
-def read(row: Row[tuple[object, ...]]) -> Deed:
+def read(row: Row[tuple[object, ...]]) -> AuditEntry:
     """Make a deed of its row."""
-    return Deed(**row._mapping)
+    return AuditEntry(**row._mapping)
 
 
 def find_os_user() -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, func, select, text, update
 
-from aft.runs.audit import Deed, read
+from aft.runs.audit import AuditEntry, read
 from aft.store.tables import audit
 
 #: What the first record of a chain follows.
@@ -41,7 +41,7 @@ class Position:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ChainCheck:
     """What was found when the chain was gone through: how many records, the last one, and what is wrong.
 
     ``loose`` are records that have no place yet.
@@ -81,15 +81,15 @@ def _is_alone(connection: Connection) -> bool:
     return bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": _LOCK}).scalar())
 
 
-def hash_of(deed: Deed, before: str) -> str:
+def hash_of(deed: AuditEntry, before: str) -> str:
     """The hash of a record that follows one with the hash ``before``."""
     said = [before, deed.id, deed.run_id, deed.actor, deed.action, deed.note, deed.at.isoformat()]
     return hashlib.sha256(json.dumps([*said, deed.os_user, deed.db_user]).encode()).hexdigest()
 
 
-def verify(connection: Connection, known: Position | None = None) -> Verdict:
+def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
     """Go through the whole chain; ``known`` is a place and its hash from before, which must be in it still."""
-    verdict, before, is_there = Verdict(), Position(0, NONE), known is None
+    verdict, before, is_there = ChainCheck(), Position(0, NONE), known is None
     for deed in _go_through(connection):
         here = Position(deed.seq or 0, deed.hash or NONE)
         problem = _find_problem(deed, before, here)
@@ -107,7 +107,7 @@ def verify(connection: Connection, known: Position | None = None) -> Verdict:
     return verdict
 
 
-def _go_through(connection: Connection) -> Iterator[Deed]:
+def _go_through(connection: Connection) -> Iterator[AuditEntry]:
     """Yield the chained records, in order; so many are read at a time."""
     last = 0
     while rows := connection.execute(
@@ -117,7 +117,7 @@ def _go_through(connection: Connection) -> Iterator[Deed]:
         last = rows[-1].seq
 
 
-def _find_problem(deed: Deed, before: Position, here: Position) -> str | None:
+def _find_problem(deed: AuditEntry, before: Position, here: Position) -> str | None:
     first, last = before.seq + 1, here.seq - 1
     if first < last:
         return f"records {first} to {last} are gone"

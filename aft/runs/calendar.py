@@ -69,7 +69,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DueMoments:
     """What is to be done about the moments that have come by now."""
 
     #: To be fired, oldest first.
@@ -145,7 +145,7 @@ class Calendar:
         return None
 
 
-def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> Turn:
+def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> DueMoments:
     """Decide about the moments from ``first`` to ``at``.
 
     One that is less than ``LATE`` late is not missed, however close the next ones are: each is fired. What becomes of
@@ -159,11 +159,11 @@ def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp)
             fire = calendar.latest(first, at, 1)
     earliest = calendar.after(first - _TICK)
     is_missed = earliest is not None and earliest <= at and (not fire or fire[0] != earliest)
-    return Turn(fire, earliest if is_missed else None, calendar.after(at))
+    return DueMoments(fire, earliest if is_missed else None, calendar.after(at))
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class ExecutionSpan:
     """When a run of a schedule executed."""
 
     made: datetime
@@ -171,7 +171,7 @@ class Execution:
     ended: datetime | None
 
 
-def is_within(moment: datetime, executions: Iterable[Execution]) -> bool:
+def is_within(moment: datetime, executions: Iterable[ExecutionSpan]) -> bool:
     """Tell whether a moment came while a run executed."""
     return any(run.made <= moment and (run.ended is None or moment < run.ended) for run in executions)
 

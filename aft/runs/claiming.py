@@ -25,7 +25,7 @@ from aft.runs.rows import NAMES, RunRow, read
 from aft.runs.states import Status
 from aft.store import Store
 from aft.store.moments import SQLITE_NOW
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import faults, runs, workers
 
 #: Due runs among which the most urgent is chosen.
@@ -119,15 +119,15 @@ def _spell(known: Known) -> list[str]:
     return [f"{flow}@{version}" for flow, version in known]
 
 
-def _execute(connection: Connection, words: Question, given: dict[str, Any]) -> Any:
+def _execute(connection: Connection, words: PreparedQuery, given: dict[str, Any]) -> Any:
     """Execute a statement in a transaction that the caller has begun."""
     statement = words.postgresql if connection.dialect.name == "postgresql" else words.sqlite
     return connection.exec_driver_sql(statement, (json.dumps(given),))
 
 
-def _words(text: str, **parts: str) -> Question:
+def _words(text: str, **parts: str) -> PreparedQuery:
     """Spell a statement for both databases; ``given`` is what it is about."""
-    return Question(text.format(**_POSTGRESQL, **parts), text.format(**_SQLITE, **parts))
+    return PreparedQuery(text.format(**_POSTGRESQL, **parts), text.format(**_SQLITE, **parts))
 
 
 _POSTGRESQL = {
@@ -216,7 +216,7 @@ _SOLITARY = f"r.deaths >= {MOST_SHARED_DEATHS}"
 _IS_MISSED = "(r.sweep_at <= r.due_at OR r.sweep_at <= {earlier})"
 
 
-def _look(patient: bool) -> Question:
+def _look(patient: bool) -> PreparedQuery:
     # Of those that have waited longest, as for a claim: looking at all of them would cost too much.
     first = f"""SELECT r.sweep_at, r.due_at FROM {runs.name} AS r
         WHERE {_WAITS} AND r.sweep_at IS NOT NULL AND NOT {_SOLITARY} ORDER BY r.sweep_at LIMIT"""
@@ -235,7 +235,7 @@ _DUE, _MISSED = _look(patient=False), _look(patient=True)
 
 
 @cache
-def _find_due(alone: bool, urgent: bool, by_age: bool, patient: bool) -> Question:
+def _find_due(alone: bool, urgent: bool, by_age: bool, patient: bool) -> PreparedQuery:
     wanted = (_SOLITARY if alone else f"NOT {_SOLITARY}") + (" AND r.priority > 0" if urgent else "")
     missed = f"AND {_IS_MISSED}" if patient else ""
     first = "w.sweep_at" if by_age else "w.priority DESC, w.sweep_at"

@@ -15,15 +15,15 @@ from aft.runs.states import FrameState, Status
 from aft.runs.waits import Wait, WaitKind
 from aft.runs.waking import Post
 from aft.store.moments import now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import faults, frames, runs
 
 #: Whether a run has children at all; most have none.
-ANY = Question.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
+ANY = PreparedQuery.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
 
 
 #: Several runs by their ids, to be read by ``rows.read``.
-NAMED = Question.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
+NAMED = PreparedQuery.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
 
 
 def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:

@@ -14,7 +14,7 @@ from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.ids import RunId
 from aft.store import moments
 from aft.store.moments import now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.spelling import has_part
 from aft.store.tables import faults
 
@@ -25,12 +25,12 @@ LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.FINA
 #: Those of them that end with their run.
 _UNSETTLED = [state.value for state in LIVE if state is not FaultState.FINAL]
 #: The faults of several runs that are not settled, each run's oldest first.
-LIVE_OF_RUNS = Question.about(
+LIVE_OF_RUNS = PreparedQuery.about(
     f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE run_id {{among}} "
     f"AND state IN ({', '.join(repr(state.value) for state in LIVE)}) ORDER BY run_id, id"
 )
 #: Faults by their ids.
-NAMED = Question.about(f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE id {{among}}")
+NAMED = PreparedQuery.about(f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE id {{among}}")
 
 
 _INSERT = insert(faults)

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from aft.errors import DefinitionError, KeyConflict, OrderRefused
 from aft.ids import RunId, new_id
 from aft.runs import audit, calendar, schedules, submit
-from aft.runs.calendar import LATE, MOST_CLOSE, CatchUp, Execution
+from aft.runs.calendar import LATE, MOST_CLOSE, CatchUp, ExecutionSpan
 from aft.runs.rows import RunRow, has_ended
 from aft.runs.schedules import COLUMNS, RunOptions, ScheduleRow
 from aft.runs.submit import NewRun
@@ -72,7 +72,7 @@ class _Firing:
         self._last_run = row.last_run_id
         self._changes: dict[str, object] = {}
         self._events: list[Event] = []
-        self._executed: list[Execution] | None = None
+        self._executed: list[ExecutionSpan] | None = None
 
     def fire(self) -> list[Event]:
         row = self._row
@@ -104,14 +104,14 @@ class _Firing:
             return policy is CatchUp.ALL
         return not calendar.is_within(moment, self._executions())
 
-    def _executions(self) -> list[Execution]:
+    def _executions(self) -> list[ExecutionSpan]:
         """When the runs executed that may have done so at a moment which is not missed; read once."""
         if self._executed is None:
             row = self._row
             moments = row.calendar().latest(self._at - 3 * LATE, self._at, MOST_CLOSE)
             named = (runs.c.namespace == row.namespace) & runs.c.key.in_([_key(row, spell(each)) for each in moments])
             statement = select(runs.c.created_at, runs.c.ended_at).where(named | (runs.c.id == self._last_run))
-            self._executed = [Execution(made, ended) for made, ended in self._connection.execute(statement)]
+            self._executed = [ExecutionSpan(made, ended) for made, ended in self._connection.execute(statement)]
         return self._executed
 
     def _make_run(self, moment: datetime) -> None:

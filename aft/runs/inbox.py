@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from aft.ids import OrderId, RunId, StepPath
 from aft.store import moments
 from aft.store.moments import now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import inbox
 
 
@@ -61,7 +61,7 @@ HAS_NEW_ORDER = (
 
 
 #: What no owner of several runs has acted on, each run's in order.
-UNREAD = Question.about(
+UNREAD = PreparedQuery.about(
     f"SELECT run_id, seq, id, kind, payload, actor, at, note FROM {inbox.name} "
     "WHERE run_id {among} AND read_epoch IS NULL ORDER BY run_id, seq"
 )

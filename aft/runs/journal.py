@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, select
 
 from aft.ids import FaultId, RunId, StepPath
 from aft.store import moments
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import journal
 
 #: Generations of keys that a run has before those of steps begin that were undone and begun anew.
@@ -70,7 +70,7 @@ class Entry:
 
 
 #: The outcomes of several runs, each run's in the order in which they were completed.
-OF_RUNS = Question.about(
+OF_RUNS = PreparedQuery.about(
     f"SELECT run_id, {', '.join(Entry.__slots__)} FROM {journal.name} WHERE run_id {{among}} ORDER BY run_id, seq"
 )
 _LOAD_COLUMNS = [journal.c[name] for name in Entry.__slots__]

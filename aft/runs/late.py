@@ -37,7 +37,7 @@ from aft.ids import RunId, StepPath
 from aft.runs.journal import RESTARTED, Outcome
 from aft.runs.states import ENDS, FrameState, Status
 from aft.store.moments import now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import frames, journal, late_effects, runs
 
 
@@ -86,7 +86,7 @@ class Found:
 #: States in which a run is woken to undo a late effect before it goes on.
 GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 #: Whether an effect is open that the run's owner may have to settle.
-OPEN = Question.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
+OPEN = PreparedQuery.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
 _FIELDS = tuple(LateEffect.__slots__)
 #: What lies in the place of a result that could not be stored.
 _UNKNOWN = ""

@@ -35,7 +35,7 @@ from aft.runs.waits import Wait, WaitKind, encode
 from aft.store import Store
 from aft.store.leases import Lease
 from aft.store.moments import now
-from aft.store.questions import Answer, Question
+from aft.store.questions import Answer, PreparedQuery
 from aft.store.tables import runs
 
 #: Deaths beside others, since it last wrote anything, after which a run is executed alone: it may be what kills them.
@@ -175,7 +175,7 @@ class Owner:
 
         return self.patiently(in_transaction)
 
-    def ask(self, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
+    def ask(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
         """Read what several questions ask for, in one round trip; the database being away is waited for, too."""
         return self.patiently(lambda: self.store.ask(questions))
 

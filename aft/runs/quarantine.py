@@ -43,7 +43,7 @@ _MOST_NAME = 200
 _PART_OF_AN_ID = re.compile(r"[0-9a-f-]{1,36}")
 
 
-class State(StrEnum):
+class QuarantineState(StrEnum):
     """What has become of a refused message."""
 
     HELD = "held"  #: nobody has said yet what to do with it
@@ -61,7 +61,7 @@ class Refusal:
     size: int
     body: bytes
     at: datetime
-    state: State = State.HELD
+    state: QuarantineState = QuarantineState.HELD
     settled_at: datetime | None = None
     settled_by: str | None = None
     note: str | None = None
@@ -72,7 +72,7 @@ class Refusal:
         return self.size == len(self.body)
 
 
-_HELD = quarantine.c.state == State.HELD.value
+_HELD = quarantine.c.state == QuarantineState.HELD.value
 
 
 # Keeping --------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _from_row(row: Row[Any]) -> Refusal:
         row.size,
         row.body,
         row.at,
-        State(row.state),
+        QuarantineState(row.state),
         row.settled_at,
         row.settled_by,
         row.note,
@@ -179,14 +179,14 @@ def objection(connection: Connection, namespace: str, refusal: Refusal) -> str |
         return f"{refusal.queue!r} is not a queue of namespace {namespace!r}"
     try:
         rows.get(connection, namespace, envelope.decode(refusal.body).run)
-    except (envelope.Refused, UnknownRun) as reason:
+    except (envelope.MessageRefused, UnknownRun) as reason:
         return str(reason)
     return None
 
 
 def release(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
     """Let a message in after a fix; raises OrderRefused if what is wrong with it stands, or somebody was quicker."""
-    if refusal.state is not State.HELD:
+    if refusal.state is not QuarantineState.HELD:
         raise OrderRefused(_why_not(connection, namespace, refusal))
     reason = objection(connection, namespace, refusal)
     if reason is not None:
@@ -194,7 +194,7 @@ def release(connection: Connection, namespace: str, refusal: Refusal, by: str, n
             f"message {refusal.id} cannot be let in: {reason}; "
             "release it after the fix, or discard it with a note that says why"
         )
-    _settle(connection, namespace, refusal, State.RELEASED, by, note)
+    _settle(connection, namespace, refusal, QuarantineState.RELEASED, by, note)
     outbox.put(connection, namespace, [(_address(connection, namespace, refusal), refusal.body.decode())])
 
 
@@ -202,10 +202,12 @@ def discard(connection: Connection, namespace: str, refusal: Refusal, by: str, n
     """Throw a message away: it stays on record with who and why; raises OrderRefused if somebody was quicker."""
     if not note.strip():
         raise OrderRefused(f"to discard message {refusal.id} needs a note that says why")
-    _settle(connection, namespace, refusal, State.DISCARDED, by, note)
+    _settle(connection, namespace, refusal, QuarantineState.DISCARDED, by, note)
 
 
-def _settle(connection: Connection, namespace: str, refusal: Refusal, state: State, by: str, note: str | None) -> None:
+def _settle(
+    connection: Connection, namespace: str, refusal: Refusal, state: QuarantineState, by: str, note: str | None
+) -> None:
     held = update(quarantine).where(quarantine.c.id == refusal.id, quarantine.c.namespace == namespace, _HELD)
     settled = held.values(
         state=state.value,

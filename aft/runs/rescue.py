@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, case, exists, func, insert, select, true, tuple_, update
 
 from aft import names
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs import faults
@@ -183,7 +183,7 @@ def _rescue(
         told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
         fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, told, at)
         faults.add(connection, namespace, fault)
-        message = Message.about_fault(Kind.FAULT, fault.run_id, fault.id, at)
+        message = Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
         events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id, fault=fault.id))
     return events, outbox.put(connection, namespace, messages, hold=hold)

@@ -3,9 +3,9 @@
 A commit costs a round trip and a flush of the disk, whatever it holds; so what the threads of a process have to write
 is written together. Nobody waits for company: a thread that finds no commit under way begins one at once, alone.
 
-What is written is a :class:`Deed`: plain data, and one statement that writes any number of them. It goes to the driver
-itself, under SQLAlchemy's pool, because at this rate building and compiling statements would cost more than executing
-them.
+What is written is a :class:`BatchWrite`: plain data, and one statement that writes any number of them. It goes to the
+driver itself, under SQLAlchemy's pool, because at this rate building and compiling statements would cost more than
+executing them.
 
 Who may run at the same time: any number of threads call ``commit``; of those with the same kind of deed, one *leads*.
 It takes what is queued, writes it in one transaction, hands the lead to the first who came meanwhile, and gives
@@ -40,7 +40,7 @@ MOST = 200
 T = TypeVar("T", contravariant=True)
 
 
-class Deed(Protocol[T]):
+class BatchWrite(Protocol[T]):
     """A kind of write, of which one statement writes many; each has an answer, None: it was refused."""
 
     def statement(self, items: Sequence[T]) -> str:
@@ -85,7 +85,7 @@ class Committer(Generic[T]):
     ``_batch`` until it was called, and whoever leads calls all of its batch and hands over, whatever happens.
     """
 
-    def __init__(self, store: Store, deed: Deed[T]) -> None:
+    def __init__(self, store: Store, deed: BatchWrite[T]) -> None:
         self._store = store
         self._deed = deed
         self._lock = threading.Lock()

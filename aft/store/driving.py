@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aft.store import libpq
-from aft.store.committer import Deed
+from aft.store.committer import BatchWrite
 
 if TYPE_CHECKING:
     import psycopg
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def write_sqlite(connection: sqlite3.Connection, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
+def write_sqlite(connection: sqlite3.Connection, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
     """Write deeds in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -29,7 +29,7 @@ def write_sqlite(connection: sqlite3.Connection, deed: Deed[Item], items: Sequen
 
 
 def write_postgresql(
-    connection: psycopg.Connection[Any], prepared: set[bytes], deed: Deed[Item], items: Sequence[Item]
+    connection: psycopg.Connection[Any], prepared: set[bytes], deed: BatchWrite[Item], items: Sequence[Item]
 ) -> list[Any]:
     """Execute a deed's statement, which is a transaction."""
     found = libpq.execute(connection, prepared, deed.statement(items), deed.spell(items))

@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from aft import forked
 from aft.clock import Clock, SystemClock
 from aft.errors import NotMigrated, StoreError
-from aft.store.committer import Committer, Deed
+from aft.store.committer import BatchWrite, Committer
 from aft.store.connecting import (
     IDLE_AT_WORK,
     SQLITE_BUSY,
@@ -41,7 +41,7 @@ from aft.store.forking import PoolGuard
 from aft.store.identity import FileIdentity, resolve
 from aft.store.lending import Lent, keep_open
 from aft.store.private import make_database
-from aft.store.questions import Answer, Question, ask_postgresql, ask_sqlite, tell_sqlite
+from aft.store.questions import Answer, PreparedQuery, ask_postgresql, ask_sqlite, tell_sqlite
 from aft.store.sqlite import SqliteConnection
 from aft.store.turns import turns
 
@@ -106,7 +106,7 @@ class Store:
         for engine in {self.engine, self._drivers}:
             event.listen(engine, "checkin", self._close_returned)
         #: Share commits among the threads of this process.
-        self._committers: dict[Deed[Any], Committer[Any]] = {}
+        self._committers: dict[BatchWrite[Any], Committer[Any]] = {}
 
     @property
     def closed(self) -> bool:
@@ -191,7 +191,7 @@ class Store:
 
     # Deeds ------------------------------------------------------------------------------------------------------
 
-    def commit(self, deed: Deed[Item], item: Item) -> Any:
+    def commit(self, deed: BatchWrite[Item], item: Item) -> Any:
         """Write a deed, together with those of other threads; returns its answer when that has committed."""
         if self.file is not None:
             turns[self._real_file].check(self.url)
@@ -210,7 +210,7 @@ class Store:
         except self._driver_error as error:
             raise self.explain(self._wrap(error, lost=False)) from error
 
-    def write_deeds(self, lent: PoolProxiedConnection, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
+    def write_deeds(self, lent: PoolProxiedConnection, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
         """Write deeds in one transaction of their own, on the driver itself; returns their answers. In a ``turn``.
 
         Raises StoreError; then none of them was written, or, if the connection was lost, nobody knows.
@@ -219,19 +219,19 @@ class Store:
             return self._drive(lent, lambda connection: write_postgresql(connection, _prepared(lent), deed, items))
         return self._drive(lent, lambda connection: self._checked(lent, lambda: write_sqlite(connection, deed, items)))
 
-    def write_now(self, deed: Deed[Item], items: Sequence[Item]) -> list[Any]:
+    def write_now(self, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
         """Write deeds that come together anyway, in one transaction of their own; returns their answers."""
         with self.turn(), self._lent() as lent:
             return self.write_deeds(lent, deed, items)
 
-    def ask(self, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
+    def ask(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
         """Read on the driver itself, all questions at once; returns each one's rows. Raises StoreError."""
         with self._lent() as lent:
             if self.file is None:
                 return self._drive(lent, lambda connection: ask_postgresql(connection, _prepared(lent), questions))
             return self._drive(lent, lambda connection: ask_sqlite(connection, questions))
 
-    def tell(self, words: Question, given: str) -> Answer:
+    def tell(self, words: PreparedQuery, given: str) -> Answer:
         """Execute one statement that writes, on the driver itself, in a transaction of its own; returns its rows.
 
         Raises StoreError; then nothing was written, or, if the connection was lost, nobody knows.

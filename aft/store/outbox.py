@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Float, bindparam, delete, insert, select, update
 
 from aft.store.moments import SQLITE_NOW, later, now
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import outbox
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def any_free(store: Store, namespace: str) -> bool:
     return bool(found)
 
 
-_ANY_FREE = Question(
+_ANY_FREE = PreparedQuery(
     f"SELECT 1 FROM {outbox.name} WHERE namespace = %s AND taken_until <= statement_timestamp() LIMIT 1",
     f"SELECT 1 FROM {outbox.name} WHERE namespace = ? AND taken_until <= {SQLITE_NOW} LIMIT 1",
 )

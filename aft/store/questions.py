@@ -30,19 +30,19 @@ AMONG_SQLITE = "IN (SELECT value FROM json_each(?))"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PreparedQuery:
     """Something that is read, in each database's own words; each statement takes one text, JSON as a rule."""
 
     postgresql: str
     sqlite: str
 
     @classmethod
-    def about(cls, words: str) -> Question:
+    def about(cls, words: str) -> PreparedQuery:
         """Make one that both databases understand; ``{among}`` is the condition that a column is one of the ids."""
         return cls(words.format(among=AMONG_POSTGRESQL), words.format(among=AMONG_SQLITE))
 
 
-def ask_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[Question, str]]) -> list[Answer]:
+def ask_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
     """Ask them one after the other, in one transaction."""
     connection.execute("BEGIN")
     try:
@@ -51,7 +51,7 @@ def ask_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[Questio
         connection.execute("COMMIT")
 
 
-def tell_sqlite(connection: sqlite3.Connection, words: Question, given: str) -> Answer:
+def tell_sqlite(connection: sqlite3.Connection, words: PreparedQuery, given: str) -> Answer:
     """Execute one that writes."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -65,7 +65,7 @@ def tell_sqlite(connection: sqlite3.Connection, words: Question, given: str) -> 
 
 
 def ask_postgresql(
-    connection: psycopg.Connection[Any], prepared: set[bytes], questions: Sequence[tuple[Question, str]]
+    connection: psycopg.Connection[Any], prepared: set[bytes], questions: Sequence[tuple[PreparedQuery, str]]
 ) -> list[Answer]:
     """Send all of them, then read all answers."""
     asked = [(_numbered(question.postgresql), given.encode()) for question, given in questions]

@@ -29,7 +29,7 @@ except ImportError:  # not on this system: SQLite alone decides
 GATE_PATIENCE = 5.0
 
 
-class Turn:
+class WriteTurn:
     """Whose turn it is to write to one SQLite file."""
 
     def __init__(self, file: str) -> None:
@@ -153,11 +153,11 @@ class Gate:
                 self.give()
 
 
-class Turns(dict[str, Turn]):
+class Turns(dict[str, WriteTurn]):
     """One turn for each SQLite file that this process writes to."""
 
-    def __missing__(self, file: str) -> Turn:
-        turn = self[file] = Turn(file)
+    def __missing__(self, file: str) -> WriteTurn:
+        turn = self[file] = WriteTurn(file)
         return turn
 
 

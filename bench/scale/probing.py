@@ -14,7 +14,7 @@ from aft.app import Aft
 from aft.brokers.base import Outgoing, Topology
 from aft.brokers.rabbitmq import RabbitBroker
 from aft.brokers.rabbitmq.topology import exchanges
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId, new_id
 from aft.runs.rescue import any_expired
 from aft.store.moments import later, now
@@ -38,7 +38,9 @@ def broker(url: str, namespace: str) -> Broker:
     rabbit = RabbitBroker(url)
     server = listening_at(urlsplit(url).port or 5672)
     topology = Topology(f"{namespace}-probe", frozenset([WAIT]))
-    body = Message.about_fault(Kind.RESUME, RunId(new_id()), FaultId(new_id()), datetime.now(UTC)).encode().encode()
+    body = (
+        Message.about_fault(MessageKind.RESUME, RunId(new_id()), FaultId(new_id()), datetime.now(UTC)).encode().encode()
+    )
     try:
         rabbit.declare(topology)
         resume, delay = names.resume(topology.namespace), names.delay(topology.namespace, WAIT)

@@ -11,7 +11,7 @@ import pytest
 import aft
 from aft import names
 from aft.brokers.base import Outgoing
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.fault import FaultState
 from aft.telemetry import WakeIgnored
 from tests.acceptance.theatre import listen
@@ -64,7 +64,7 @@ def send_early(app: aft.Aft, run: aft.Run[str]) -> None:
     """Do what moving a message from its delay queue to that of wakes does."""
     row = run.row
     (fault,) = (one for one in app.faults() if one.run_id == row.id and one.state is FaultState.WAITING)
-    body = Message.about_fault(Kind.RESUME, row.id, fault.id, datetime.now(UTC)).encode().encode()
+    body = Message.about_fault(MessageKind.RESUME, row.id, fault.id, datetime.now(UTC)).encode().encode()
     queue, key = names.resume(app.namespace), names.key(row.flow, row.version)
     app.broker.publish([Outgoing(queue, body, key)])
 

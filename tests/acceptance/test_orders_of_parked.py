@@ -16,7 +16,7 @@ import aft
 from aft.flows.asks import Ask, Landed
 from aft.flows.interrupts import Interrupts
 from aft.flows.leaving import NewMail
-from aft.flows.mailbox import Mailbox
+from aft.flows.mailbox import RunInbox
 from aft.rules.kinds import On
 from aft.rules.tree import Node, Tree
 from aft.runs import inbox
@@ -513,16 +513,16 @@ def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has
 ) -> None:
     app = setup.app()
     heard = threading.Event()
-    look = Mailbox.look
+    look = RunInbox.look
 
-    def look_and_tell(mailbox: Mailbox) -> None:
+    def look_and_tell(mailbox: RunInbox) -> None:
         try:
             look(mailbox)
         except NewMail:
             heard.set()
             raise
 
-    monkeypatch.setattr(Mailbox, "look", look_and_tell)
+    monkeypatch.setattr(RunInbox, "look", look_and_tell)
     with app.dispatcher():
         run = app.submit(seat_and_ticket, order)
         eventually(lambda: len(did[order]) == 2)

@@ -17,7 +17,7 @@ import aft
 from aft import names
 from aft.brokers.base import Outgoing
 from aft.cli.root import root
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId, new_id
 from aft.runs import quarantine
 from aft.store.tables import outbox
@@ -97,7 +97,7 @@ def terminal(setup: Setup) -> Terminal:
 
 
 def message(run: RunId) -> bytes:
-    return Message.about_fault(Kind.RESUME, run, FaultId(new_id()), datetime.now(UTC)).encode().encode()
+    return Message.about_fault(MessageKind.RESUME, run, FaultId(new_id()), datetime.now(UTC)).encode().encode()
 
 
 # Looking --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import aft
 from aft.cli.rules.meanings import MEANINGS
 from aft.fault import Fault
 from aft.rules import plans, sources
-from aft.rules.asking import Asked, Decision
+from aft.rules.asking import Asked, RuleChoice
 from aft.rules.defaults import DEFAULTS
 from aft.rules.facts import KINDS
 from aft.rules.kinds import On
@@ -644,7 +644,7 @@ def test_a_fault_that_is_being_handled_says_by_which_rule_and_how_far(taught: Te
     run = taught.app.start(hall.visit, "gone-1")
     fault = fault_of(taught, run)
     asked = Asked("hall_visit", "hall_seat", 3, [(1, True, None)])
-    decision = Decision("fault", "give_up", 1, "fault.name == 'Gone'", [asked], {"fault.name": "Gone"}, [])
+    decision = RuleChoice("fault", "give_up", 1, "fault.name == 'Gone'", [asked], {"fault.name": "Gone"}, [])
     with taught.app.store.write() as connection:
         plans.begin(connection, taught.app.namespace, run.id, fault.id, taught.app.rules.exlet("give_up"), {})
         handled = {"state": "handled", "decision": decision.encode(), "decided_at": now(), "traceback": ""}

@@ -23,7 +23,7 @@ from aft.flows import ruled
 from aft.flows.attempt import Attempt, Performer
 from aft.flows.constraints import Constraints
 from aft.flows.context import AttemptContext, Current
-from aft.flows.vigil import Vigil, Watch
+from aft.flows.vigil import AttemptWatch, Vigil
 from aft.rules import plans, rows, sources
 from aft.rules.kinds import On
 from aft.rules.plans import Plan, PlanState
@@ -593,7 +593,7 @@ def test_attempts_are_watched_again_when_there_was_no_thread_for_it(monkeypatch:
     def no_thread(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with vigil.over(Watch(lambda: asked.set(), lambda decision: None)):
+    with vigil.over(AttemptWatch(lambda: asked.set(), lambda decision: None)):
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", no_thread)
             vigil.look()

@@ -10,7 +10,7 @@ import pytest
 import aft
 from aft import names
 from aft.brokers.base import Outgoing
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, OrderId, RunId
 from aft.runs import quarantine
 from tests.setups import Setup, eventually
@@ -64,7 +64,7 @@ def test_forged_messages_are_kept_apart_with_their_reason(setup: Setup, order: s
         run = app.submit(ordering, order)
         eventually(lambda: run.status == "waiting")
         now = datetime.now(UTC)
-        forge(app, Message.about_fault(Kind.FAULT, RunId(run.id), FaultId("none"), now).encode())
+        forge(app, Message.about_fault(MessageKind.FAULT, RunId(run.id), FaultId("none"), now).encode())
         forge(app, Message.about_order(RunId(run.id), OrderId("none"), now).encode()[:-1] + f',"seal":"{"0" * 64}"}}')
         found = eventually(lambda: len(quarantined(app)) == 4 and quarantined(app))
         assert {one.reason.split(";")[0].split(" (")[0] for one in found} == {

@@ -18,7 +18,7 @@ import trustme
 from psycopg import sql
 
 import aft
-from aft.cli.checks import Examination, State
+from aft.cli.checks import CheckState, Examination
 from aft.config import Settings
 from aft.errors import BrokerError, ConfigError, StoreError
 from aft.store import schema
@@ -296,7 +296,7 @@ def test_doctor_names_what_can_be_listened_to() -> None:
         told = [next(found), next(found)]
     finally:
         app.close()
-    assert [check.state for check in told] == [State.WARNING] * 2
+    assert [check.state for check in told] == [CheckState.WARNING] * 2
     assert "the database could be listened to: 'db' is another machine" in told[0].says
     assert "the broker could be listened to: 'rabbit' is another machine" in told[1].says
     assert all("AFT_ALLOW_INSECURE_TRANSPORT" in check.advice for check in told)

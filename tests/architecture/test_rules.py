@@ -110,3 +110,13 @@ def test_time_is_asked_of_a_clock(path: Path) -> None:
     allowed = {"aft/clock.py", "aft/ids.py", "aft/flows/context.py"}
     if name_of(path) not in allowed and not name_of(path).startswith("aft/cli/"):
         assert set(called(tree_of(path))).isdisjoint({"datetime.now", "datetime.utcnow", "time.time", "time.time_ns"})
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Private classes of a module may share a name: nobody else meets them."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from aft.envelope import MOST_BYTES, MOST_DEPTH, MOST_DIGITS, MOST_TEXT, Kind, Message
+from aft.envelope import MOST_BYTES, MOST_DEPTH, MOST_DIGITS, MOST_TEXT, Message, MessageKind
 from aft.ids import FaultId, OrderId, RunId
 
 #: What stands for a password: it must not turn up in any text.
@@ -92,8 +92,8 @@ _NOISE = (
 
 def a_message(rng: random.Random) -> Message:
     """A message that is right."""
-    kind = rng.choice(tuple(Kind))
-    about_order = kind is Kind.RESUME and rng.random() < 0.5
+    kind = rng.choice(tuple(MessageKind))
+    about_order = kind is MessageKind.RESUME and rng.random() < 0.5
     wake = _id(rng)
     trace = {_id(rng): rng.choice(_TEXTS) for _ in range(rng.choice((0, 0, 0, 1, 3)))}
     at = datetime(rng.randint(1, 9999), 6, 15, rng.randrange(24), tzinfo=_zone(rng))
@@ -204,7 +204,9 @@ def _value(rng: random.Random) -> str:
         return json.dumps(
             {rng.choice(_TEXTS): rng.choice((*_TEXTS, 1, None, [], {})) for _ in range(rng.randint(0, 4))}
         )
-    return json.dumps(rng.choice([rng.getrandbits(70), rng.random(), [1], [[["x"]]], rng.choice(tuple(Kind)).value]))
+    return json.dumps(
+        rng.choice([rng.getrandbits(70), rng.random(), [1], [[["x"]]], rng.choice(tuple(MessageKind)).value])
+    )
 
 
 def _noise(rng: random.Random) -> bytes:

@@ -45,7 +45,7 @@ from aft import codec, durations, envelope, names
 from aft.brokers.base import Outgoing, Topology
 from aft.brokers.rabbitmq.address import Address
 from aft.config import Settings
-from aft.envelope import Kind, Message, Refused
+from aft.envelope import Message, MessageKind, MessageRefused
 from aft.errors import CodecError, ConfigError
 from aft.flows import exceptions
 from aft.ids import FaultId, OrderId, RunId
@@ -188,14 +188,14 @@ def judge_message(body: bytes) -> bool:
     """A message reads the same when it is written again; a reason is one printable line."""
     try:
         message = envelope.decode(body)
-    except Refused as refused:
+    except MessageRefused as refused:
         reason = str(refused)
         if not reason or not reason.isprintable():
             raise Wrong(f"the reason is not one printable line: {reason[:80]!r}") from None
         return False
     try:
         again = envelope.decode(message.encode().encode())
-    except Refused as refused:
+    except MessageRefused as refused:
         raise Wrong(f"a message that was read is refused when it is written again: {refused}") from None
     if again != message:
         raise Wrong("a message that was read is another when it is written again")
@@ -465,11 +465,11 @@ class Flood:
         """A run of another namespace, and the wake that it waits for there."""
         return self.rng.choice(self.strangers)
 
-    def message(self, run: str, wake: str, kind: Kind | None = None) -> bytes:
+    def message(self, run: str, wake: str, kind: MessageKind | None = None) -> bytes:
         """Spell a message that is right in its form."""
-        kind = kind or self.rng.choice(tuple(Kind))
+        kind = kind or self.rng.choice(tuple(MessageKind))
         at = datetime.fromtimestamp(self.rng.uniform(0, 4e9), UTC)
-        if kind is Kind.RESUME and self.rng.random() < 0.5:
+        if kind is MessageKind.RESUME and self.rng.random() < 0.5:
             return Message.about_order(RunId(run), OrderId(wake), at).encode().encode()
         return Message.about_fault(kind, RunId(run), FaultId(wake), at).encode().encode()
 
@@ -489,7 +489,7 @@ def _replayed(flood: Flood) -> tuple[str, bytes]:
 def _repeated_fault(flood: Flood) -> tuple[str, bytes]:
     """A fault's own message once more: early, late, or many times. Also those of runs that wait or are parked."""
     run, fault = flood.rng.choice(flood.overheard.faults or [flood.stranger()])
-    return names.faults(flood.namespace), flood.message(run, fault, Kind.FAULT)
+    return names.faults(flood.namespace), flood.message(run, fault, MessageKind.FAULT)
 
 
 def _mismatched(flood: Flood) -> tuple[str, bytes]:
@@ -521,7 +521,7 @@ _BAD: dict[str, Callable[[Flood], tuple[str, bytes]]] = {
 def _is_sound(body: bytes) -> bool:
     try:
         envelope.decode(body)
-    except Refused:
+    except MessageRefused:
         return False
     return True
 

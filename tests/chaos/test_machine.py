@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from aft.compensation import stack
 from aft.flows.standing import Standing
 from aft.runs import claiming, owner
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from tests.chaos.bugs import without_stale_check
 from tests.chaos.machine import Model, Outcome, steps_of
 from tests.chaos.part_machine import FAULTS, Rules, check_end, explore, injected, rules_on
@@ -226,7 +226,7 @@ def test_control_without_the_fence_the_game_is_lost(tmp_path: Path, monkeypatch:
 
 
 def test_control_with_a_stack_that_is_a_queue_the_game_is_lost(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    from_below = Question(*(words.replace("DESC", "ASC") for words in (stack.OWED.postgresql, stack.OWED.sqlite)))
+    from_below = PreparedQuery(*(words.replace("DESC", "ASC") for words in (stack.OWED.postgresql, stack.OWED.sqlite)))
     monkeypatch.setattr(stack, "OWED", from_below)
     with pytest.raises(AssertionError, match=r"asks \('undo', '1'\), not \('undo', '2'\)"):
         _unwinding(rules)

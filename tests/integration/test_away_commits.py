@@ -22,7 +22,7 @@ from aft.runs.beginnings import Beginning
 from aft.runs.deeds import Guarded
 from aft.runs.states import Status
 from aft.store import Store
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from aft.store.tables import runs
 from tests.setups import Setup, eventually
 
@@ -96,7 +96,7 @@ class Line:
             raise StoreError("the answer was lost", transient=True)
         return answers
 
-    def tell(self, real: Any, words: Question, given: str) -> Any:
+    def tell(self, real: Any, words: PreparedQuery, given: str) -> Any:
         answer = real(words, given)
         if not self.lost and answer and self._statement in words.sqlite:
             self.lost += 1

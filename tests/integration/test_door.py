@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from aft.brokers.base import Delivery
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, OrderId, RunId, new_id
 from aft.recovery.door import KEPT_EACH_SECOND, MOST_KEPT, Door
 from aft.runs import quarantine
@@ -17,7 +17,7 @@ from tests.storing import Stage
 
 def come_in(stage: Stage, *messages: Message) -> None:
     """Let messages in, none of which wakes anything."""
-    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
+    door = Door(stage.namespace, stage.store, stage.telemetry, [MessageKind.RESUME], Seal(), stage.clock)
     admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
     assert [one.message for one in admitted] == list(messages)
     door.turn_away(admitted, lambda row, message: f"stale, as {row.flow} was told")
@@ -38,18 +38,18 @@ def test_an_order_that_was_carried_out_is_stale(stage: Stage) -> None:
 def test_a_fault_that_was_decided_is_stale(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     fault = stage.add_fault(owner)
-    come_in(stage, Message.about_fault(Kind.RESUME, owner.run_id, fault.id, datetime.now(UTC)))
+    come_in(stage, Message.about_fault(MessageKind.RESUME, owner.run_id, fault.id, datetime.now(UTC)))
     assert reasons(stage) == []
 
 
 def test_what_does_not_exist_or_belongs_to_another_run_is_kept_with_its_reason(stage: Stage) -> None:
     mine, other = stage.owned(stage.lease()), stage.owned(stage.lease())
     fault, at = stage.add_fault(other), datetime.now(UTC)
-    unknown = Message.about_fault(Kind.RESUME, mine.run_id, FaultId("nothing"), at)
+    unknown = Message.about_fault(MessageKind.RESUME, mine.run_id, FaultId("nothing"), at)
     come_in(
         stage,
         Message.about_order(RunId("nobody"), OrderId("o"), at),
-        Message.about_fault(Kind.RESUME, mine.run_id, fault.id, at),
+        Message.about_fault(MessageKind.RESUME, mine.run_id, fault.id, at),
         unknown,
         replace(unknown, run=other.run_id),
     )
@@ -71,7 +71,7 @@ def test_a_run_of_another_namespace_is_no_run_of_ours(stage: Stage) -> None:
 
 
 def test_of_a_flood_so_many_are_kept_and_the_others_are_counted(stage: Stage) -> None:
-    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
+    door = Door(stage.namespace, stage.store, stage.telemetry, [MessageKind.RESUME], Seal(), stage.clock)
     for _ in range(100):
         assert door.admit([Delivery("resume", b"junk", False)] * 20) == []
     assert kept(stage) == MOST_KEPT
@@ -89,7 +89,7 @@ def test_what_is_about_nothing_is_sorted_out_before_it_is_claimed(stage: Stage) 
     at = datetime.now(UTC)
     known = Message.about_order(owner.run_id, OrderId(new_id()), at)
     messages = [known, Message.about_order(RunId("nobody"), OrderId("o"), at)]
-    door = Door(stage.namespace, stage.store, stage.telemetry, [Kind.RESUME], Seal(), stage.clock)
+    door = Door(stage.namespace, stage.store, stage.telemetry, [MessageKind.RESUME], Seal(), stage.clock)
     admitted = door.admit([Delivery("resume", message.encode().encode(), False) for message in messages])
     assert [one.message for one in door.sort_out(admitted)] == [known]
     assert reasons(stage) == [f"there is no run nobody in namespace {stage.namespace!r}"]

@@ -701,7 +701,7 @@ def test_express_never_blocks_however_slow_the_listener(broker: EmbeddedBroker) 
 
 def test_express_drops_what_waits_behind_too_many() -> None:
     transport = StuckTransport()
-    sender = express.Sender(transport)
+    sender = express.EventSender(transport)
     for _ in range(2 * express.MOST_WAITING):
         sender.send(NAMESPACE, b"event")
     transport.go_on.set()

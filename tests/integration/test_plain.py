@@ -14,7 +14,7 @@ from aft.dispatcher.carrying import Carrier, still_open
 from aft.dispatcher.choosing import Decision
 from aft.dispatcher.judging import Judgement
 from aft.dispatcher.plain import DECIDES, spell_out, written
-from aft.dispatcher.route import GiveUp, Park, Retry, Route
+from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, Route
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
 from aft.runs import faults
@@ -33,11 +33,11 @@ def choices(rng: random.Random) -> Route:
     """Something plain that may be chosen."""
     wait = timedelta(seconds=100 * rng.randint(0, 5))
     plain: list[Route] = [
-        Retry(wait, "later", rng.randint(1, 3), rng.randint(1, 3)),
-        Retry(wait, "later, by the timer", declared=False),
-        Retry(timedelta(0), "alone", alone=True),
+        RetryLater(wait, "later", rng.randint(1, 3), rng.randint(1, 3)),
+        RetryLater(wait, "later, by the timer", declared=False),
+        RetryLater(timedelta(0), "alone", alone=True),
         GiveUp("it does not pass"),
-        Park("somebody must look"),
+        ParkRun("somebody must look"),
     ]
     return rng.choice(plain)
 
@@ -45,7 +45,7 @@ def choices(rng: random.Random) -> Route:
 def queue_of(stage: Stage, chosen: Route) -> str | None:
     if isinstance(chosen, GiveUp):
         return names.compensate(stage.namespace)
-    return names.resume(stage.namespace) if isinstance(chosen, Retry) and chosen.declared else None
+    return names.resume(stage.namespace) if isinstance(chosen, RetryLater) and chosen.declared else None
 
 
 def make(stage: Stage, seed: int, world: str) -> list[Decision]:
@@ -150,7 +150,7 @@ def decided(stage: Stage, *routes: Route, **run: Any) -> tuple[RunId, list[Decis
 
 
 def test_a_fault_that_several_decide_at_once_is_decided_once(stage: Stage) -> None:
-    _, chosen = decided(stage, *[Retry(timedelta(seconds=1), "later", 1, 1)] * 20)
+    _, chosen = decided(stage, *[RetryLater(timedelta(seconds=1), "later", 1, 1)] * 20)
     before = len(stage.posted())
     found = at_once([lambda: decide_together(stage, chosen)] * 4)
     assert sorted(one for each in found for one in each) == sorted(decision.fault.id for decision in chosen)
@@ -158,7 +158,7 @@ def test_a_fault_that_several_decide_at_once_is_decided_once(stage: Stage) -> No
 
 
 def test_a_run_goes_on_with_the_earliest_of_its_faults_under_the_name_of_the_first(stage: Stage) -> None:
-    waits = [Retry(timedelta(seconds=seconds), "later", 1, 1) for seconds in (300, 100, 200)]
+    waits = [RetryLater(timedelta(seconds=seconds), "later", 1, 1) for seconds in (300, 100, 200)]
     run, chosen = decided(stage, *waits)
     decide_together(stage, chosen)
     row = stage.row(run)
@@ -168,7 +168,7 @@ def test_a_run_goes_on_with_the_earliest_of_its_faults_under_the_name_of_the_fir
 
 
 def test_one_that_parks_its_run_leaves_nothing_that_wakes_it(stage: Stage) -> None:
-    run, chosen = decided(stage, GiveUp("over"), Park("look"), Retry(timedelta(0), "again"))
+    run, chosen = decided(stage, GiveUp("over"), ParkRun("look"), RetryLater(timedelta(0), "again"))
     decide_together(stage, chosen)
     row = stage.row(run)
     assert (row.status, row.wake_id, row.due_at) == (Status.PARKED, None, None)

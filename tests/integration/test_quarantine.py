@@ -16,11 +16,11 @@ from sqlalchemy import delete, func, select, text, update
 import aft
 from aft import envelope, names
 from aft.brokers.base import Outgoing, Topology
-from aft.envelope import Kind, Message
+from aft.envelope import Message, MessageKind
 from aft.errors import OrderRefused, UnknownFault
 from aft.ids import FaultId, RunId, new_id
 from aft.runs import quarantine
-from aft.runs.quarantine import Refusal, State
+from aft.runs.quarantine import QuarantineState, Refusal
 from aft.store import Store
 from aft.store.tables import outbox
 from aft.store.tables import quarantine as table
@@ -34,7 +34,7 @@ UNDECLARED = timedelta(milliseconds=70)
 
 def message(run: RunId, /, **changes: Any) -> bytes:
     """A message about a run, as aft writes it but for the changes."""
-    made = Message.about_fault(Kind.RESUME, run, FaultId(new_id()), datetime.now(UTC))
+    made = Message.about_fault(MessageKind.RESUME, run, FaultId(new_id()), datetime.now(UTC))
     return json.dumps(json.loads(made.encode()) | changes).encode()
 
 
@@ -91,7 +91,7 @@ def count(stage: Stage, namespace: str) -> int:
 def test_what_is_refused_is_kept_with_its_reason(stage: Stage) -> None:
     made = hold(stage, b"\xff{", reason="not UTF-8")
     assert (made.body, made.size, made.reason, made.whole) == (b"\xff{", 2, "not UTF-8", True)
-    assert (made.state, made.settled_at, made.settled_by, made.note) == (State.HELD, None, None, None)
+    assert (made.state, made.settled_at, made.settled_by, made.note) == (QuarantineState.HELD, None, None, None)
     assert find(stage, made.id) == made
 
 
@@ -160,7 +160,7 @@ def test_pruning_does_not_wait_for_a_message_that_is_being_let_in(
             quarantine.release(letting_in, stage.namespace, made, "anne")
             pruning.execute(text("SET LOCAL lock_timeout = '1s'"))
             quarantine.add(pruning, stage.namespace, [("a queue", b"[", "why")])
-        assert find(stage, made.id).state is State.RELEASED
+        assert find(stage, made.id).state is QuarantineState.RELEASED
         assert [one.body for one in listing(stage)] == [b"["]
         assert len(sent(stage)) == 1
 
@@ -208,11 +208,11 @@ def test_what_was_dealt_with_is_listed_only_on_request(stage: Stage) -> None:
     assert [one.id for one in listing(stage)] == [made[2].id]
     found = listing(stage, settled=True)
     assert {one.id: (one.state, one.settled_by, one.note) for one in found} == {
-        made[0].id: (State.RELEASED, "anne", "fixed: all of it"),
-        made[1].id: (State.DISCARDED, "bert", "a test of ours"),
-        made[2].id: (State.HELD, None, None),
+        made[0].id: (QuarantineState.RELEASED, "anne", "fixed: all of it"),
+        made[1].id: (QuarantineState.DISCARDED, "bert", "a test of ours"),
+        made[2].id: (QuarantineState.HELD, None, None),
     }
-    assert all((one.settled_at is None) == (one.state is State.HELD) for one in found)
+    assert all((one.settled_at is None) == (one.state is QuarantineState.HELD) for one in found)
 
 
 # Letting in -----------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_released_message_goes_to_its_own_queue_as_it_was(stage: Stage, name: 
     run = stage.row(envelope.decode(made.body).run)
     key = "" if name == "faults" else names.key(run.flow, run.version)  # a wake-up goes to those who have the flow
     assert sent(stage) == [(names.address(queue, key), made.body.decode())]
-    assert find(stage, made.id).state is State.RELEASED
+    assert find(stage, made.id).state is QuarantineState.RELEASED
 
 
 def test_what_is_still_wrong_is_refused_with_its_reason_and_stays(stage: Stage) -> None:
@@ -260,7 +260,7 @@ def test_what_is_still_wrong_is_refused_with_its_reason_and_stays(stage: Stage) 
 def test_what_cannot_be_let_in_can_be_discarded(stage: Stage) -> None:
     made = hold(stage, b"x" * 20_000)
     discard(stage, made, note="nul \x00")
-    assert (find(stage, made.id).state, find(stage, made.id).note) == (State.DISCARDED, "nul \\x00")
+    assert (find(stage, made.id).state, find(stage, made.id).note) == (QuarantineState.DISCARDED, "nul \\x00")
     assert sent(stage) == []
 
 
@@ -300,7 +300,7 @@ def test_of_several_people_at_once_one_wins_and_nothing_is_sent_twice(stage: Sta
         made = hold_good(stage)
         acts = [partial(release, stage, made), partial(discard, stage, made)] * 3
         assert sum(at_once([partial(succeeds, act) for act in acts])) == 1
-        assert len(sent(stage)) - before == (find(stage, made.id).state is State.RELEASED)
+        assert len(sent(stage)) - before == (find(stage, made.id).state is QuarantineState.RELEASED)
 
 
 def test_a_message_that_was_pushed_out_meanwhile_is_told_to_be_gone(stage: Stage) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from aft.errors import StoreError
 from aft.store import Store
-from aft.store.questions import Question
+from aft.store.questions import PreparedQuery
 from tests.storing import Stage
 
-LENGTH = Question("SELECT length(%s)", "SELECT length(?)")
-UPPER = Question("SELECT upper(%s)", "SELECT upper(?)")
-MOMENT = Question("SELECT %s::timestamptz, 1.5::float8, true, NULL", "")
-NUMBER = Question("SELECT %s::int", "")
-SLEEP = Question("SELECT 1 FROM pg_sleep(%s::float8)", "")
+LENGTH = PreparedQuery("SELECT length(%s)", "SELECT length(?)")
+UPPER = PreparedQuery("SELECT upper(%s)", "SELECT upper(?)")
+MOMENT = PreparedQuery("SELECT %s::timestamptz, 1.5::float8, true, NULL", "")
+NUMBER = PreparedQuery("SELECT %s::int", "")
+SLEEP = PreparedQuery("SELECT 1 FROM pg_sleep(%s::float8)", "")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_other_threads_go_on_while_an_answer_is_awaited(store: Store) -> None:
 
 
 def test_a_line_that_is_lost_while_an_answer_is_awaited_may_be_tried_again(store: Store, migrated_url: str) -> None:
-    mine = Question("SELECT pg_backend_pid(), %s::text", "")
+    mine = PreparedQuery("SELECT pg_backend_pid(), %s::text", "")
     ((pid, _),) = store.ask([(mine, "")])[0]
 
     def end() -> None:

@@ -16,9 +16,9 @@ from aft.runs.calendar import (
     MOST_MISSED,
     Calendar,
     CatchUp,
-    Execution,
+    DueMoments,
+    ExecutionSpan,
     Timing,
-    Turn,
     check_timing,
     decide,
     is_within,
@@ -174,7 +174,7 @@ DAY = timedelta(days=1)
 
 @pytest.mark.parametrize("policy", CatchUp)
 def test_a_moment_is_fired_that_is_hardly_late(policy: CatchUp) -> None:
-    assert decide(DAILY, FIRST, FIRST + LATE, policy) == Turn((FIRST,), None, FIRST + DAY)
+    assert decide(DAILY, FIRST, FIRST + LATE, policy) == DueMoments((FIRST,), None, FIRST + DAY)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_a_moment_is_fired_that_is_hardly_late(policy: CatchUp) -> None:
 def test_what_was_missed_is_made_up_for_as_declared(
     policy: CatchUp, fired: tuple[datetime, ...], missed: datetime | None
 ) -> None:
-    assert decide(DAILY, FIRST, FIRST + 2.5 * DAY, policy) == Turn(fired, missed, FIRST + 3 * DAY)
+    assert decide(DAILY, FIRST, FIRST + 2.5 * DAY, policy) == DueMoments(fired, missed, FIRST + 3 * DAY)
 
 
 def test_after_a_long_time_away_a_moment_that_is_now_is_fired_and_not_the_missed_ones() -> None:
-    assert decide(DAILY, FIRST, FIRST + 2 * DAY, CatchUp.SKIP) == Turn((FIRST + 2 * DAY,), FIRST, FIRST + 3 * DAY)
+    assert decide(DAILY, FIRST, FIRST + 2 * DAY, CatchUp.SKIP) == DueMoments((FIRST + 2 * DAY,), FIRST, FIRST + 3 * DAY)
 
 
 def test_of_very_many_missed_moments_the_latest_are_made_up_for() -> None:
@@ -204,7 +204,7 @@ def test_of_very_many_missed_moments_the_latest_are_made_up_for() -> None:
 
 def test_a_next_moment_that_is_none_of_its_own_fires_nothing() -> None:
     set_back = FIRST + timedelta(hours=1)
-    assert decide(DAILY, set_back, set_back + timedelta(hours=1), CatchUp.ALL) == Turn((), None, FIRST + DAY)
+    assert decide(DAILY, set_back, set_back + timedelta(hours=1), CatchUp.ALL) == DueMoments((), None, FIRST + DAY)
 
 
 # --- what is refused ---
@@ -270,7 +270,7 @@ def test_close_moments_are_all_fired_though_somebody_looks_seconds_late(policy: 
     second = timedelta(seconds=1)
     calendar = Calendar(Timing(every=second), FIRST)
     turn = decide(calendar, FIRST + second, FIRST + 5.5 * second, policy)
-    assert turn == Turn(tuple(FIRST + n * second for n in range(1, 6)), None, FIRST + 6 * second)
+    assert turn == DueMoments(tuple(FIRST + n * second for n in range(1, 6)), None, FIRST + 6 * second)
 
 
 def test_of_close_moments_those_of_the_last_minute_are_fired_and_the_others_were_missed() -> None:
@@ -283,7 +283,7 @@ def test_of_close_moments_those_of_the_last_minute_are_fired_and_the_others_were
 
 def lateness_after(every: int, takes: int, away: int) -> list[timedelta]:
     """How late runs are made in the third minute after nobody was there for a while, where none may overlap."""
-    second, runs, late = timedelta(seconds=1), list[Execution](), list[timedelta]()
+    second, runs, late = timedelta(seconds=1), list[ExecutionSpan](), list[timedelta]()
     calendar, back = Calendar(Timing(every=every * second), FIRST), FIRST + away * second
     first = calendar.after(FIRST)
     for tick in range(10 * 180):
@@ -292,7 +292,7 @@ def lateness_after(every: int, takes: int, away: int) -> list[timedelta]:
         first = turn.then
         for moment in turn.fire:
             if not is_within(at, runs):
-                runs.append(Execution(at, at + takes * second))
+                runs.append(ExecutionSpan(at, at + takes * second))
                 if at >= back + 120 * second:
                     late.append(at - moment)
             elif not is_within(moment, runs):

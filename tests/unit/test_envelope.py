@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aft.envelope import MOST_BYTES, MOST_DEPTH, MOST_DIGITS, MOST_TEXT, Kind, Message, Refused, decode
+from aft.envelope import MOST_BYTES, MOST_DEPTH, MOST_DIGITS, MOST_TEXT, Message, MessageKind, MessageRefused, decode
 from aft.ids import FaultId, OrderId, RunId
 
 AT = datetime(2024, 5, 17, 12, 30, tzinfo=UTC)
@@ -27,8 +27,8 @@ traces = st.dictionaries(ids, st.text(string.ascii_letters + ' "\\{}[]', max_siz
 
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
-    kind = draw(st.sampled_from(Kind))
-    about_fault = kind is not Kind.RESUME or draw(st.booleans())
+    kind = draw(st.sampled_from(MessageKind))
+    about_fault = kind is not MessageKind.RESUME or draw(st.booleans())
     name = draw(ids)
     return Message(
         id=draw(ids),
@@ -88,7 +88,7 @@ def outcome(body: bytes) -> Message | str:
     """What is read, or why not; a place in the text is not the same with a blank before it."""
     try:
         return decode(body)
-    except Refused as refused:
+    except MessageRefused as refused:
         return str(refused).partition(":")[0].partition(" bytes")[0]
 
 
@@ -101,14 +101,14 @@ def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
 
 
 def test_a_message_about_a_fault_names_it_and_no_order() -> None:
-    message = Message.about_fault(Kind.COMPENSATE, RunId("r"), FaultId("f"), AT)
-    assert (message.kind, message.run, message.fault, message.order) == (Kind.COMPENSATE, "r", "f", None)
+    message = Message.about_fault(MessageKind.COMPENSATE, RunId("r"), FaultId("f"), AT)
+    assert (message.kind, message.run, message.fault, message.order) == (MessageKind.COMPENSATE, "r", "f", None)
     assert message.wake == "f"
 
 
 def test_a_message_about_an_order_asks_the_run_to_go_on() -> None:
     message = Message.about_order(RunId("r"), OrderId("o"), AT)
-    assert (message.kind, message.fault, message.order, message.wake) == (Kind.RESUME, None, "o", "o")
+    assert (message.kind, message.fault, message.order, message.wake) == (MessageKind.RESUME, None, "o", "o")
 
 
 def test_each_message_has_an_id_of_its_own() -> None:
@@ -117,7 +117,7 @@ def test_each_message_has_an_id_of_its_own() -> None:
 
 def test_a_message_of_ids_is_a_few_hundred_bytes() -> None:
     run, fault = RunId("0190f5c0-0000-7000-8000-000000000000"), FaultId("0190f5c0-0000-7000-8000-000000000001")
-    assert len(Message.about_fault(Kind.FAULT, run, fault, AT).encode()) < 300
+    assert len(Message.about_fault(MessageKind.FAULT, run, fault, AT).encode()) < 300
 
 
 def test_keys_of_a_later_release_are_passed_over() -> None:
@@ -129,7 +129,7 @@ def test_keys_of_a_later_release_are_passed_over() -> None:
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_refused(noise: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(MessageRefused):
         decode(noise)
 
 
@@ -144,7 +144,7 @@ json_values = st.recursive(
 def test_a_message_with_one_key_of_anything_is_read_or_refused(key: str, value: Any) -> None:
     try:
         found = decode(json.dumps(body() | {key: value}).encode())
-    except Refused:
+    except MessageRefused:
         return
     assert found.at.tzinfo is not None
 
@@ -155,7 +155,7 @@ def test_a_damaged_message_is_read_or_refused(where: int, noise: bytes) -> None:
     where %= len(sound)
     try:
         decode(sound[:where] + noise + sound[where + 1 :])
-    except Refused:
+    except MessageRefused:
         pass
 
 
@@ -175,7 +175,7 @@ def test_a_damaged_message_is_read_or_refused(where: int, noise: bytes) -> None:
     ],
 )
 def test_what_is_no_message_is_refused_with_its_reason(noise: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(MessageRefused, match=reason):
         decode(noise)
 
 
@@ -210,7 +210,7 @@ def test_what_is_no_message_is_refused_with_its_reason(noise: bytes, reason: str
     ],
 )
 def test_a_message_that_is_wrong_in_one_place_is_refused_for_it(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(MessageRefused, match=reason):
         decode(spelled(**changes))
 
 
@@ -237,7 +237,7 @@ def unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_costly_message_is_refused_before_it_is_parsed(heavy: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(MessageRefused, match=reason):
         decode(heavy)
 
 
@@ -257,7 +257,7 @@ def test_a_trace_id_of_digits_is_no_number() -> None:
 
 @pytest.mark.parametrize("key", ["id", "run", "fault"])
 def test_half_a_surrogate_pair_is_refused(key: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(MessageRefused):
         decode(spelled(**{key: "a\ud800"}))
 
 
@@ -266,5 +266,5 @@ def test_a_text_that_ends_in_a_backslash_hides_nothing_from_the_limits(inner: by
     body = (
         b'{"v":1,"id":"\\\\","kind":"fault","x":' + inner + b',"run":"r","fault":"f","at":"2026-01-01T00:00:00+00:00"}'
     )
-    with pytest.raises(Refused, match=r"nested more than|digits"):
+    with pytest.raises(MessageRefused, match=r"nested more than|digits"):
         decode(body)

@@ -20,13 +20,13 @@ from aft.errors import ActivityFailed, Recoverable, Unrecoverable
 from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows import failures
 from aft.flows.classes import StandIn
-from aft.flows.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, Place, describe, is_bug, rebuild, said
+from aft.flows.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, FaultSite, describe, is_bug, rebuild, said
 from aft.flows.policy import Policy
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level
 
 AT = datetime(2024, 5, 17, tzinfo=UTC)
-PLACE = Place(RunId("r1"), 3, StepPath("2.1"), FaultKind.ACTIVITY, "charge", failures=4)
+PLACE = FaultSite(RunId("r1"), 3, StepPath("2.1"), FaultKind.ACTIVITY, "charge", failures=4)
 LADDER = Ladder((Level("5s", tries=3),))
 
 

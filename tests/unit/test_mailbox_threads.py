@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from aft.clock import SystemClock
-from aft.flows.mailbox import Mailbox
+from aft.flows.mailbox import RunInbox
 from aft.ids import OrderId
 from aft.runs import inbox
 from aft.runs.inbox import Letter, Verb
@@ -44,7 +44,7 @@ def test_what_one_branch_has_read_is_not_read_again_by_another(monkeypatch: pyte
     ]
     monkeypatch.setattr(inbox, "unread", lambda _, run, after: [one for one in letters if one.seq > after])
     owner = Inbox()
-    mailbox = Mailbox(cast(Any, owner), SystemClock())
+    mailbox = RunInbox(cast(Any, owner), SystemClock())
     first, second = threading.Thread(target=mailbox.look), threading.Thread(target=mailbox.look)
     first.start()
     assert owner.reads.wait(60)

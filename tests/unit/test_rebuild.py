@@ -24,7 +24,7 @@ from hypothesis import given
 from aft.errors import ActivityFailed, NotKept, Recoverable
 from aft.fault import Fault, FaultKind
 from aft.flows.exceptions import MOST_ARGS, MOST_ATTRIBUTES, store
-from aft.flows.failures import Place, describe, fault_of, is_bug, must_park, rebuild
+from aft.flows.failures import FaultSite, describe, fault_of, is_bug, must_park, rebuild
 from aft.flows.policy import Policy
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level
@@ -32,7 +32,7 @@ from tests.unit.test_codec import Angry, anything, exact, nested
 
 T = TypeVar("T")
 AT = datetime(2024, 5, 17, tzinfo=UTC)
-PLACE = Place(RunId("r1"), 3, StepPath("2.1"), FaultKind.ACTIVITY, "charge")
+PLACE = FaultSite(RunId("r1"), 3, StepPath("2.1"), FaultKind.ACTIVITY, "charge")
 
 
 class Colour(enum.Enum):

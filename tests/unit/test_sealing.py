@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aft.envelope import Message, Refused, decode
+from aft.envelope import Message, MessageRefused, decode
 from aft.ids import OrderId, RunId
 from aft.sealing import Seal
 
@@ -29,9 +29,9 @@ def test_without_keys_nothing_is_sealed_and_everything_is_taken() -> None:
 
 
 def test_what_is_not_sealed_or_with_another_key_is_refused() -> None:
-    with pytest.raises(Refused, match="not sealed"):
+    with pytest.raises(MessageRefused, match="not sealed"):
         Seal([KEY]).take(BODY)
-    with pytest.raises(Refused, match="none of our keys"):
+    with pytest.raises(MessageRefused, match="none of our keys"):
         Seal([KEY]).take(Seal([OTHER]).put(BODY))
 
 
@@ -49,5 +49,5 @@ def test_nothing_that_was_changed_is_taken(other: bytes, place: int, change: int
     sealed[place] ^= change
     for forged in (bytes(sealed), other, other + seal.put(BODY)[-78:]):
         if forged != seal.put(BODY):
-            with pytest.raises(Refused):
+            with pytest.raises(MessageRefused):
                 seal.take(forged)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from aft.errors import StoreError
-from aft.recovery.sender import MOST_AT_ONCE, Sender
+from aft.recovery.sender import MOST_AT_ONCE, OutboxSender
 from aft.store.outbox import OutboxRow
 
 
@@ -47,7 +47,7 @@ class Relay:
 
 def test_what_waits_is_sent_together_and_in_order() -> None:
     relay = Relay()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(1, 2))
     sender.try_send(rows(3))
     sender.send()
@@ -56,7 +56,7 @@ def test_what_waits_is_sent_together_and_in_order() -> None:
 
 def test_much_is_sent_in_several_rounds() -> None:
     relay = Relay()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(*range(MOST_AT_ONCE + 1)))
     sender.send()
     sender.send()
@@ -66,7 +66,7 @@ def test_much_is_sent_in_several_rounds() -> None:
 def test_who_hands_over_does_not_wait_for_a_slow_broker() -> None:
     relay = Relay()
     relay.slow.clear()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(1))
     thread = threading.Thread(target=sender.send)
     thread.start()
@@ -80,7 +80,7 @@ def test_who_hands_over_does_not_wait_for_a_slow_broker() -> None:
 
 def test_what_does_not_fit_in_is_left_to_the_relay() -> None:
     relay = Relay()
-    sender = Sender(relay, most=3)
+    sender = OutboxSender(relay, most=3)
     sender.try_send(rows(1, 2))
     sender.try_send(rows(3, 4, 5))
     sender.try_send(rows(6))
@@ -90,7 +90,7 @@ def test_what_does_not_fit_in_is_left_to_the_relay() -> None:
 
 def test_what_was_published_is_deleted_together() -> None:
     relay = Relay()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     for number in (1, 2):
         sender.try_send(rows(number))
         sender.send()
@@ -103,7 +103,7 @@ def test_what_was_published_is_deleted_together() -> None:
 def test_what_could_not_be_published_is_not_deleted() -> None:
     relay = Relay()
     relay.away = True
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(1))
     sender.send()
     sender.tidy()
@@ -113,7 +113,7 @@ def test_what_could_not_be_published_is_not_deleted() -> None:
 def test_what_could_not_be_deleted_is_deleted_later() -> None:
     relay = Relay()
     relay.lost = True
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(1))
     sender.send()
     with pytest.raises(StoreError):
@@ -125,7 +125,7 @@ def test_what_could_not_be_deleted_is_deleted_later() -> None:
 
 def test_at_its_end_it_sends_what_is_left() -> None:
     relay = Relay()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.try_send(rows(1))
     sender.close()
     sender.close()
@@ -135,7 +135,7 @@ def test_at_its_end_it_sends_what_is_left() -> None:
 
 def test_what_comes_after_its_end_is_sent_by_whoever_brings_it() -> None:
     relay = Relay()
-    sender = Sender(relay)
+    sender = OutboxSender(relay)
     sender.close()
     sender.try_send(rows(1))
     assert relay.sent == [[1]]

@@ -15,7 +15,7 @@ import pytest
 from aft.errors import StoreError
 from aft.flows.asks import Ask, Landed, Returns
 from aft.flows.flow_loop import FlowLoop, StepFuture
-from aft.flows.leaving import Awaits, Failed, Leave, Lost
+from aft.flows.leaving import Awaits, Failed, Leave, WriteFailed
 from aft.flows.reaching import NOWHERE
 from aft.flows.settling import Settler
 from aft.flows.standing import Standing
@@ -173,7 +173,7 @@ def test_the_run_leaves_when_all_that_is_left_is_blocked() -> None:
 
 def test_nothing_more_is_begun_once_the_run_is_lost() -> None:
     world = World()
-    world.pending(world.ask("1", leaves=Leave(Lost(RuntimeError()))))
+    world.pending(world.ask("1", leaves=Leave(WriteFailed(RuntimeError()))))
     world.settler._begin_pending()
     world.settler.land_all()
     world.pending(world.ask("2"))
@@ -223,11 +223,11 @@ def test_a_database_that_is_gone_when_the_deadline_is_checked_loses_the_run_and_
     world.settler._stepper.mailbox = mailbox
     with pytest.raises(Leave) as caught:
         world.settler.settle([world.ask("1")])
-    assert [type(block) for block in caught.value.blocks] == [Lost]
+    assert [type(block) for block in caught.value.blocks] == [WriteFailed]
     world.pending(world.ask("1"), world.ask("2"))
     with pytest.raises(Leave) as caught:
         world.settler.next()
-    assert [type(block) for block in caught.value.blocks] == [Lost]
+    assert [type(block) for block in caught.value.blocks] == [WriteFailed]
     assert world.performed == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from aft.errors import StoreError
 from aft.store import turns
-from aft.store.turns import Turn
+from aft.store.turns import WriteTurn
 
 #: A process that has the turn until its input ends.
 HOLDER = """
@@ -65,7 +65,7 @@ def is_free(file: str) -> bool:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file) as other:
         assert other.stdin is not None
         other.stdin.close()
@@ -77,7 +77,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_who_waited_long_enough_goes_on_without_a_turn_and_ends_nobody_s(tmp_path: Path) -> None:
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file):
         turn.take(0.05, "db")
         turn.give()
@@ -89,7 +89,7 @@ def test_a_process_that_is_paused_at_the_gate_keeps_nobody_out_for_long(
 ) -> None:
     monkeypatch.setattr(turns, "GATE_PATIENCE", 0.05)
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file):
         started = time.monotonic()
         turn.take(120, "db")
@@ -99,7 +99,7 @@ def test_a_process_that_is_paused_at_the_gate_keeps_nobody_out_for_long(
 
 def test_a_process_that_writes_without_a_break_lets_the_others_in_between(tmp_path: Path) -> None:
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file, GREEDY) as greedy:
         for _ in range(3):
             turn.take(30, "db")
@@ -111,7 +111,7 @@ def test_a_process_that_writes_without_a_break_lets_the_others_in_between(tmp_pa
 
 def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file):
         turn.take(0.05, "db")
         turn.give()
@@ -123,7 +123,7 @@ def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_lets_the_next_one_in(tmp_path: Path) -> None:
     file = str(tmp_path / "aft.db")
-    turn = Turn(file)
+    turn = WriteTurn(file)
     with hold(file) as other:
         other.kill()
         turn.take(10, "db")
@@ -131,7 +131,7 @@ def test_a_process_that_dies_lets_the_next_one_in(tmp_path: Path) -> None:
 
 
 def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
-    turn, got = Turn(str(tmp_path / "aft.db")), list[int]()
+    turn, got = WriteTurn(str(tmp_path / "aft.db")), list[int]()
     turn.take(1, "db")
     with pytest.raises(StoreError, match="of the same thread"):
         turn.take(1, "db")
@@ -150,6 +150,6 @@ def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
 
 
 def test_where_no_file_can_be_made_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    turn = Turn(str(tmp_path / "nowhere" / "aft.db"))
+    turn = WriteTurn(str(tmp_path / "nowhere" / "aft.db"))
     turn.take(1, "db")
     turn.give()

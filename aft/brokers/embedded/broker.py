@@ -17,11 +17,11 @@ from aft import names
 from aft.brokers.base import Outgoing, QueueStatus, Topology
 from aft.brokers.embedded import routes, rows
 from aft.brokers.embedded.consumer import EmbeddedConsumer
-from aft.brokers.embedded.express import Mailbox, Sender, Transport
+from aft.brokers.embedded.express import EventBuffer, EventSender, Transport
 from aft.brokers.embedded.routes import Route
 from aft.brokers.embedded.sockets import SocketExpress
 from aft.brokers.embedded.transactions import Transactions
-from aft.brokers.embedded.watch import Bell, BellWatch, FileWatch, Watch
+from aft.brokers.embedded.watch import Bell, BellWatch, FileWatch, QueueWatch
 from aft.errors import BrokerError, Unroutable
 from aft.store.engine import Store
 
@@ -52,7 +52,7 @@ class EmbeddedBroker:
         # Made absolute here: the process may change its directory later.
         self._file = Path(store.file).absolute() if store.file is not None else None
         self._transport = _transport_for(store)
-        self._sender = Sender(self._transport)
+        self._sender = EventSender(self._transport)
         # Guards the three below.
         self._lock = threading.Lock()
         self._to_close: set[_Closable] = set()
@@ -132,9 +132,9 @@ class EmbeddedBroker:
     def is_heard(self, namespace: str) -> bool:
         return self._transport.is_heard(namespace)
 
-    def subscribe(self, namespace: str) -> Mailbox:
+    def subscribe(self, namespace: str) -> EventBuffer:
         self._check_open()
-        mailbox = Mailbox(self._forget)
+        mailbox = EventBuffer(self._forget)
         mailbox.open(self._transport, namespace)
         self._remember(mailbox)
         return mailbox
@@ -162,7 +162,7 @@ class EmbeddedBroker:
         self._known = self._database.read(routes.read)
         return self._known
 
-    def _watch(self, queues: Sequence[str]) -> Watch:
+    def _watch(self, queues: Sequence[str]) -> QueueWatch:
         if self._file is not None:
             return FileWatch(self._file, self._bell, queues)
         return BellWatch(self._bell, queues)

@@ -19,7 +19,7 @@ from aft.brokers.base import Delivery
 from aft.brokers.embedded import rows
 from aft.brokers.embedded.background import Background
 from aft.brokers.embedded.transactions import Transactions
-from aft.brokers.embedded.watch import Bell, Watch
+from aft.brokers.embedded.watch import Bell, QueueWatch
 from aft.clock import SystemClock
 from aft.errors import BrokerError
 from aft.ids import new_id
@@ -58,7 +58,7 @@ class EmbeddedConsumer:
         prefetch: int,
         *,
         visibility: float,
-        watch: Watch,
+        watch: QueueWatch,
         bell: Bell,
         forget: Callable[[EmbeddedConsumer], None],
     ) -> None:

@@ -42,7 +42,7 @@ class Transport(Protocol):
         ...
 
 
-class Sender:
+class EventSender:
     """Sends on a thread of its own, begun with the first message. Thread-safe; never blocks, never raises."""
 
     def __init__(self, transport: Transport) -> None:
@@ -86,10 +86,10 @@ class Sender:
             return self._waiting.popleft() if self._waiting else None
 
 
-class Mailbox:
+class EventBuffer:
     """Keeps what was heard until it is received; drops the newest when it is full."""
 
-    def __init__(self, forget: Callable[[Mailbox], None]) -> None:
+    def __init__(self, forget: Callable[[EventBuffer], None]) -> None:
         self._bodies: queue.Queue[bytes] = queue.Queue(MOST_WAITING)
         self._forget = forget
         self._end_listening: Callable[[], None] | None = None

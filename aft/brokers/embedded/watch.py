@@ -38,21 +38,21 @@ POLL = 1.0
 _ticks = SystemClock().ticks
 
 
-class Mark(NamedTuple):
+class ChangeMark(NamedTuple):
     """A moment before which nothing counts as a change."""
 
     rung: int
     version: int | None = None
 
 
-class Watch(Protocol):
+class QueueWatch(Protocol):
     """Waits for changes in the queues of one consumer."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> ChangeMark:
         """Remember this moment."""
         ...
 
-    def wait(self, since: Mark, timeout: float, due: float | None) -> None:
+    def wait(self, since: ChangeMark, timeout: float, due: float | None) -> None:
         """Return when something may have changed since the mark, at the latest after ``timeout`` seconds.
 
         ``due`` is when the next message becomes visible, if there is one. Returning too early is harmless.
@@ -105,10 +105,10 @@ class BellWatch:
         self._bell = bell
         self._queues = queues
 
-    def mark(self) -> Mark:
-        return Mark(self._bell.count(self._queues))
+    def mark(self) -> ChangeMark:
+        return ChangeMark(self._bell.count(self._queues))
 
-    def wait(self, since: Mark, timeout: float, due: float | None) -> None:
+    def wait(self, since: ChangeMark, timeout: float, due: float | None) -> None:
         self._bell.wait(self._queues, since.rung, min(timeout, POLL))
 
     def close(self) -> None:
@@ -139,10 +139,10 @@ class FileWatch:
         guard(self)
         forked.tell(self)
 
-    def mark(self) -> Mark:
-        return Mark(self._bell.count(self._queues), self._look())
+    def mark(self) -> ChangeMark:
+        return ChangeMark(self._bell.count(self._queues), self._look())
 
-    def wait(self, since: Mark, timeout: float, due: float | None) -> None:
+    def wait(self, since: ChangeMark, timeout: float, due: float | None) -> None:
         end = _ticks() + timeout
         while (left := end - _ticks()) > 0:
             pause = pause_between_looks(_ticks() - self._changed_at, due)

@@ -10,7 +10,7 @@ from typing import Protocol
 from aft import names
 from aft.brokers.base import Consumer, Outgoing, QueueStatus, Subscription, Topology
 from aft.brokers.rabbitmq.address import Address
-from aft.brokers.rabbitmq.consumer import RabbitConsumer, Source
+from aft.brokers.rabbitmq.consumer import QueueSource, RabbitConsumer
 from aft.brokers.rabbitmq.express import ExpressSender, RabbitSubscription
 from aft.brokers.rabbitmq.publisher import Publisher
 from aft.brokers.rabbitmq.topology import QueueType, Surveyor
@@ -91,15 +91,15 @@ class RabbitBroker:
         self._adopt(consumer)
         return consumer
 
-    def _pools(self, queues: Sequence[str], keys: frozenset[str]) -> list[Source]:
+    def _pools(self, queues: Sequence[str], keys: frozenset[str]) -> list[QueueSource]:
         """Return the queues of the pool with these keys; one that cannot be declared only if it is there."""
         if not keys:
             return []
         found = {names.pool(queue, keys): queue for queue in queues}
         if self._passive:
-            return [Source(pool, queue, None, keys) for pool, queue in found.items() if self._is_there(pool)]
+            return [QueueSource(pool, queue, None, keys) for pool, queue in found.items() if self._is_there(pool)]
         declare = self._surveyor.declare_pool
-        return [Source(pool, queue, partial(declare, queue, keys), keys) for pool, queue in found.items()]
+        return [QueueSource(pool, queue, partial(declare, queue, keys), keys) for pool, queue in found.items()]
 
     def _is_there(self, queue: str) -> bool:
         try:

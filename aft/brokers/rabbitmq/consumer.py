@@ -32,7 +32,7 @@ LOOK_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class QueueSource:
     """A queue to receive from. ``pool`` declares and binds it first, on the same channel; None: it is there.
 
     ``keys`` are those that it is bound to.
@@ -60,7 +60,7 @@ class RabbitConsumer:
         queues: Sequence[str],
         prefetch: int,
         on_close: Callable[[RabbitConsumer], None] = lambda _: None,
-        pools: Callable[[], Sequence[Source]] = tuple,
+        pools: Callable[[], Sequence[QueueSource]] = tuple,
         looks: bool = False,
     ) -> None:
         """``pools`` is called for each connection, and returns what to receive from besides ``queues``.
@@ -73,7 +73,7 @@ class RabbitConsumer:
         self._looks = looks
         self._pools = pools
         self._look_at = time.monotonic() + LOOK_PAUSE
-        shared = [Source(queue, queue) for queue in queues]
+        shared = [QueueSource(queue, queue) for queue in queues]
         self._redial = Redial(lambda: Inbox(address, timeout, [*pools(), *shared], prefetch))
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
@@ -119,7 +119,7 @@ class RabbitConsumer:
 class Inbox:
     """What one connection delivered, and which of it is not acknowledged yet."""
 
-    def __init__(self, address: Address, timeout: float, sources: Sequence[Source], prefetch: int) -> None:
+    def __init__(self, address: Address, timeout: float, sources: Sequence[QueueSource], prefetch: int) -> None:
         # The pools' queues and those that they stand for: most of the time only one of the two has messages.
         queues = len({source.queue for source in sources})
         shares = dict(zip({source.queue: None for source in sources}, share(prefetch, queues), strict=True))
@@ -138,7 +138,7 @@ class Inbox:
         """Whether there is a queue without a pool's that stands for it."""
         return len(self._shares) < 2 * len({source.queue for source in self._shares})
 
-    def join(self, source: Source) -> None:
+    def join(self, source: QueueSource) -> None:
         """Receive from one queue more, unless it is among them already."""
         if any(source.name == known.name for known in self._shares):
             return
@@ -199,7 +199,7 @@ class Inbox:
         """Subscribe to each queue; pika sends these one after another, ready is the last one's answer."""
         waiting = set(self._shares)
 
-        def subscribed(source: Source, _frame: object) -> None:
+        def subscribed(source: QueueSource, _frame: object) -> None:
             waiting.discard(source)
             if not waiting:
                 ready()
@@ -209,7 +209,7 @@ class Inbox:
                 source.pool(channel)
             self._subscribe(channel, source, prefetch, partial(subscribed, source))
 
-    def _subscribe(self, channel: Channel, source: Source, prefetch: int, done: Callable[[object], None]) -> None:
+    def _subscribe(self, channel: Channel, source: QueueSource, prefetch: int, done: Callable[[object], None]) -> None:
         if not channel.is_open:
             return
         channel.basic_qos(prefetch_count=prefetch)
@@ -217,7 +217,7 @@ class Inbox:
 
     def _deliver(
         self,
-        source: Source,
+        source: QueueSource,
         channel: Channel,
         method: spec.Basic.Deliver,
         _properties: BasicProperties,

@@ -19,7 +19,7 @@ ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
 _REPLY = re.compile(r"\(\d+\) ['\"](?:[A-Z_]+ - )?(.+?)['\"]\Z")
 
 
-class Refused(Exception):
+class ChannelRefused(Exception):
     """The broker closed a channel over what was asked; stays inside this package."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -44,7 +44,7 @@ def lost(address: Address, error: BaseException) -> BrokerError:
 
 def closed(address: Address, reason: amqp.ChannelClosedByBroker) -> BrokerError:
     """Return the BrokerError for a channel that the broker closed while it was in use; Unroutable: no such queue."""
-    refused = Refused(reason.reply_code, reason.reply_text)
+    refused = ChannelRefused(reason.reply_code, reason.reply_text)
     told = f"RabbitMQ at {address} closed the channel: {refused.text}"
     if refused.code == NOT_FOUND:
         return Unroutable(f"{told}; declare the queues: aft broker declare")

@@ -106,7 +106,7 @@ class ExpressSender:
             events = [first, *self._more()]
             try:
                 self._send(events)
-            except (BrokerError, explain.Refused):
+            except (BrokerError, explain.ChannelRefused):
                 continue  # lost; the next ones wait for the next connection, or are dropped
             time.sleep(GATHER)
 

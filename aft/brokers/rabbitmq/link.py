@@ -244,7 +244,7 @@ class Link:
             if answer.done():
                 return
             if isinstance(reason, amqp.ChannelClosedByBroker):
-                answer.set_exception(explain.Refused(reason.reply_code, reason.reply_text))
+                answer.set_exception(explain.ChannelRefused(reason.reply_code, reason.reply_text))
             else:
                 answer.set_exception(explain.lost(self.address, self._error or reason))
 

@@ -55,7 +55,7 @@ class Publisher:
         if not messages:
             return
         pipeline = self._connect()
-        batch = Batch(messages)
+        batch = PublishBatch(messages)
         pipeline.submit(batch)
         pipeline.wait(batch)
 
@@ -82,7 +82,7 @@ class Publisher:
             self._opening.release()
 
 
-class Batch:
+class PublishBatch:
     """The messages of one ``publish`` call, and whether they have all arrived; changed on the link's thread."""
 
     def __init__(self, messages: Sequence[Outgoing]) -> None:
@@ -121,8 +121,8 @@ class Pipeline:
     def __init__(self, address: Address, timeout: float, window: int) -> None:
         self._timeout = min(timeout, SILENCE)
         self._window = window
-        self._waiting: deque[tuple[Batch, Outgoing]] = deque()
-        self._unconfirmed: dict[int, tuple[Batch, Outgoing]] = {}
+        self._waiting: deque[tuple[PublishBatch, Outgoing]] = deque()
+        self._unconfirmed: dict[int, tuple[PublishBatch, Outgoing]] = {}
         self._bytes = 0
         self._last_tag = 0
         self._oldest = 1
@@ -138,11 +138,11 @@ class Pipeline:
             on_blocked=self._alarmed,
         )
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: PublishBatch) -> None:
         """Send the batch as the window allows. Raises BrokerError when the link is lost."""
         self.link.post(partial(self._enqueue, batch))
 
-    def wait(self, batch: Batch) -> None:
+    def wait(self, batch: PublishBatch) -> None:
         """Return when all of it was confirmed; give it up when that makes no progress for too long."""
         started = time.monotonic()
         while not batch.done.is_set():
@@ -155,7 +155,7 @@ class Pipeline:
         if batch.error is not None:
             raise batch.error
 
-    def _give_up(self, batch: Batch, started: float) -> None:
+    def _give_up(self, batch: PublishBatch, started: float) -> None:
         if max(started, self._confirmed_at) + self._timeout > time.monotonic():
             self._post_abandon(batch)
             return
@@ -164,7 +164,7 @@ class Pipeline:
         batch.fail(error)
         self.link.drop(error)
 
-    def _post_abandon(self, batch: Batch) -> None:
+    def _post_abandon(self, batch: PublishBatch) -> None:
         where = f"RabbitMQ at {self.link.address}"
         batch.fail(
             BrokerError(f"{where} did not confirm {batch.left} messages within {self._timeout:.3g} s; {_SICK_ADVICE}")
@@ -174,7 +174,7 @@ class Pipeline:
         except BrokerError:
             pass  # it has ended, and everything with it
 
-    def _abandon(self, batch: Batch) -> None:
+    def _abandon(self, batch: PublishBatch) -> None:
         """Wait no longer for these; the connection is well, as others' messages are confirmed."""
         for tag in [tag for tag, (its, _) in self._unconfirmed.items() if its is batch]:
             _, message = self._unconfirmed.pop(tag)
@@ -186,7 +186,7 @@ class Pipeline:
         channel.add_on_return_callback(self._returned)
         channel.confirm_delivery(self._confirmed, callback=lambda _: ready())
 
-    def _enqueue(self, batch: Batch) -> None:
+    def _enqueue(self, batch: PublishBatch) -> None:
         if self.link.lost:
             self._fail_lost(batch)
         elif sick := self._sick_among(batch.messages):
@@ -215,7 +215,7 @@ class Pipeline:
         # Under an alarm nobody reads what is sent: it would pile up in this process.
         return not self.link.blocked and len(self._unconfirmed) < self._window and self._bytes < WINDOW_BYTES
 
-    def _send(self, batch: Batch, message: Outgoing) -> None:
+    def _send(self, batch: PublishBatch, message: Outgoing) -> None:
         tag = self._last_tag + 1
         # The id travels back with a returned message: that is how we know which one it was.
         properties = BasicProperties(delivery_mode=DeliveryMode.Persistent.value, message_id=str(tag))  # type: ignore[no-untyped-call]
@@ -249,7 +249,7 @@ class Pipeline:
         self._oldest = tag + 1
         return tags
 
-    def _settle(self, batch: Batch, message: Outgoing, *, refused: bool) -> None:
+    def _settle(self, batch: PublishBatch, message: Outgoing, *, refused: bool) -> None:
         if refused:
             where = f"queue {message.queue!r} at {self.link.address}"
             batch.fail(BrokerError(f"{where} refused a message; is it full, or without a leader?"))
@@ -269,10 +269,10 @@ class Pipeline:
         else:
             self._fill()
 
-    def _refuse_later(self, batches: Iterable[Batch]) -> None:
+    def _refuse_later(self, batches: Iterable[PublishBatch]) -> None:
         self.link.post_later(ALARM, partial(self._refuse, batches))
 
-    def _refuse(self, batches: Iterable[Batch]) -> None:
+    def _refuse(self, batches: Iterable[PublishBatch]) -> None:
         """Under an alarm nobody is kept waiting for its end: the callers have their messages on record elsewhere."""
         if self.link.blocked:
             where = f"RabbitMQ at {self.link.address}"
@@ -280,7 +280,7 @@ class Pipeline:
                 batch.fail(BrokerError(f"{where} accepts no messages (memory or disk alarm); free some there"))
             self._waiting = deque(each for each in self._waiting if not each[0].done.is_set())
 
-    def _batches(self) -> set[Batch]:
+    def _batches(self) -> set[PublishBatch]:
         return {batch for batch, _ in (*self._unconfirmed.values(), *self._waiting)}
 
     def _lost(self) -> None:
@@ -289,7 +289,7 @@ class Pipeline:
         self._unconfirmed.clear()
         self._waiting.clear()
 
-    def _fail_lost(self, batch: Batch) -> None:
+    def _fail_lost(self, batch: PublishBatch) -> None:
         try:
             self.link.check()
         except BrokerError as error:

@@ -39,7 +39,7 @@ from pika.exchange_type import ExchangeType
 from aft import names
 from aft.brokers.base import QueueStatus, Topology
 from aft.brokers.rabbitmq.address import Address
-from aft.brokers.rabbitmq.explain import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, Refused
+from aft.brokers.rabbitmq.explain import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelRefused
 from aft.brokers.rabbitmq.express import declare_exchange
 from aft.brokers.rabbitmq.link import Link, Question
 from aft.errors import BrokerError
@@ -113,7 +113,7 @@ class Surveyor:
         link = self._connect()
         try:
             link.ask(declare_queue(queue, {}, passive=True))
-        except Refused:
+        except ChannelRefused:
             return False
         finally:
             link.close()
@@ -142,13 +142,13 @@ class Surveyor:
     def _declare(self, link: Link, what: str, question: Question) -> None:
         try:
             link.ask(question)
-        except Refused as refused:
+        except ChannelRefused as refused:
             raise BrokerError(f"{what} at {self._address}: {self._advice(refused)}") from None
 
     def _look(self, link: Link, name: str, arguments: Arguments) -> QueueStatus:
         try:
             found = link.ask(declare_queue(name, arguments, passive=True))
-        except Refused as refused:
+        except ChannelRefused as refused:
             return QueueStatus(name, exists=refused.code != NOT_FOUND, problem=self._advice(refused))
         problem = "" if self._passive else self._compare(link, name, arguments)
         return QueueStatus(name, True, found.message_count, found.consumer_count, problem)
@@ -157,11 +157,11 @@ class Surveyor:
         """Return what is wrong with an existing queue's arguments: to declare it as it is changes nothing."""
         try:
             link.ask(declare_queue(name, arguments, passive=False))
-        except Refused as refused:
+        except ChannelRefused as refused:
             return self._advice(refused)
         return ""
 
-    def _advice(self, refused: Refused) -> str:
+    def _advice(self, refused: ChannelRefused) -> str:
         match refused.code:
             case code if code == NOT_FOUND:
                 who = " with a role that may" if self._passive else ""
@@ -172,7 +172,7 @@ class Surveyor:
                 return f"{refused.text}; grant the permission, or declare passively"
         return f"the broker refused: {refused}"
 
-    def _explain_difference(self, refused: Refused) -> str:
+    def _explain_difference(self, refused: ChannelRefused) -> str:
         if (other := other_type(refused.text, self._queue_type)) is None:
             return (
                 f"it exists with other arguments ({refused.text}); "

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from aft.app.timeline import What
 from aft.cli.replay.play import Played
 from aft.fault import Fault, FaultKind, FaultState
-from aft.rules.asking import Decision
+from aft.rules.asking import RuleChoice
 
 #: What data files call a worker's death.
 LOST = "worker lost"
@@ -58,7 +58,7 @@ def tell_fault(fault: Fault) -> str:
     if fault.kind is FaultKind.ABORT:
         return LOST
     if fault.kind is FaultKind.CONSTRAINT and fault.decision is not None:
-        return f"{fault.name}: {fault.exception}, {Decision.decode(fault.decision).exlet}"
+        return f"{fault.name}: {fault.exception}, {RuleChoice.decode(fault.decision).exlet}"
     if fault.level is not None:
         return f"{fault.name}: {fault.short_type}, level {fault.level}"
     fate = "parked" if fault.state is FaultState.PARKED else "final"

@@ -17,7 +17,7 @@ from aft.cli.output import console, exactly, json_option, print_fields, print_js
 from aft.cli.rules import shapes
 from aft.cli.rules.asking import desk, fault_of, modules_option, print_facts, print_line
 from aft.cli.rules.drawing import draw_rule, rule_text
-from aft.rules.asking import Asked, Decision
+from aft.rules.asking import Asked, RuleChoice
 from aft.rules.conditions import names
 from aft.rules.facts import SOURCE, kinds
 from aft.rules.kinds import On
@@ -69,7 +69,7 @@ def _tell_fault(found: Explanation) -> None:
     print_fields({"fault": of.id, "run": of.run_id, "where": where, "what": str(of), "raised": exactly(of.raised_at)})
 
 
-def _tell_walk(found: Explanation, walk: Decision, everything: bool) -> None:
+def _tell_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
     out = console()
     named: set[str] = set()
     if found.told is not Told.BUILT_IN and found.fault.exception not in (None, walk.on):
@@ -87,7 +87,7 @@ def _tell_walk(found: Explanation, walk: Decision, everything: bool) -> None:
         say(f"warning: {one_line(warning)}")
 
 
-def _tell_tree(out: Console, found: Explanation, walk: Decision, asked: Asked, everything: bool) -> set[str]:
+def _tell_tree(out: Console, found: Explanation, walk: RuleChoice, asked: Asked, everything: bool) -> set[str]:
     """Show how one tree was asked; returns the facts that its rules on the way mention."""
     key = (asked.flow, On(walk.on), asked.activity)
     tree = found.trees.get(key)

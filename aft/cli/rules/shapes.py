@@ -9,7 +9,7 @@ from aft.app.rules import Explanation, Trial
 from aft.app.sheets import in_order
 from aft.cli import shapes
 from aft.cli.output import iso
-from aft.rules.asking import Asked, Decision
+from aft.rules.asking import Asked, RuleChoice
 from aft.rules.exlets import BUILT_IN, Exlet
 from aft.rules.kinds import On
 from aft.rules.plans import Plan
@@ -142,7 +142,7 @@ def explanation(one: Explanation, plan: Plan | None) -> dict[str, Any]:
     }
 
 
-def _asked(one: Explanation, walk: Decision, asked: Asked) -> dict[str, Any]:
+def _asked(one: Explanation, walk: RuleChoice, asked: Asked) -> dict[str, Any]:
     found = one.trees.get((asked.flow, On(walk.on), asked.activity))
     nodes = {} if found is None else found.nodes
     return {

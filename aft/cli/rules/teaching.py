@@ -9,7 +9,7 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.handling import spell_rule
-from aft.app.hindsight import Change, Preview
+from aft.app.hindsight import ChangedDecision, Preview
 from aft.app.rules import MOST_LOOKED_AT
 from aft.app.shelf import key_of
 from aft.cli.errors import Failure, tell
@@ -237,7 +237,7 @@ def _print_preview(seen: Preview, most: int) -> None:
     click.echo()
 
 
-def print_changes(changes: list[Change]) -> None:
+def print_changes(changes: list[ChangedDecision]) -> None:
     """Print which faults would be decided otherwise."""
     flows = len({change.flow for change in changes}) > 1
     columns = [

@@ -50,7 +50,7 @@ class SessionSign:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._keeper: Keeper | None = None
+        self._keeper: LockHolder | None = None
         forked.tell(self)
 
     @property
@@ -59,7 +59,7 @@ class SessionSign:
 
     def give(self, worker: WorkerId) -> None:
         self.take_back()
-        self._keeper = Keeper(self._engine, worker)
+        self._keeper = LockHolder(self._engine, worker)
         self._keeper.start()
 
     def take_back(self) -> None:
@@ -74,7 +74,7 @@ class SessionSign:
             keeper.forget_in_child()
 
 
-class Keeper:
+class LockHolder:
     """Takes one worker's lock, and takes it again whenever its session is lost, until it is stopped."""
 
     def __init__(self, engine: Engine, worker: WorkerId) -> None:

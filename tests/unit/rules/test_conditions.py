@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.rules.conditions import Answer, Case, Condition, Expression
-from aft.rules.facts import Kind
+from aft.rules.conditions import Condition, Evaluation, Expression, PreparedFacts
+from aft.rules.facts import FactType
 
 FACTS: dict[str, Any] = {
     "run.flow": "organise_concert",
@@ -59,11 +59,11 @@ def refused(source: str, sources: dict[str, str] | None = None) -> str:
     ],
 )
 def test_a_condition_holds(source: str) -> None:
-    assert Condition.compile(source).holds(FACTS) == Answer(True, None)
+    assert Condition.compile(source).holds(FACTS) == Evaluation(True, None)
 
 
 def test_what_is_false_does_not_hold_and_nobody_is_warned() -> None:
-    assert Condition.compile("fault.status == 404").holds(FACTS) == Answer(False, None)
+    assert Condition.compile("fault.status == 404").holds(FACTS) == Evaluation(False, None)
 
 
 def test_facts_that_nobody_knows_are_blank() -> None:
@@ -77,7 +77,7 @@ def test_sources_are_facts_of_their_types() -> None:
 
 
 def test_a_case_is_made_ready_once_for_many_conditions() -> None:
-    case = Case(FACTS)
+    case = PreparedFacts(FACTS)
     assert [Condition.compile(f"fault.status == {n}").holds(case).holds for n in (502, 503)] == [False, True]
 
 
@@ -163,8 +163,8 @@ def test_what_cannot_be_evaluated_does_not_hold_and_says_why(source: str, warnin
 
 
 def test_a_key_that_does_not_matter_may_be_missing() -> None:
-    assert Condition.compile("run.args.missing == 1 || fault.status == 503").holds(FACTS) == Answer(True, None)
-    assert Condition.compile("has(run.args.missing) && run.args.missing == 1").holds(FACTS) == Answer(False, None)
+    assert Condition.compile("run.args.missing == 1 || fault.status == 503").holds(FACTS) == Evaluation(True, None)
+    assert Condition.compile("has(run.args.missing) && run.args.missing == 1").holds(FACTS) == Evaluation(False, None)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_fact_of_another_type_than_declared_is_a_warning(facts: dict[str, Any]
 
 #: Among them some that CEL cannot take: halves of characters, numbers that are too large, classes of ours.
 values = st.sampled_from(
-    ["", "a", "\ud800", "a\x00b", 0, 2**63, 2**70, -1.5, None, True, [], ["x"], {}, {"x": "a"}, (), Kind]
+    ["", "a", "\ud800", "a\x00b", 0, 2**63, 2**70, -1.5, None, True, [], ["x"], {}, {"x": "a"}, (), FactType]
 )
 
 
@@ -246,7 +246,7 @@ def test_cel_is_loaded_when_the_first_condition_is_compiled() -> None:
 
 
 def test_threads_may_share_conditions_and_cases_and_compile_at_the_same_time() -> None:
-    shared, case = Condition.compile("run.args.sold == 40 && fault.text.matches('out')"), Case(FACTS)
+    shared, case = Condition.compile("run.args.sold == 40 && fault.text.matches('out')"), PreparedFacts(FACTS)
     wrong: list[object] = []
     together = threading.Barrier(4)
 

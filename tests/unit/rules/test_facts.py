@@ -16,7 +16,7 @@ from aft.rules.facts import (
     MOST_IN_ALL,
     MOST_TEXT,
     NAMES,
-    Kind,
+    FactType,
     blank,
     complete,
     cut,
@@ -54,7 +54,7 @@ def test_blanks_are_not_shared() -> None:
 
 
 def test_a_source_is_a_fact_of_its_type() -> None:
-    assert kinds({"free_seats": "int"})["source.free_seats"] is Kind.WHOLE
+    assert kinds({"free_seats": "int"})["source.free_seats"] is FactType.WHOLE
 
 
 @pytest.mark.parametrize("name", ["free seats", "", "a.b", "4you", "größe"])

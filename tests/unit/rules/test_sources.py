@@ -12,7 +12,7 @@ import pytest
 
 from aft.errors import DefinitionError
 from aft.rules import sources
-from aft.rules.sources import MOST_HANGING, Source, ask_named, source
+from aft.rules.sources import MOST_HANGING, FactSource, ask_named, source
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,8 @@ def gate() -> Iterator[threading.Event]:
     opened.set()
 
 
-def a_source(fn: Any, default: Any = "default", timeout: float = 30.0) -> Source:
-    return Source("it", fn, default, timedelta(seconds=timeout))
+def a_source(fn: Any, default: Any = "default", timeout: float = 30.0) -> FactSource:
+    return FactSource("it", fn, default, timedelta(seconds=timeout))
 
 
 def test_a_source_answers_as_rules_see_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
 from aft.rules.kinds import On
-from aft.rules.teaching import Change, Conflict, compare, propose
+from aft.rules.teaching import ChangedCase, Conflict, compare, propose
 from aft.rules.tree import CompiledTree, Tree
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,10 +99,10 @@ def test_a_preview_tells_the_cases_that_would_be_answered_otherwise() -> None:
     after = CompiledTree(propose(before, case(500), "fault.status < 502", "unwind").tree)
     past = [case(500), case(501), case(502), case(404)]
     assert compare(before, after, past) == [
-        Change(case(500), "ladder", "unwind"),
-        Change(case(501), "ladder", "unwind"),
+        ChangedCase(case(500), "ladder", "unwind"),
+        ChangedCase(case(501), "ladder", "unwind"),
     ]
-    assert compare(CompiledTree(EMPTY), before, past[-2:]) == [Change(case(502), None, "ladder")]
+    assert compare(CompiledTree(EMPTY), before, past[-2:]) == [ChangedCase(case(502), None, "ladder")]
 
 
 conditions = st.builds("fault.status {} {}".format, st.sampled_from(["<", ">", "==", "!="]), st.integers(0, 6))

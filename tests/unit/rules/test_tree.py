@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aft.errors import RuleRefused
 from aft.rules.defaults import ABORT, DEFAULTS, FAULT
 from aft.rules.kinds import On
-from aft.rules.tree import CompiledTree, Node, Step, Tree, Walk
+from aft.rules.tree import CompiledTree, Node, RuleStep, Tree, Walk
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,7 +62,7 @@ def test_a_rule_that_cannot_be_evaluated_leads_to_its_alternative_with_a_warning
     walk = compiled.ask({"run.args": {}})
     assert walk.exlet == "b"
     assert 'there is no key "sold"' in (walk.steps[0].warning or "")
-    assert walk.steps[1] == Step(2, True, None)
+    assert walk.steps[1] == RuleStep(2, True, None)
 
 
 def test_a_rule_that_can_no_longer_be_read_does_not_hold_and_says_so() -> None:
