@@ -19,7 +19,7 @@ PARTIAL = {
     ("flows/ruled.py", "Do"),
     ("flows/whole.py", "On"),
     ("rules/defaults.py", "On"),
-    ("rules/facts.py", "Kind"),
+    ("rules/facts.py", "FactType"),
 }
 
 

@@ -19,8 +19,8 @@ from aft.store.turns import WriteTurn
 #: A process that has the turn until its input ends.
 HOLDER = """
 import sys
-from aft.store.turns import Turn
-turn = Turn(sys.argv[1])
+from aft.store.turns import WriteTurn
+turn = WriteTurn(sys.argv[1])
 turn.take(10, "db")
 print("has it", flush=True)
 sys.stdin.read()
@@ -29,8 +29,8 @@ turn.give()
 #: A process that writes without a break until its input ends.
 GREEDY = """
 import sys, threading
-from aft.store.turns import Turn
-turn = Turn(sys.argv[1])
+from aft.store.turns import WriteTurn
+turn = WriteTurn(sys.argv[1])
 over = threading.Thread(target=sys.stdin.read)
 over.start()
 turn.take(10, "db")
