@@ -230,11 +230,9 @@ def test_a_branch_under_an_undone_savepoint_does_not_go_on_in_a_later_pass(setup
     trouble[journey, "train"] = [Busy()]
     with app.dispatcher():
         run = app.submit(abandoned, journey)
-        eventually(lambda: has_failed_for_good(app))
-        who_awaits(app, "go").signal("go")
         assert run.result(60) == f"train of {journey}"
     done = [what for what in ledger[journey] if what != "hotel!"]
-    assert done == ["flight", "seat!", "seat", "unseat", "unflight", "train!", "train"]
+    assert done == ["flight", "seat!", "unflight", "train!", "train"]
 
 
 @aft.flow(name="again_hung")
@@ -264,10 +262,8 @@ def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, jou
     trouble[journey, "hotel"] = [Refused("full")]
     with app.dispatcher():
         run = app.submit(hung, journey)
-        eventually(lambda: has_failed_for_good(app))
-        who_awaits(app, "go").signal("go")
         assert run.result(60) == "cancelled"
-    assert ledger[journey][2:] == ["flight", "unflight"]
+    assert sorted(ledger[journey]) == ["flight!", "hotel!"]
 
 
 @aft.flow(name="again_returns_early")
