@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
@@ -63,6 +63,8 @@ class Course:
         self._met: list[Met] = []
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
+        #: Tasks that have returned, by their branches.
+        self._returned: set[str] = set()
         #: Steps whose tasks were cancelled meanwhile.
         self._dropped: set[StepPath] = set()
         #: Which task has looked at what came of another, and when: ``(moment, task, other)``.
@@ -76,6 +78,7 @@ class Course:
         """Follow the tasks of an async flow."""
         self._loop = loop
         loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
+        loop.returned = self._returned.add
         loop.cancels = self._note_cancel
         loop.looks = self._note_look
 
@@ -172,7 +175,12 @@ class Course:
 
     def trace_tasks(self) -> Iterator[Heard]:
         """Yield where the exceptions came from with which tasks have ended."""
-        for _, error in self._failed_tasks():
+        for error in self._find_ended():
+            yield from self.trace(error).heard
+
+    def trace_handled(self) -> Iterator[Heard]:
+        """Yield where the exceptions came from that tasks were handling at their last step."""
+        for error in self._find_handled():
             yield from self.trace(error).heard
 
     def find_met(self, mistakes: Sequence[BaseException]) -> dict[str, int]:
@@ -181,8 +189,9 @@ class Course:
         A task that ended with one has met it, too; the flow itself has no branch.
         """
         met: dict[str, int] = {}
+        same = _Same(mistakes)
         for each in self.heard:
-            if each.how in (How.HANDLED, How.ENDED) and _tells_of(each.error, mistakes):
+            if each.how in (How.HANDLED, How.ENDED) and any(map(same.has, go_through(each.error))):
                 task = each.path if each.how is How.ENDED else self._tasks(each.path)[-1]
                 met.setdefault(task, each.moment)
         return met
@@ -227,27 +236,43 @@ class Course:
         """Tell whether the code had asked for a step when it heard of something."""
         return path in self._asked and self._asked[path][0] < moment
 
-    def follows(self, path: StepPath, failure: Heard, knows: dict[str, int]) -> bool:
-        """Tell whether a step, or a savepoint, that came after a failure may be there because of it.
+    def follows(self, path: StepPath, failed: Container[StepPath], knows: dict[str, int]) -> bool:
+        """Tell whether a step, or a savepoint, may be there because steps have failed.
 
-        ``knows``: since when each task knows of it.
+        ``knows``: since when each task knows of that.
         So it is if its task knew of the failure by then, or was cancelled; or came to the step because the failed one
         let it, as with a semaphore; or tidies up at the flow's end.
         """
-        if any(task.is_last for task in self._tasks_of(path)) or self._was_led_by(path, failure):
+        if any(task.is_last for task in self._tasks_of(path)) or self._was_led_by(path, failed):
             return True
         return self.comes_after(path, knows)
 
-    def find_knowing(self, failure: Heard, origin: Origin) -> dict[str, int]:
-        """Tell since when each task, by its branch, knows of a failure.
+    def find_unheard(self) -> list[BaseException]:
+        """Find what tasks have ended with, or were handling at their last step: the flow may have heard of one only."""
+        return [*self._find_ended(), *self._find_handled()]
+
+    def _find_ended(self) -> list[BaseException]:
+        return [each.error for each in self.heard if each.how is How.ENDED]
+
+    def _find_handled(self) -> list[BaseException]:
+        """What tasks that have not returned were handling when they asked for their last step."""
+        last = {self._tasks(path)[-1]: path for path in self._asked}
+        under_way = {path for task, path in last.items() if task not in self._returned}
+        return [each.error for each in self.heard if each.how is How.HANDLED and each.path in under_way]
+
+    def find_knowing(self, failures: Sequence[Heard], met: dict[str, int]) -> dict[str, int]:
+        """Tell since when each task, by its branch, knows of one of these failures; ``met``: who met the exception.
 
         So does the task in which it was raised, one that met the exception or was cancelled by a task group since, and
         one that looked at what came of a task that knew.
         """
-        own = failure.path if failure.how is How.ENDED else self._tasks(failure.path)[-1]
-        knows = self.find_met(origin.errors) | {own: failure.moment}
+        knows = dict(met)
+        for failure in failures:
+            own = failure.path if failure.how is How.ENDED else self._tasks(failure.path)[-1]
+            knows[own] = min(failure.moment, knows.get(own, failure.moment))
+        first = min(failure.moment for failure in failures)
         for task, (moment, by) in self._cancelled.items():
-            if by is None and moment > failure.moment:
+            if by is None and moment > first:
                 knows[task] = min(moment, knows.get(task, moment))
         before: dict[str, int] = {}
         while before != knows:
@@ -258,12 +283,12 @@ class Course:
                     knows[task] = int(since)
         return knows
 
-    def _was_led_by(self, path: StepPath | None, failure: Heard) -> bool:
-        """Tell whether a failure has led to a step, or to one whose outcome has."""
+    def _was_led_by(self, path: StepPath | None, failed: Container[StepPath]) -> bool:
+        """Tell whether the failure of a step has led to another one, or to one whose outcome has."""
         while path is not None:
             path = self._led_by.get(path)
-            if path == failure.path:
-                return failure.how is How.RAISED
+            if path in failed:
+                return True
         return False
 
     def _tasks(self, path: StepPath) -> list[str]:
@@ -277,13 +302,17 @@ class Course:
         tasks = () if self._loop is None else self._loop.tasks
         return [task for task in tasks if path.startswith(f"{task.branch}.")]
 
-    def _failed_tasks(self) -> Iterator[tuple[str, BaseException]]:
-        yield from ((each.path, each.error) for each in self.heard if each.how is How.ENDED)
 
+class _Same:
+    """Exceptions that are one of these, or tell of the same fault as one."""
 
-def _tells_of(error: BaseException, mistakes: Sequence[BaseException]) -> bool:
-    """Whether an exception is one of these, a group with one of them, or was raised while one of them was handled."""
-    return any(_is_same(one, mistake) for one in go_through(error) for mistake in mistakes)
+    def __init__(self, errors: Iterable[BaseException]) -> None:
+        self._errors = list(errors)  # kept alive: their ids are theirs as long
+        self._ids = set(map(id, self._errors))
+        self._faults = {fault.id for error in self._errors if (fault := fault_of(error)) is not None}
+
+    def has(self, error: BaseException) -> bool:
+        return id(error) in self._ids or ((fault := fault_of(error)) is not None and fault.id in self._faults)
 
 
 def _is_same(error: BaseException, other: BaseException) -> bool:

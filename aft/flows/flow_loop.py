@@ -77,18 +77,19 @@ class StepFuture(asyncio.Future[Any]):
         super().__init__(loop=loop)
         self.holds = holds
         self.was_cancelled = False
+        self._why: Any = None
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.holds or self.done():
             return super().cancel(msg)
-        self.was_cancelled = True
+        self.was_cancelled, self._why = True, msg
         return True
 
     def release(self) -> None:
         """Let the task hear that it was cancelled, now."""
         self.holds = False
         if self.was_cancelled:
-            self.cancel()
+            self.cancel(self._why)
 
 
 class Branch(Coroutine[Any, Any, Any]):
@@ -142,6 +143,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._thread = threading.get_ident()
         #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
+        #: Is told of a task that returns.
+        self.returned: Callable[[str], None] = lambda branch: None
         #: Is told of a task that is about to be cancelled, by whoever does that.
         self.cancels: Callable[[str], None] = lambda branch: None
         #: Is told of a task whose outcome the code, or asyncio for it, awaits or asks for.
@@ -232,8 +235,12 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return task
 
     def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := asyncio.Task.exception(task)) is not None:
+        if task.cancelled():
+            return
+        if (error := asyncio.Task.exception(task)) is not None:
             self.failed(branch, error)
+        else:
+            self.returned(branch)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A task failed and nobody looked: the flow did not care."""

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import cast
 
-from aft.flows.course import Course, Heard, How, Origin
+from aft.flows.course import Course, Heard, How
 from aft.flows.failures import must_park
 from aft.flows.leaving import Forgotten
 from aft.ids import StepPath
@@ -38,24 +38,27 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     steps = {entry.path: entry for entry in entries if entry.kind not in _BESIDE}
     pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
     origin = course.trace(error)
+    met = course.find_met(origin.errors)
 
     def may_forget(failure: Heard) -> bool:
         known = failure.how is How.ENDED or failure.path in steps
-        return known and not _is_held(steps, course, failure, origin, pivot)
+        return known and not _is_held(steps, course, failure, met, pivot)
 
     heard = [each for each in origin.heard if may_forget(each)]
     if not heard:
         return []
+    heard += [each for each in course.trace_handled() if may_forget(each)]
     first = min(heard, key=lambda each: each.moment)
     heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_forget(each)]
     again = _find_again(steps, course, first, heard, pivot)
     failures = [first, *(each for each in course.heard if each.how is How.RAISED and each.path in again - {first.path})]
-    known = [(failure, course.find_knowing(failure, origin)) for failure in failures]
-    again |= {path for _, knows in known for path in _find_abandoned(steps, course, knows, pivot)}
+    knows = course.find_knowing(failures, met)
+    again |= _find_abandoned(steps, course, knows, pivot)
+    failed = {failure.path for failure in failures if failure.how is How.RAISED}
     dropped = {
         path
         for path, entry in steps.items()
-        if entry.seq > pivot and path not in again and any(_follows(course, entry, *one) for one in known)
+        if entry.seq > pivot and path not in again and _follows(course, entry, first, failed, knows)
     }
     dropped |= {each.path for each in heard if each.how is How.LEFT}
     under = _find_under(steps, dropped, pivot)
@@ -70,7 +73,8 @@ def find_taken_back(load: Callable[[], Sequence[Entry]], course: Course, mistake
     These are the ones that the code came to while the exception travelled: the mended code may not come to them.
     ``load`` reads the journal, if there are any.
     """
-    met = course.find_met(_find_mistakes(mistake))
+    mistakes = [found for error in (mistake, *course.find_unheard()) for found in _find_mistakes(error)]
+    met = course.find_met(mistakes)
     if not met:
         return []
     steps = {entry.path: entry for entry in load() if entry.kind not in _BESIDE}
@@ -113,11 +117,12 @@ def _find_under(steps: Mapping[StepPath, Entry], dropped: Container[StepPath], p
     return {path for path, entry in steps.items() for savepoint in undone if _is_undone_by(entry, savepoint, pivot)}
 
 
-def _is_held(steps: Mapping[StepPath, Entry], course: Course, failure: Heard, origin: Origin, pivot: int) -> bool:
+def _is_held(steps: Mapping[StepPath, Entry], course: Course, failure: Heard, met: dict[str, int], pivot: int) -> bool:
     """Tell whether the code did something because of a failure that the pivot let stand: then the failure stays."""
-    knows = course.find_knowing(failure, origin)
+    knows = course.find_knowing([failure], met)
+    failed = {failure.path} if failure.how is How.RAISED else set()
     return any(
-        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failure, knows)
+        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failed, knows)
         for path, entry in steps.items()
         if entry.kind is not EntryKind.SAVEPOINT
     )
@@ -139,14 +144,14 @@ def _find_again(
     return again
 
 
-def _follows(course: Course, entry: Entry, first: Heard, knows: dict[str, int]) -> bool:
+def _follows(course: Course, entry: Entry, first: Heard, failed: Container[StepPath], knows: dict[str, int]) -> bool:
     """Whether the code came to a step, or left a savepoint, after it had heard of a failure, maybe because of it."""
     if entry.kind is not EntryKind.SAVEPOINT:
-        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, first, knows)
+        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, failed, knows)
     left = next((each for each in course.heard if each.how is How.LEFT and each.path == entry.path), None)
     if left is None or left.moment < first.moment:
         return False
-    return issubclass(type(left.error), asyncio.CancelledError) or course.follows(entry.path, first, knows)
+    return issubclass(type(left.error), asyncio.CancelledError) or course.follows(entry.path, failed, knows)
 
 
 def _is_undone_by(entry: Entry, savepoint: Entry, pivot: int) -> bool:

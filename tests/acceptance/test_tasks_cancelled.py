@@ -376,3 +376,117 @@ async def no_coroutine(order: str) -> None:
 def test_what_is_no_coroutine_is_refused_as_asyncio_does(setup: Setup) -> None:
     run = setup.app().start(no_coroutine, secrets.token_hex(4))
     assert "TypeError: a coroutine was expected" in (run.row.reason or "")
+
+
+@aft.activity(name="cancelled_confirm")
+def confirm(order: str, number: int) -> None:
+    deeds[order].append(f"confirm {number}")
+
+
+@aft.flow(name="cancelled_bug_in_each")
+async def bug_in_each(order: str) -> None:
+    """Each of several tasks meets the same bug, and tidies up."""
+
+    async def leg(number: int) -> None:
+        await do(order, f"hold {number}")
+        try:
+            if order not in fixed:
+                raise AttributeError("bug")
+            await confirm.call(order, number)
+        finally:
+            await do(order, f"release {number}")
+
+    await asyncio.gather(*map(leg, range(3)))
+
+
+def test_a_bug_that_several_tasks_met_is_taken_back_in_each(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(bug_in_each, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        run.result(30)
+    for number in range(3):
+        assert deeds[order].count(f"hold {number}") == deeds[order].count(f"confirm {number}") == 1
+        assert deeds[order].count(f"release {number}") - deeds[order].count(f"unrelease {number}") == 1
+
+
+@aft.flow(name="cancelled_why")
+async def says_why(order: str) -> str:
+    async def waits() -> str:
+        try:
+            await booked(order, "slow")
+        except asyncio.CancelledError as error:
+            return str(error)
+        return "no"
+
+    task = asyncio.create_task(waits())
+    await aft.sleep("10ms")
+    task.cancel("too late")
+    gates[order].set()
+    return await task
+
+
+def test_who_is_cancelled_hears_why(setup: Setup) -> None:
+    assert setup.app().start(says_why, secrets.token_hex(4)).result(30) == "too late"
+
+
+@aft.flow(name="cancelled_all_fail")
+async def all_fail(order: str) -> None:
+    """Past a pivot several tasks fail in one outage, and each tidies up."""
+    aft.pivot()
+
+    async def leg(number: int) -> None:
+        try:
+            await invoice.call(order)
+        except Refused:
+            await do(order, f"mail {number}")
+            raise
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(4):
+            group.create_task(leg(number))
+
+
+def test_one_retry_tries_again_all_that_failed_at_once(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    gates[order].set()
+    with app.dispatcher():
+        run = app.submit(all_fail, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        run.result(30)
+    mails = [deed for deed in deeds[order] if deed.startswith("mail")]
+    assert sorted(deeds[order]) == sorted([*mails, *(f"un{mail}" for mail in mails)])
+
+
+@aft.flow(name="cancelled_overcome")
+async def overcomes(order: str) -> None:
+    """One task has overcome its failure when another one's is raised past the pivot."""
+    aft.pivot()
+
+    async def copes() -> None:
+        try:
+            await booked(order, "bad")
+        except Refused:
+            await confirm.call(order, 1)
+
+    await asyncio.create_task(copes())
+    await invoice.call(order)
+
+
+def test_what_was_overcome_is_not_tried_again(setup: Setup) -> None:
+    order = secrets.token_hex(4)
+    app = setup.app()
+    gates[order].set()
+    with app.dispatcher():
+        run = app.submit(overcomes, order)
+        eventually(lambda: run.status is Status.PARKED)
+        fixed.add(order)
+        run.retry()
+        run.result(30)
+    assert deeds[order] == ["confirm 1"]
