@@ -63,8 +63,8 @@ class Course:
         self._met: list[Met] = []
         #: When each step was asked for, and whether by a task that had been cancelled.
         self._asked: dict[StepPath, tuple[int, bool]] = {}
-        #: Tasks that have returned, by their branches.
-        self._returned: set[str] = set()
+        #: Steps whose outcomes were handed to tasks.
+        self._outcomes: set[StepPath] = set()
         #: Steps whose tasks were cancelled meanwhile.
         self._dropped: set[StepPath] = set()
         #: Which task has looked at what came of another, and when: ``(moment, task, other)``.
@@ -78,7 +78,6 @@ class Course:
         """Follow the tasks of an async flow."""
         self._loop = loop
         loop.failed = lambda branch, error: self._meet(error, StepPath(branch), How.ENDED)
-        loop.returned = self._returned.add
         loop.cancels = self._note_cancel
         loop.looks = self._note_look
 
@@ -103,6 +102,7 @@ class Course:
     def hand_out(self, path: StepPath) -> None:
         """Note that a task is handed the outcome of a step, which leads to all that tasks do until the next one."""
         self._handed_out = path
+        self._outcomes.add(path)
 
     def _note_cancel(self, branch: str) -> None:
         """Note that a task is cancelled: by another one, or by a task group in which one has failed."""
@@ -255,9 +255,13 @@ class Course:
         return [each.error for each in self.heard if each.how is How.ENDED]
 
     def _find_handled(self) -> list[BaseException]:
-        """What tasks that have not returned were handling when they asked for their last step."""
+        """What tasks were handling when they asked for their last step, of which they have heard nothing.
+
+        A task that has heard of it may have overcome what it was handling.
+        """
         last = {self._tasks(path)[-1]: path for path in self._asked}
-        under_way = {path for task, path in last.items() if task not in self._returned}
+        heard = self._outcomes - self._dropped
+        under_way = {path for task, path in last.items() if task and path not in heard}
         return [each.error for each in self.heard if each.how is How.HANDLED and each.path in under_way]
 
     def find_knowing(self, failures: Sequence[Heard], met: dict[str, int]) -> dict[str, int]:

@@ -143,8 +143,6 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._thread = threading.get_ident()
         #: Is told of a task that ends with an exception before anybody else is; the flow itself has no branch.
         self.failed: Callable[[str, BaseException], None] = lambda branch, error: None
-        #: Is told of a task that returns.
-        self.returned: Callable[[str], None] = lambda branch: None
         #: Is told of a task that is about to be cancelled, by whoever does that.
         self.cancels: Callable[[str], None] = lambda branch: None
         #: Is told of a task whose outcome the code, or asyncio for it, awaits or asks for.
@@ -235,12 +233,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         return task
 
     def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            return
-        if (error := asyncio.Task.exception(task)) is not None:
+        if not task.cancelled() and (error := asyncio.Task.exception(task)) is not None:
             self.failed(branch, error)
-        else:
-            self.returned(branch)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A task failed and nobody looked: the flow did not care."""

@@ -3,8 +3,9 @@
 Past the pivot, the step that failed is to be executed again, and the flow may take another way from there. So
 everything that the flow did after it heard of the failure is taken back: the journal forgets those steps, and what they
 owe is undone before the run goes on. Where the flow's own code failed, it goes back before the savepoints that were
-undone for that, and before what the code did while it handled that. Steps beside the failed one did not depend on it,
-and keep their outcomes; those of them that failed, too, are executed again.
+undone for that, and before what the code did while it handled that. Steps of tasks that knew nothing of the failure did
+not depend on it, and keep their outcomes (``Course.find_knowing``); those of them that failed, too, are executed again,
+and so are those that ended only because their tasks were cancelled for it.
 
 A bug in the flow's code lets no step fail. All that the code did while the bug's exception travelled, in ``finally`` or
 ``except`` blocks and in tasks that were cancelled for it, is taken back; what other tasks did meanwhile stays.

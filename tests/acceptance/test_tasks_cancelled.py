@@ -479,12 +479,45 @@ async def overcomes(order: str) -> None:
     await invoice.call(order)
 
 
-def test_what_was_overcome_is_not_tried_again(setup: Setup) -> None:
+@aft.flow(name="cancelled_worker_overcomes")
+async def worker_overcomes(order: str) -> None:
+    """The same in a task that waits for more to do when the flow fails."""
+    aft.pivot()
+    queue: asyncio.Queue[int] = asyncio.Queue()
+
+    async def works() -> None:
+        while True:
+            try:
+                await booked(order, "bad")
+            except Refused:
+                await confirm.call(order, 1)
+            await queue.get()
+
+    worker = asyncio.create_task(works())
+    await aft.sleep("500ms")
+    await invoice.call(order)
+    worker.cancel()
+
+
+@aft.flow(name="cancelled_plain_overcomes")
+def plain_overcomes(order: str) -> None:
+    """The same in a plain flow, whose own code fails."""
+    aft.pivot()
+    try:
+        book(order, "bad")
+    except Refused:
+        confirm(order, 1)
+    if order not in fixed:
+        raise Refused("own")
+
+
+@pytest.mark.parametrize("flow", [overcomes, worker_overcomes, plain_overcomes], ids=lambda flow: flow.name)
+def test_what_was_overcome_is_not_tried_again(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
     app = setup.app()
     gates[order].set()
     with app.dispatcher():
-        run = app.submit(overcomes, order)
+        run = app.submit(flow, order)
         eventually(lambda: run.status is Status.PARKED)
         fixed.add(order)
         run.retry()
