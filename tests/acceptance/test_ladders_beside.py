@@ -16,7 +16,7 @@ has_worked: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 tries: defaultdict[str, int] = defaultdict(int)
 
 #: So often a neighbour looks whether the failed step has worked meanwhile, and how long each time.
-MOST, PAUSE = 150, 0.1
+MOST, PAUSE = 400, 0.1
 
 
 @aft.activity(name="ladder_beside_flaky", levels=["1s*3"])

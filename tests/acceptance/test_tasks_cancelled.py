@@ -484,6 +484,7 @@ async def worker_overcomes(order: str) -> None:
     """The same in a task that waits for more to do when the flow fails."""
     aft.pivot()
     queue: asyncio.Queue[int] = asyncio.Queue()
+    rests = asyncio.Event()
 
     async def works() -> None:
         while True:
@@ -491,10 +492,11 @@ async def worker_overcomes(order: str) -> None:
                 await booked(order, "bad")
             except Refused:
                 await confirm.call(order, 1)
+            rests.set()
             await queue.get()
 
     worker = asyncio.create_task(works())
-    await aft.sleep("500ms")
+    await rests.wait()
     await invoice.call(order)
     worker.cancel()
 

@@ -109,8 +109,14 @@ def test_a_branch_hears_of_what_came_while_others_came_to_their_end(
         run = app.submit(flow, order, awaits_child)
         assert reached[order].wait(60)
         # The child in the task group is stopped with it.
-        below = (2 if awaits_child else 1) - (flow.name == beside_savepoint.name)
-        eventually(lambda: sum(one.row.parent_id == run.id and bool(one.row.waits) for one in app.runs()) == below)
+        stopped = int(flow.name == beside_savepoint.name)
+
+        def has_come_to_rest() -> bool:
+            below = [one for one in app.runs() if one.row.parent_id == run.id]
+            ended = sum(one.status.ended for one in below)
+            return ended == stopped and ended + sum(bool(one.row.waits) for one in below) == 1 + awaits_child
+
+        eventually(has_come_to_rest)
         if not awaits_child:
             run.signal("word", "on")
         for one in app.runs():
