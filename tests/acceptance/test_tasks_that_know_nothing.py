@@ -151,7 +151,7 @@ async def tidies_up(order: str) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(beside(order))
         try:
-            await aft.sleep("1h")
+            await aft.sleep("5s")
         except asyncio.CancelledError:
             await charge(order, "instead")
             raise
