@@ -1,5 +1,6 @@
 # make demo    see flows fail, recover and be handled by rules; needs no service
 # make test    everything: check, then all tests on real services (tests/services.py tells which)
+# make test-fast   what needs no service: units, architecture, the broker contract and the core loop on SQLite
 # make check   lint, format, types, floors
 # make chaos   hours of faults on servers of its own: make chaos PART="kills pauses" SEED=1; docs/chaos.md is its report
 # make bench   aft beside its peers, on the PostgreSQL and RabbitMQ of this machine: make bench QUICK=1 ONLY="happy faults"
@@ -19,18 +20,23 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Test processes: two for each processor, because tests mostly wait for services.
 WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print(2 * (os.cpu_count() or 1))')
 
+FAST := tests/unit tests/architecture tests/contract/test_contract.py tests/acceptance/test_core_loop.py
+
 # LOCKED=1 installs exactly what requirements.lock has, and refuses every file whose hash it does not have.
 LOCKED ?=
 
 # Where Python may not keep what it compiled, each process compiles aft again: seconds of CPU, in hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check chaos bench lock audit clean
+.PHONY: demo test test-fast check chaos bench lock audit clean
 
 demo: $(INSTALLED)
 	@rm -rf .demo && mkdir .demo && cd .demo && unset AFT_DATABASE_URL AFT_BROKER_URL AFT_NAMESPACE && \
 	"$(BIN)/aft" replay "$(CURDIR)/examples/cms_ad_approval" && \
 	"$(BIN)/aft" replay "$(CURDIR)/examples/organise_concert"
+
+test-fast: $(INSTALLED_DEV)
+	@"$(BIN)/python" -m pytest -q -n $(WORKERS) -k "not postgresql and not rabbitmq" $(FAST)
 
 test: check
 	@"$(BIN)/python" -m pytest -n $(WORKERS) || { echo "What failed beside others is tried once more, alone:"; \
@@ -45,7 +51,7 @@ check: $(INSTALLED_DEV)
 # Parts that have a result in docs/chaos, of the same seed and code, are not repeated; QUICK=1 is a small version of each.
 SEED ?= 1
 chaos: $(INSTALLED_DEV)
-	@"$(BIN)/python" -m tests.chaos $(PART) --seed $(SEED) $(if $(QUICK),--quick)
+	@"$(BIN)/python" -m chaos $(PART) --seed $(SEED) $(if $(QUICK),--quick)
 
 # QUICK=1 takes less than five minutes; PERFORMANCE.md tells only of whole and full runs.
 bench: $(INSTALLED)

@@ -51,25 +51,25 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from aft.fault import Fault, FaultKind, FaultState
-
-    # Declaring
-    from aft.flows.absent import FAILED, REMOVED
-    from aft.flows.activity import Activity, activity, compensate_with
-    from aft.flows.branching import continue_as_new, map, parallel, patched, pivot, sleep, wait_for
-    from aft.flows.calls import Call
+    from aft.flows.declare.activity import Activity, activity, compensate_with
+    from aft.flows.declare.api import continue_as_new, map, parallel, patched, pivot, sleep, wait_for
+    from aft.flows.declare.calls import Call
 
     # Inside a flow or an activity
-    from aft.flows.context import Current, current, now, random, savepoint, session, uuid
-    from aft.flows.flow import Flow, flow
+    from aft.flows.declare.context import Current, current, now, random, savepoint, session, uuid
+    from aft.flows.declare.flow import Flow, flow
+
+    # Declaring
+    from aft.flows.declare.no_result import FAILED, REMOVED
     from aft.recovery.levels import Level
-    from aft.rules import do
-    from aft.rules.exlets import Exlet
-    from aft.rules.kinds import On
-    from aft.rules.sources import source
+    from aft.rules.cases.sources import source
+    from aft.rules.exception_types import On
+    from aft.rules.exlets import do
+    from aft.rules.exlets.exlet import Exlet
     from aft.runs.states import Status
     from aft.version import __version__
 
-#: Where each public name lives. They are imported when first asked for: `aft --help` needs none of them.
+#: The module of each public name. They are imported on first access: `aft --help` needs none of them.
 _HOMES = {
     "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"],
     "aft.codec.secret": ["Secret"],
@@ -109,16 +109,16 @@ _HOMES = {
         "WaitTimeout",
     ],
     "aft.fault": ["Fault", "FaultKind", "FaultState"],
-    "aft.flows.absent": ["FAILED", "REMOVED"],
-    "aft.flows.activity": ["Activity", "activity", "compensate_with"],
-    "aft.flows.branching": ["continue_as_new", "map", "parallel", "patched", "pivot", "sleep", "wait_for"],
-    "aft.flows.calls": ["Call"],
-    "aft.flows.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
-    "aft.flows.flow": ["Flow", "flow"],
+    "aft.flows.declare.no_result": ["FAILED", "REMOVED"],
+    "aft.flows.declare.activity": ["Activity", "activity", "compensate_with"],
+    "aft.flows.declare.api": ["continue_as_new", "map", "parallel", "patched", "pivot", "sleep", "wait_for"],
+    "aft.flows.declare.calls": ["Call"],
+    "aft.flows.declare.context": ["Current", "current", "now", "random", "savepoint", "session", "uuid"],
+    "aft.flows.declare.flow": ["Flow", "flow"],
     "aft.recovery.levels": ["Level"],
-    "aft.rules.exlets": ["Exlet"],
-    "aft.rules.kinds": ["On"],
-    "aft.rules.sources": ["source"],
+    "aft.rules.exlets.exlet": ["Exlet"],
+    "aft.rules.exception_types": ["On"],
+    "aft.rules.cases.sources": ["source"],
     "aft.runs.states": ["Status"],
     "aft.version": ["__version__"],
 }
@@ -203,7 +203,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "do":
-        return importlib.import_module("aft.rules.do")  # a module of its own
+        return importlib.import_module("aft.rules.exlets.do")  # a module of its own
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'aft' has no attribute {name!r}")

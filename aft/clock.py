@@ -1,4 +1,4 @@
-"""What time is it? Time is injected, always; nothing else in aft asks the operating system."""
+"""Clocks: time is injected. Besides ids and user-facing code, nothing else in aft reads the system's clocks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Clock(Protocol):
     """Two kinds of time: a wall clock for records, a boot-time clock for leases and waits."""
 
     def now(self) -> datetime:
-        """Tell the wall time, aware, in UTC."""
+        """Return the wall time, aware, in UTC."""
         ...
 
     def ticks(self) -> float:
-        """Tell seconds since some fixed moment; never jumps, and goes on while the machine sleeps."""
+        """Return seconds since some fixed moment; never jumps, and goes on while the machine is suspended."""
         ...
 
 

@@ -18,7 +18,7 @@ from aft.errors import ConfigError
 
 #: Variables beginning with AFT_ that are not settings of a process.
 _NOT_OURS = ("AFT_TEST_",)
-#: Settings whose value is shown to nobody.
+#: Settings whose value is never shown.
 _SECRETS = ("webhook_secret", "old_webhook_secret", "message_key", "old_message_key")
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]+\]?")
@@ -29,11 +29,11 @@ Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 
 
 class Settings(BaseSettings):
-    """How one process of aft behaves. Every field can be set by ``AFT_<FIELD>`` in upper case."""
+    """The settings of one process. Every field can be set by ``AFT_<FIELD>`` in upper case."""
 
     model_config = SettingsConfigDict(env_prefix="AFT_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    #: Where the truth lies: ``sqlite:///file`` or ``postgresql+psycopg://user:password@host/database``.
+    #: The database: ``sqlite:///file`` or ``postgresql+psycopg://user:password@host/database``.
     database_url: str = Field(default="sqlite:///aft.db", repr=False)
     #: ``embedded`` keeps the queues in the database; ``amqp://user:password@host/vhost`` is RabbitMQ.
     broker_url: str = Field(default="embedded", repr=False)
@@ -49,33 +49,33 @@ class Settings(BaseSettings):
     grace: Duration = timedelta(seconds=5)
     #: How many runs one dispatcher process executes at a time.
     concurrency: int = Field(default=8, ge=1, le=1000)
-    #: How many attempts that were given up and have not returned one process may have; with so many it claims no run.
+    #: How many attempts that were given up and have not returned one process may have; at the limit it claims no run.
     most_abandoned: int = Field(default=100, ge=1, le=10_000)
     #: How many generations of children a run may have below it.
     most_depth: int = Field(default=50, ge=1, le=1000)
-    #: How many children a run may begin, each time that it begins anew.
+    #: How many children a run may start in one generation (``continue_as_new`` begins the next).
     most_children: int = Field(default=10_000, ge=1, le=1_000_000)
     #: How many runs of one family, a run with all that are below it, may be under way.
     most_family: int = Field(default=20_000, ge=1, le=1_000_000)
     #: RabbitMQ's kind of queue: ``quorum``, or ``classic`` where the broker is a single old node.
     queue_type: Literal["quorum", "classic"] = "quorum"
-    #: Speak to a database or a broker on another machine without TLS that checks who answers.
+    #: Allow connections to a database or a broker on another machine without TLS that verifies the server.
     allow_insecure_transport: bool = False
-    #: For roles that may not declare queues: check that they exist, make nothing.
+    #: For broker users that may not declare queues: check that they exist, declare nothing.
     declare_passively: bool = False
-    #: What notices are signed with, so that their receivers know who sent them; without it they are not signed.
+    #: The secret that notices are signed with, so that receivers can verify the sender; without it they are not signed.
     webhook_secret: SecretStr | None = Field(default=None, repr=False)
-    #: While the secret is changed: the one before, which notices are signed with as well.
+    #: During a change of the secret: the old one, which notices are signed with as well.
     old_webhook_secret: SecretStr | None = Field(default=None, repr=False)
     #: Hosts that notices may be sent to, separated by commas; without it, every host that has a public address.
     webhook_hosts: str | None = None
-    #: Names of fields whose texts are shown to nobody, separated by commas, besides those that aft knows.
+    #: Names of fields whose texts are never shown, separated by commas, besides those that aft knows.
     hidden_names: str | None = None
-    #: What messages are sealed with, of 16 characters or more: then those without a seal are refused.
+    #: The key that messages are sealed with, of 16 characters or more: then those without a seal are refused.
     message_key: SecretStr | None = Field(default=None, repr=False)
-    #: While the key is changed: the one before, whose seals are taken, too.
+    #: During a change of the key: the old one, whose seals are accepted, too.
     old_message_key: SecretStr | None = Field(default=None, repr=False)
-    #: Where a dispatcher sends a notice of each run that is parked, whoever parked it; without it nobody is told.
+    #: The URL to which a dispatcher sends a notice of each parked run; without it no notices are sent.
     notify_parked_url: str | None = Field(default=None, repr=False)
 
     @field_validator("notify_parked_url")
@@ -128,7 +128,7 @@ class Settings(BaseSettings):
 
     @property
     def listed_hosts(self) -> tuple[str, ...]:
-        """The hosts that notices may be sent to, as listed; none: all that are public."""
+        """The listed hosts that notices may be sent to; empty: all that are public."""
         return _split(self.webhook_hosts)
 
     @field_validator("hidden_names")
@@ -140,17 +140,17 @@ class Settings(BaseSettings):
 
     @property
     def listed_names(self) -> tuple[str, ...]:
-        """The names of fields that are hidden, as listed."""
+        """The listed names of fields that are hidden."""
         return _split(self.hidden_names)
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
-        """What notices are signed with: each of these."""
+        """The secrets that notices are signed with: each of these."""
         return _reveal(self.webhook_secret, self.old_webhook_secret)
 
     @property
     def message_keys(self) -> tuple[str, ...]:
-        """What messages are sealed with: the first of these; the others are taken, too."""
+        """The keys of messages: they are sealed with the first; seals of the others are accepted, too."""
         return _reveal(self.message_key, self.old_message_key)
 
     @model_validator(mode="after")
@@ -161,7 +161,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Settings:
-        """Read the environment, let ``given`` win, and raise ConfigError for anything wrong, empty or unknown."""
+        """Read the environment, overridden by ``given``; raise ConfigError for anything wrong, empty or unknown."""
         _refuse_unknown(os.environ)
         settings = {field: value for field, value in given.items() if value is not None}
         _refuse_empty(os.environ, settings)
@@ -193,7 +193,7 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
 
 
 def _refuse_empty(environ: Mapping[str, str], given: Collection[str]) -> None:
-    """Refuse variables that are set to nothing: a template that lost its value must not choose another database."""
+    """Refuse variables that are set but empty: a template that lost its value must not choose another database."""
     for field, setting in Settings.model_fields.items():
         name = _variable(field)
         if field not in given and name in environ and not environ[name].strip():

@@ -1,4 +1,4 @@
-"""How long is "10s"? One reading and one spelling of durations, for settings, levels and queue names."""
+"""Parses and formats durations like "10s", for settings, levels and queue names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 import re
 from datetime import timedelta
 
-#: Milliseconds in each unit, longest first: the order in which a duration is spelled.
+#: Milliseconds in each unit, longest first: the order in which a duration is formatted.
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _TEXT = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 
-#: No wait is longer than ten years: longer ones are slips of the keyboard.
+#: No wait is longer than ten years: longer ones are typing errors.
 LONGEST = timedelta(days=3650)
 
 
 def parse(value: timedelta | float | str) -> timedelta:
-    """Read ``"10s"``, ``"1h30m"``, ``"250ms"``, a number of seconds, or a timedelta.
+    """Parse ``"10s"``, ``"1h30m"``, ``"250ms"``, a number of seconds, or a timedelta.
 
     Raises ValueError that says what would have been right.
     """
@@ -43,7 +43,7 @@ def _shown(value: object) -> str:
 
 
 def spell(value: timedelta) -> str:
-    """Spell a duration in its shortest whole units: ``10s``, ``1h30m``, ``250ms``; ``0s`` for nothing."""
+    """Format a duration in its shortest whole units: ``10s``, ``1h30m``, ``250ms``; ``0s`` for zero."""
     rest = round(value / timedelta(milliseconds=1))
     parts: list[str] = []
     for unit, size in _UNITS.items():

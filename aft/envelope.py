@@ -1,4 +1,4 @@
-"""What does a message look like, and which ones are refused at the door?
+"""The format of messages, and the limits beyond which they are refused.
 
 A message carries ids only. Arguments, results and texts stay in the database, so that neither secrets nor
 megabytes travel; what a message says is a hint, the row decides.
@@ -19,6 +19,8 @@ from aft.ids import FaultId, OrderId, RunId, new_id
 VERSION = 1
 #: Bytes; an envelope of ids is a few hundred.
 MOST_BYTES = 8_192
+#: Bytes of a refused message that are kept: twice the admitted size; a longer one could not be released anyway.
+MOST_KEPT = 2 * MOST_BYTES
 #: Digits in one number; longer ones are costly to parse and never ours.
 MOST_DIGITS = 20
 #: Nested objects or arrays; ours has one inside the outermost, the trace context.
@@ -29,8 +31,8 @@ MOST_TEXT = 128
 #: Possessive: hostile or unterminated text costs one pass, never more.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
-#: A message as ``encode`` spells it, with nothing that would have to be looked at twice. It is what nearly all are, and
-#: reading it so costs a tenth; whatever does not fit is read at length.
+#: A message exactly as ``encode`` writes it, which nearly all are: matching it costs a tenth of parsing; whatever does
+#: not fit is parsed in full.
 _OURS = re.compile(
     rb'{"v":%d,"id":"(?P<id>[\w-]{1,99})","kind":"(?P<kind>fault|resume|compensate)","run":"(?P<run>[\w-]{1,99})",'
     rb'"(?P<what>fault|order)":"(?P<wake>[\w-]{1,99})","at":"(?P<at>[\d:.+TZ-]{1,99})"}' % VERSION
@@ -39,10 +41,10 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 class MessageKind(StrEnum):
-    """What a message asks for."""
+    """The kinds of messages."""
 
     FAULT = "fault"  #: decide about this fault
-    RESUME = "resume"  #: this run shall go on
+    RESUME = "resume"  #: continue this run
     COMPENSATE = "compensate"  #: this run's failure is final
 
 
@@ -69,7 +71,7 @@ class Message:
 
     @classmethod
     def about_order(cls, run: RunId, order: OrderId, at: datetime) -> Message:
-        """Make a message that a run shall carry out an order."""
+        """Make a message that wakes a run to carry out an order."""
         return cls(new_id(), MessageKind.RESUME, run, None, order, at, {})
 
     @property
@@ -78,7 +80,7 @@ class Message:
         return self.fault or self.order or ""
 
     def encode(self) -> str:
-        """Spell the message as JSON."""
+        """Return the message as JSON."""
         body: dict[str, Any] = {"v": VERSION, "id": self.id, "kind": self.kind.value, "run": self.run}
         if self.fault is not None:
             body["fault"] = self.fault
@@ -91,7 +93,7 @@ class Message:
 
 
 def decode(body: bytes) -> Message:
-    """Read a message, or raise :class:`Refused`. Costs are bounded before anything is parsed."""
+    """Decode a message, or raise :class:`MessageRefused`. Costs are bounded before anything is parsed."""
     if (ours := _OURS.fullmatch(body)) is not None and (message := _read_ours(*ours.groups())) is not None:
         return message
     _check_limits(body)
@@ -111,7 +113,7 @@ def decode(body: bytes) -> Message:
 
 
 def _read_ours(id: bytes, kind: bytes, run: bytes, what: bytes, wake: bytes, at: bytes) -> Message | None:
-    """Read what ``_OURS`` has found; None: there is something to be said against it."""
+    """Decode what ``_OURS`` has matched; None if it has to be parsed in full."""
     asked = MessageKind(kind.decode())
     about_fault = what == b"fault"
     if not about_fault and asked is not MessageKind.RESUME:
@@ -129,7 +131,7 @@ def _read_ours(id: bytes, kind: bytes, run: bytes, what: bytes, wake: bytes, at:
 
 def _check_limits(body: bytes) -> None:
     if len(body) > MOST_BYTES:
-        raise MessageRefused(f"{len(body)} bytes; {MOST_BYTES} are the most")
+        raise oversized(len(body))
     outside = _STRING.sub(b"", body)
     if _LONG_NUMBER.search(outside):
         raise MessageRefused(f"a number of more than {MOST_DIGITS} digits")
@@ -138,6 +140,11 @@ def _check_limits(body: bytes) -> None:
         depth += (byte in b"{[") - (byte in b"}]")
         if depth > MOST_DEPTH:
             raise MessageRefused(f"nested more than {MOST_DEPTH} deep")
+
+
+def oversized(size: int) -> MessageRefused:
+    """Return the refusal of a message with this number of bytes."""
+    return MessageRefused(f"{size} bytes; {MOST_BYTES} are the most")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

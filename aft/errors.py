@@ -45,6 +45,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
+from aft.security.redaction import hide_inputs
 from aft.texts import check_storable, shorten
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ Kind = TypeVar("Kind", bound=BaseException)
 
 #: Characters of the name of a signal that a fault waits for.
 MOST_SIGNAL = 200
-#: Characters of a message of ours.
+#: Characters of a message.
 MOST_MESSAGE = 4_000
 
 
 class AftError(Exception):
-    """Base class of everything that aft raises. What it repeats of what was given is cut off where that is endless."""
+    """Base class of everything that aft raises. Messages are cut at MOST_MESSAGE characters."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(shorten(arg, MOST_MESSAGE) if isinstance(arg, str) else arg for arg in args))
@@ -95,8 +96,8 @@ class Unroutable(BrokerError):
 class StoreError(AftError):
     """Raised when the database cannot be reached or refuses.
 
-    ``transient`` says whether the same call may succeed later; ``locked`` that somebody else has just locked a row;
-    ``refused`` that the database works, and does not take what was to be written: other rows may still be written.
+    ``transient``: the same call may succeed later; ``locked``: another process has just locked a row; ``refused``: the
+    database works, and does not accept what was to be written: other rows may still be written.
     """
 
     def __init__(self, message: str, *, transient: bool = False, locked: bool = False, refused: bool = False) -> None:
@@ -142,11 +143,11 @@ class OrderRefused(AftError):
 
 
 class RuleRefused(AftError):
-    """Raised when a rule or an exlet cannot be taken as it is; the rules that were there stay in force."""
+    """Raised when a rule or an exlet is invalid; the rules that were there stay in force."""
 
 
 class ConstraintViolated(AftError):
-    """Raised when an exlet makes a step of a flow fail, because a constraint that rules tell of is violated."""
+    """Raised when an exlet makes a step of a flow fail, because a constraint of the rules is violated."""
 
 
 class WaitTimeout(AftError, TimeoutError):
@@ -154,11 +155,11 @@ class WaitTimeout(AftError, TimeoutError):
 
 
 class DeadlineExceeded(AftError, TimeoutError):
-    """Raised at the step that a flow is at when its run's deadline has passed, once."""
+    """Raised at a flow's current step when its run's deadline has passed, once."""
 
 
 class UndoneByHand(AftError):
-    """Raised at the step that a flow is at when a person has it undone to a savepoint."""
+    """Raised at a flow's current step when a person has it undone to a savepoint."""
 
 
 class ReplayDiverged(AftError):
@@ -166,7 +167,7 @@ class ReplayDiverged(AftError):
 
 
 class LimitExceeded(AftError):
-    """Raised when a run would begin more children than the settings allow; the run is parked."""
+    """Raised when a run would start more children than the settings allow; the run is parked."""
 
 
 class ActivityFailed(AftError):
@@ -196,7 +197,7 @@ class FlowCompensated(FlowEnded):
 
 
 class FlowFailed(FlowEnded):
-    """Raised by ``run.result()`` when the run failed and a person let part of its undoing go."""
+    """Raised by ``run.result()`` when the run failed and a person dropped part of its undo."""
 
 
 class FlowCancelled(FlowEnded):
@@ -204,7 +205,7 @@ class FlowCancelled(FlowEnded):
 
 
 class Recoverable(Exception):
-    """Raise it in an activity to say: this will pass. ``after`` is how long to wait at the least.
+    """Raise it in an activity for a failure that will pass. ``after`` is how long to wait at least.
 
     With ``on_signal`` the next try waits for that signal to the run, however long that takes; with both, for whichever
     comes first.
@@ -227,27 +228,27 @@ class Recoverable(Exception):
 
 
 class ResourceUnavailable(Recoverable):
-    """Raise it in an activity to say: something that it needs cannot be had now; rules may have an answer to that."""
+    """Raise it in an activity when something that it needs is unavailable now; rules may have an answer to that."""
 
 
 class Unrecoverable(Exception):
-    """Raise it in an activity to say: trying again is pointless; undo what was done."""
+    """Raise it in an activity when trying again is pointless; what was done is undone."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether an exception is Ctrl-C, which ends the process; whatever else user code raises is its failure."""
+    """Return whether an exception is Ctrl-C, which ends the process; whatever else user code raises is its failure."""
     return is_a(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def is_a(error: BaseException, kind: type[Kind] | tuple[type[Kind], ...]) -> TypeGuard[Kind]:
-    """Tell whether somebody else's exception is of a class; unlike isinstance, this asks nothing of the exception."""
+    """Return whether a foreign exception is of a class; unlike isinstance, this calls nothing on the exception."""
     return issubclass(type(error), kind)
 
 
 def text_of(error: BaseException) -> str:
-    """The text of somebody else's exception; one whose ``__str__`` fails is told so."""
+    """Return the text of a foreign exception, or a note that its ``__str__`` fails; hides what pydantic shows."""
     try:
-        return str.__str__(str(error))
+        return hide_inputs(str.__str__(str(error)))
     except BaseException as broken:
         if is_interrupt(broken):
             raise

@@ -1,4 +1,4 @@
-"""Fault: the durable record that something went wrong, as it lies in the faults table.
+"""Fault: the durable record that something went wrong, as stored in the faults table.
 
 A fault holds everything the dispatcher decides from, so that the dispatcher needs none of the user's code.
 """
@@ -13,7 +13,7 @@ from aft.ids import FaultId, RunId, StepPath
 
 
 class FaultKind(StrEnum):
-    """What went wrong."""
+    """The kind of failure."""
 
     ACTIVITY = "activity"  #: an activity raised
     COMPENSATOR = "compensator"  #: a compensator raised
@@ -23,19 +23,19 @@ class FaultKind(StrEnum):
 
 
 class FaultState(StrEnum):
-    """How far a fault has come."""
+    """The state of a fault."""
 
-    OPEN = "open"  #: raised; nobody has decided yet
+    OPEN = "open"  #: raised, and not decided yet
     WAITING = "waiting"  #: in the ladder, to be tried again at ``due_at``
     HANDLED = "handled"  #: an exlet is being carried out for it
     TRIED = "tried"  #: tried again, and failed again: a newer fault of the step took its place
     FINAL = "final"  #: no more tries; the failure is, or will be, raised at its call site
     PARKED = "parked"  #: its run waits for a person
-    RESOLVED = "resolved"  #: a later try succeeded, or a person settled it
+    RESOLVED = "resolved"  #: a later try succeeded, or a person resolved it
 
 
 class Answer(StrEnum):
-    """Whether a fault will pass by itself."""
+    """Whether a fault is recoverable, as its exception or the declaration says."""
 
     RECOVERABLE = "recoverable"
     UNRECOVERABLE = "unrecoverable"
@@ -43,7 +43,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. ``attempt`` counts the failures on its step, this one included; aborts are counted apart."""
+    """One fault. ``attempt`` counts the failures of its step, this one included; aborts are counted separately."""
 
     id: FaultId
     run_id: RunId
@@ -57,11 +57,11 @@ class Fault:
     lineage: tuple[str, ...]
     message: str
     args: str
-    exact: bool
+    args_exact: bool
     traceback: str
-    said: Answer | None
-    declared: Answer | None
-    status: int | None
+    own_answer: Answer | None
+    declared_answer: Answer | None
+    http_status: int | None
     after: timedelta | None
     ladder: str
     raised_at: datetime
@@ -69,22 +69,22 @@ class Fault:
     try_in_level: int | None = None
     wait: timedelta | None = None
     queue: str | None = None
-    verdict: str | None = None
+    why: str | None = None
     due_at: datetime | None = None
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     resource: str | None = None
     #: The signal that it waits for, instead of a time.
     signal: str | None = None
-    #: The type of exception that its rules are asked for, where its kind does not tell.
-    exception: str | None = None
-    #: JSON: the exception's attributes, as ``flows.exceptions`` stores them.
+    #: The exception type that its rules are asked for, where its kind does not determine it.
+    rule_type: str | None = None
+    #: JSON: the exception's attributes, as ``flows.exceptions.capture`` stores them.
     attributes: str = "{}"
-    #: JSON: what rules may want to know of the step: ``args``, ``result``, ``elapsed``.
-    step: str | None = None
+    #: JSON: facts about the step, and exlets' changes to it, as ``rules.cases.step_snapshot`` encodes them.
+    step_snapshot: str | None = None
     #: JSON: which rules were asked, with which facts, and what they chose.
     decision: str | None = None
-    #: JSON: what the run's owner shall make of the step, as ``runs.rulings`` spells it.
+    #: JSON: the ruling about the step that the run's owner applies, as ``runs.rulings`` encodes it.
     ruling: str | None = None
     #: The state of its run, and its tags as JSON, when it was decided about; None: it has not been.
     run_status: str | None = None
@@ -97,14 +97,14 @@ class Fault:
 
     @property
     def signature(self) -> str:
-        """What tells faults of the same sort from others: the same exception of the same step."""
+        """What faults of the same sort share: the same exception of the same step."""
         return f"{self.name}/{self.short_type}"
 
     def __str__(self) -> str:
         return f"{self.short_type}: {self.message}" if self.message else self.short_type
 
     def spell_parked(self, why: str) -> str:
-        """Why a person has to look at its run, as was decided; of what is no failure of a step, just that."""
+        """Return why its run is parked; only ``why`` if it is no failure of a step."""
         if self.kind in (FaultKind.ABORT, FaultKind.CONSTRAINT):
             return why
         return f"{self.kind.value} {self.name!r} (step {self.path}) failed: {self}; {why}"

@@ -1,4 +1,4 @@
-"""Ids: unique, and in the order of their making, so that new rows go to the end of an index."""
+"""Ids: unique, and ordered by creation, so that new rows go to the end of an index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StepPath = NewType("StepPath", str)
 
 
 def new_id() -> str:
-    """Make a UUID of version 7: 48 bits of milliseconds, 12 of what is left of them, then random bits."""
+    """Return a UUID of version 7: 48 bits of milliseconds, 12 bits of their fraction, then random bits."""
     millis, nanos = divmod(time.time_ns(), 1_000_000)
     fraction = (nanos << 12) // 1_000_000
     value = (millis << 80) | (0x7 << 76) | (fraction << 64) | (0x2 << 62) | (int.from_bytes(os.urandom(8)) >> 2)

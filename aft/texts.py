@@ -1,4 +1,4 @@
-"""Which texts that users give can be stored and shown; and how texts for people are put together.
+"""Checks which texts of users can be stored and shown; and helpers for texts for people.
 
 PostgreSQL stores no NUL, no driver stores lone surrogates, and a control character in a name breaks listings and logs.
 A text that is not checked where it is given fails later, inside a transaction of aft's own.
@@ -12,20 +12,22 @@ from typing import TypeVar
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-#: The same, but for what stands between words and lines.
+#: The same, except tabs and line breaks.
 _CONTROL_IN_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-#: What begins with the sound of a vowel: its first letter, or an abbreviation that is spelled out.
+#: Names that begin with a vowel sound: by their first letter, or as an abbreviation.
 _SPOKEN_VOWEL = re.compile("[aeioAEIO]|[FHLMNRSX][A-Z]")
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-#: Characters of who did something.
+#: Characters of an actor's name.
 MOST_BY = 200
+#: Characters of a note.
+MOST_NOTE = 10_000
 
 
 def find_unstorable(text: str, *, lines: bool = False) -> str | None:
-    """Return what keeps a text from being stored, in words that follow "it holds"; None if nothing does.
+    """Return what prevents a text from being stored, in words that follow "it holds"; None if nothing does.
 
     With ``lines`` it may have several lines and tabs, as notes do; a name may not.
     """
@@ -63,10 +65,10 @@ def escape_unstorable(text: str) -> str:
 
 
 def with_article(name: str) -> str:
-    """Put "a" or "an" before the name of a type, as it is spoken: an int, a uint, an OSError, an HTTPError."""
+    """Return the name of a type with "a" or "an", as it is spoken: an int, a uint, an OSError, an HTTPError."""
     return f"{'an' if _SPOKEN_VOWEL.match(name) else 'a'} {name}"
 
 
 def shorten(text: str, most: int = 500) -> str:
-    """Return a text of ``most`` characters at the most."""
+    """Return a text of at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import aft
-from aft.rules.kinds import On
-from aft.rules.tree import CompiledTree, Node, Tree
+from aft.rules.exception_types import On
+from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.telemetry import Event, RunEnded
 
 #: Rules of the tree that is asked, and how many of them are on the way of each fault.

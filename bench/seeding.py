@@ -44,7 +44,7 @@ FROM (SELECT number, statement_timestamp() AS at
 """
 _FAULTS = """
 INSERT INTO aft_faults (id, run_id, namespace, path, kind, name, state, epoch, attempt, type, lineage, message, args,
-                        exact, traceback, ladder, level, try_in_level, wait_seconds, queue, due_at, raised_at,
+                        args_exact, traceback, ladder, level, try_in_level, wait_seconds, queue, due_at, raised_at,
                         decided_at)
 SELECT 'fault-' || number, 'pending-' || number, %(namespace)s, '1', 'activity', 'step', 'waiting', 1, 1,
        'builtins.ConnectionError', '["builtins.ConnectionError"]', 'not now', '["not now"]', true, '', '1h', 1, 1,

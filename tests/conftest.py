@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from aft.store import leases
-from tests import services
+from tests import declarations, services, world
 from tests.setups import SETUPS, Setup, migrate
 
 # How long an example takes says more of what else is going on than of the claim.
@@ -35,6 +35,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in services.report():
         terminalreporter.write_line(f"service {line}")
+
+
+@pytest.fixture(autouse=True)
+def declarations_of_this_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An app of a test knows the flows that its module declares, imports or names, as a process of users does."""
+    with declarations.only_of(request.module):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +96,24 @@ def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup
     made = make_setup("postgresql+rabbitmq", request, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def order() -> Iterator[str]:
+    """What a test calls what it is about: a text that no other test has. Its gates stand open in the end."""
+    yield from world.new_order()
+
+
+@pytest.fixture
+def journey() -> Iterator[str]:
+    """An order, by the name that travellers have for it."""
+    yield from world.new_order()
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    """An order, by the name of where it is carried out."""
+    yield from world.new_order()
 
 
 @pytest.fixture

@@ -16,19 +16,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import select, update
+from sqlalchemy import Connection, insert, select, update
 
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
-from aft.runs import faults, journal, rows, submit
-from aft.runs.deeds import Recording, Write
-from aft.runs.journal import Entry
-from aft.runs.owner import Owner
-from aft.runs.rows import RunRow
-from aft.runs.submit import NewRun
+from aft.runs import run_rows, submit
+from aft.runs.new_runs import NewRun
+from aft.runs.ownership.owner import Owner
+from aft.runs.ownership.owner_writes import OwnerWrite, Recording
+from aft.runs.records import faults, journal
+from aft.runs.records.journal import Entry
+from aft.runs.run_rows import RunRow
 from aft.store import Store
+from aft.store.db_time import later
 from aft.store.leases import Lease
-from aft.store.moments import later
+from aft.store.tables import journal as journal_rows
 from aft.store.tables import outbox, runs, workers
 from aft.telemetry import Event, Telemetry
 
@@ -52,7 +54,13 @@ class HandClock:
 
 def recording(owner: Owner, entry: Entry) -> Recording:
     """What journals an outcome, as an owner's write."""
-    return Recording(owner.run_id, Write(entry=journal.fields(entry, owner.epoch)))
+    return Recording(OwnerWrite(entry=journal.fields(entry, owner.epoch)))
+
+
+def journal_in(connection: Connection, owner: Owner, seq: int, entry: Entry) -> None:
+    """Write an outcome's row and nothing else, in a transaction that has begun."""
+    row = {**journal.fields(entry, owner.epoch), "run_id": owner.run_id, "seq": seq}
+    connection.execute(insert(journal_rows), row)
 
 
 @dataclass
@@ -96,7 +104,7 @@ class Stage:
 
     def row(self, run_id: RunId) -> RunRow:
         with self.store.read() as connection:
-            return rows.get(connection, self.namespace, run_id)
+            return run_rows.get(connection, self.namespace, run_id)
 
     def change(self, run_id: RunId, **values: Any) -> None:
         """Put a run into a state by hand."""
@@ -148,11 +156,11 @@ def a_fault(run_id: RunId, epoch: int = 1, **changes: Any) -> Fault:
         "lineage": ("builtins.TimeoutError", "builtins.Exception"),
         "message": "too slow",
         "args": "[]",
-        "exact": True,
+        "args_exact": True,
         "traceback": "",
-        "said": None,
-        "declared": None,
-        "status": None,
+        "own_answer": None,
+        "declared_answer": None,
+        "http_status": None,
         "after": None,
         "ladder": "[]",
         "raised_at": datetime.now(UTC),

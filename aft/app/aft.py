@@ -1,4 +1,4 @@
-"""Aft: one database, one broker, one namespace; start runs with it, look at them, run a dispatcher."""
+"""Aft, the application object: one database, one broker, one namespace; starts runs, reads them, runs a dispatcher."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from aft import forked
+from aft import after_fork
+from aft.app.new_run import make_new_run
 from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
-from aft.app.rules import RuleDesk
+from aft.app.rules.rules import RuleDesk
 from aft.app.run import Run, me
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
 from aft.errors import DefinitionError
 from aft.fault import Fault, FaultState
-from aft.flows import context, registry
-from aft.flows import options as checks
-from aft.flows.calls import Call
-from aft.flows.flow import Flow
-from aft.flows.options import Duration
-from aft.flows.registry import Registry, flow_names
-from aft.flows.runner import Runner
-from aft.flows.tools import Tools
-from aft.ids import RunId, new_id
-from aft.redaction import hide_names
-from aft.runs import beginnings, faults, rows, schedules
-from aft.runs.holdings import Expect
-from aft.runs.rows import RunRow
+from aft.flows.declare import options as checks
+from aft.flows.declare import registry
+from aft.flows.declare.calls import Call
+from aft.flows.declare.flow import Flow
+from aft.flows.declare.options import Duration
+from aft.flows.declare.registry import Registry, flow_names
+from aft.flows.replay.runner import Runner
+from aft.flows.session.dependencies import Dependencies
+from aft.runs import run_rows, submit
+from aft.runs.ownership.executing_runs import Expect
+from aft.runs.records import faults
+from aft.runs.run_rows import RunRow
+from aft.runs.schedules import schedule_rows as schedules
 from aft.runs.states import Status
-from aft.runs.submit import NewRun
+from aft.security.redaction import hide_names
 from aft.telemetry import RunStarted
 from aft.texts import choose
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds that closing waits for attempts that were given up: they may still have an effect, which is kept then.
+#: Seconds that closing waits for attempts that were given up: a late effect in this time is recorded.
 GIVEN_UP = 5.0
 
 
 class Aft(Parts):
-    """Starts runs and looks after them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
+    """Starts runs and gives access to them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
 
     def __init__(
         self,
@@ -58,10 +59,10 @@ class Aft(Parts):
         hide_names(settings.listed_names)
         super().__init__(settings, registry, clock or SystemClock())
         self._lock = threading.Lock()
-        self._tools: Tools | None = None
-        #: Rules and exlets: look at them, teach them.
+        self._deps: Dependencies | None = None
+        #: Rules and exlets: read and teach them.
         self.rules = RuleDesk(self)
-        forked.tell(self)
+        after_fork.tell(self)
 
     @classmethod
     def from_env(cls) -> Aft:
@@ -79,28 +80,28 @@ class Aft(Parts):
 
         With a key that already names a run, that run is returned, and nothing is executed.
         """
-        new = self._new_run(flow, args, kwargs)
+        new = make_new_run(self.namespace, flow, args, kwargs)
         if new.after is not None or new.at is not None:
             raise DefinitionError(
                 f"app.start executes flow {flow.name!r} here and now; one that begins later goes to a dispatcher: "
                 "app.submit"
             )
         self.registry.flow(new.flow, new.version)
-        tools = self._own_tools()
+        deps = self._own_tools()
         found: list[RunRow] = []
 
         def begin(expect: Expect) -> list[RunRow]:
             expect([new.id])
-            row, made = beginnings.begin(self.store, new, tools.lease.worker)
+            row, made = submit.begin_alone(self.store, new, deps.lease.worker)
             found.append(row)
             return [row] if made else []
 
-        for row in tools.holdings.claim(begin):
+        for row in deps.executing.claim(begin):
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
             try:
-                Runner(tools).run(row, fresh=True)
+                Runner(deps).run(row, fresh=True)
             finally:
-                tools.holdings.let_go(row.id)
+                deps.executing.release_run(row.id)
             self.store.check_file()  # a run in a file that is gone is not durable
         return Run(self, found[0].id)
 
@@ -109,45 +110,13 @@ class Aft(Parts):
     @overload
     def submit(self, flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
     def submit(self, flow: Flow[..., Any], *args: Any, **kwargs: Any) -> Run[Any]:
-        """Make a run that some dispatcher executes. It is durable when this returns; needs no broker."""
-        new = self._new_run(flow, args, kwargs)
+        """Make a run that a dispatcher executes. It is durable when this returns; needs no broker."""
+        new = make_new_run(self.namespace, flow, args, kwargs)
         self.check()
-        row, made = beginnings.enqueue(self.store, new, self.clock.now(), self.settings.grace)
+        row, made = submit.enqueue_alone(self.store, new, self.clock.now(), self.settings.grace)
         if made:
             self.telemetry.emit(RunStarted(run=row.id, flow=row.flow))
         return Run(self, row.id)
-
-    def _new_run(self, flow: Flow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
-        if not isinstance(flow, Flow):
-            raise DefinitionError(
-                f"{flow!r} is not a flow: give the function that is declared with @aft.flow, and then its arguments, "
-                "as in app.submit(order, 7), not order(7)"
-            )
-        if context.flow_context() is not None:
-            raise DefinitionError(
-                f"flow {flow.name!r} was started from a flow's own code, which a replay would do again; "
-                "start it in an activity"
-            )
-        options = flow.run_options
-        encoded, left_out = flow.arguments.encode_whole(args, kwargs)
-        return NewRun(
-            id=RunId(new_id()),
-            namespace=self.namespace,
-            flow=flow.name,
-            version=flow.version,
-            args=encoded,
-            defaulted=left_out,
-            arguments=flow.arguments,
-            key=options.key,
-            priority=options.priority,
-            owner=options.owner,
-            expected=options.expected,
-            resources=options.resources,
-            tags=options.tags,
-            deadline=options.deadline,
-            after=options.after,
-            at=options.at,
-        )
 
     # Schedules --------------------------------------------------------------------------------------------------
 
@@ -180,20 +149,18 @@ class Aft(Parts):
         overlap: bool = False,
         pinned: bool = False,
     ) -> Schedule:
-        """Run a flow at certain times: by a ``cron`` line, or ``every`` so often. Some dispatcher does it, once each.
+        """Run a flow at certain times: by a ``cron`` line, or ``every`` interval. One dispatcher does it, once each.
 
-        Declared again with the same things, nothing changes; with others, it is replaced: modules may declare their
-        schedules whenever they start. ``zone`` is whose clocks a cron line means. ``catch_up`` is what becomes of
-        moments that no dispatcher was there for: ``"skip"`` none, ``"one"`` the latest, ``"all"`` each is made up for.
-        Without ``overlap`` a moment is let go whose previous run has not ended. Its runs are of the newest version of
+        Declaring it again with the same arguments changes nothing; with others, replaces it: modules may declare their
+        schedules whenever they start. ``zone`` is the time zone of a cron line. ``catch_up`` decides about occurrences
+        that no dispatcher was there for: ``"skip"`` none, ``"one"`` the latest, ``"all"`` each is made up for. Without
+        ``overlap`` an occurrence is skipped while the previous run has not ended. Its runs are of the newest version of
         the flow that a live worker has; ``pinned``: of this one.
 
-        With a name alone, returns the one of that name, or raises UnknownSchedule.
+        With a name alone, returns the schedule of that name, or raises UnknownSchedule.
         """
         if call is None:
-            self.check()
-            with self.store.read() as connection:
-                return Schedule(self, schedules.get(connection, self.namespace, name).name)
+            return self._find_schedule(name)
         new = new_schedule(
             self.namespace,
             name,
@@ -210,6 +177,11 @@ class Aft(Parts):
             schedules.declare(connection, new, me())
         return Schedule(self, name)
 
+    def _find_schedule(self, name: str) -> Schedule:
+        self.check()
+        with self.store.read() as connection:
+            return Schedule(self, schedules.get(connection, self.namespace, name).name)
+
     def schedules(self) -> list[Schedule]:
         """Return every schedule, by name."""
         self.check()
@@ -219,10 +191,10 @@ class Aft(Parts):
     # Looking ----------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> Run:
-        """Return the run with this id, or with an unmistakable part of it; raises UnknownRun."""
+        """Return the run with this id, or with an unambiguous part of it; raises UnknownRun."""
         self.check()
         with self.store.read() as connection:
-            return Run(self, rows.find(connection, self.namespace, run_id).id)
+            return Run(self, run_rows.find(connection, self.namespace, run_id).id)
 
     def runs(
         self,
@@ -250,7 +222,7 @@ class Aft(Parts):
         self.check()
         wanted = None if status is None else choose("status", status, Status, DefinitionError)
         with self.store.read() as connection:
-            found = rows.listing(
+            found = run_rows.listing(
                 connection,
                 self.namespace,
                 status=wanted,
@@ -282,21 +254,21 @@ class Aft(Parts):
         return DispatcherProcess(self, frozenset(named), checks.check_count("concurrency", at_a_time, 1, 1000))
 
     def close(self) -> None:
-        """Let go of everything: the lease, threads, connections. Harmless twice."""
+        """End the lease, threads and connections. Idempotent."""
         with self._lock:
-            tools, self._tools = self._tools, None
-        if tools is not None:
-            tools.abandoned.wait(GIVEN_UP)
+            deps, self._deps = self._deps, None
+        if deps is not None:
+            deps.abandoned.wait(GIVEN_UP)
         try:
-            if tools is not None:
-                tools.lease.end()
+            if deps is not None:
+                deps.lease.end()
         finally:
             super().close()
 
     def forget_in_child(self) -> None:
-        """After a fork: connections, lease and heartbeat are the parent's, and who has the lock may not be here."""
+        """After a fork: replace the lock, whose holder may not exist here; connections and lease are the parent's."""
         self._lock = threading.Lock()
-        self._tools = None
+        self._deps = None
         super().forget_in_child()
 
     def __enter__(self) -> Aft:
@@ -305,12 +277,12 @@ class Aft(Parts):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _own_tools(self) -> Tools:
-        """The tools for runs that this process starts itself: a worker, made when first needed."""
+    def _own_tools(self) -> Dependencies:
+        """Return the dependencies for runs that this process starts itself: a worker, made when first needed."""
         with self._lock:
-            if self._tools is None:
+            if self._deps is None:
                 self.check()
-                tools = self.make_tools(self.make_lease())
-                self.join_workers(tools, flows=flow_names(self.registry))
-                self._tools = tools
-            return self._tools
+                deps = self.make_deps(self.make_lease())
+                self.begin_lease(deps, flows=flow_names(self.registry))
+                self._deps = deps
+            return self._deps

@@ -1,32 +1,32 @@
-"""What an application is made of: from settings to the concrete classes behind the ports."""
+"""Builds the parts of an application: from settings to the concrete classes behind the ports."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from aft import forked
+from aft import after_fork
 from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.config import Settings
+from aft.dispatcher.exlets.plans import Plans
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.judging import Judge
-from aft.dispatcher.plans import Plans
+from aft.dispatcher.judge import Judge
 from aft.errors import ConfigError
-from aft.flows.abandonment import AbandonedAttempts
-from aft.flows.inbox_watch import InboxWatch
-from aft.flows.loop import LoopThread
-from aft.flows.orphanage import Orphanage
-from aft.flows.overdue import Attempts
-from aft.flows.registry import Registry
-from aft.flows.tools import Tools
+from aft.flows.declare.registry import Registry
+from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.event_loop import LoopThread
+from aft.flows.runtime.inbox_watch import InboxWatch
+from aft.flows.runtime.slow_activities import SlowActivityWatch
+from aft.flows.session.dependencies import Dependencies
+from aft.flows.worker.after_heartbeat import AfterHeartbeat
 from aft.recovery.delays import Delays
 from aft.recovery.levels import Ladder
 from aft.recovery.sender import Sends
-from aft.rules.book import Book
-from aft.runs.holdings import Holdings
-from aft.runs.limits import Limits
-from aft.sealing import Seal
+from aft.rules.trees.rule_cache import RuleCache
+from aft.runs.family_limits import Limits
+from aft.runs.ownership.executing_runs import ExecutingRuns
+from aft.security.seal import Seal
 from aft.store import Store, schema
 from aft.store.leases import Lease
 from aft.telemetry import Telemetry
@@ -52,31 +52,31 @@ class Parts:
         self.broker = _make_broker(settings, self.store)
         _refuse_exposure(settings, self.store, self.broker)
         self.loop = LoopThread()
-        self.book = Book(self.store, self.namespace, clock, self.telemetry)
+        self.rule_cache = RuleCache(self.store, self.namespace, clock, self.telemetry)
         self._checked = False
 
     def forget_in_child(self) -> None:
-        """After a fork: the broker's connections and threads are the parent's."""
-        forked.inherited.append(self.broker)
+        """After a fork: make a new broker; the old one's connections and threads are the parent's."""
+        after_fork.inherited.append(self.broker)
         self.broker = _make_broker(self.settings, self.store)
 
     def delays(self) -> Delays:
-        """The delay queues of this namespace."""
+        """Return the delay queues of this namespace."""
         return Delays(self.store, self.broker, self.namespace)
 
     def waits(self) -> set[timedelta]:
-        """Every wait that the settings' ladder and the registered activities declare."""
+        """Return every wait that the settings' ladder and the registered activities declare."""
         return {*self.ladder.waits, *self.registry.waits}
 
     def check(self) -> None:
-        """Raise NotMigrated if the database is not ready; an empty SQLite file is made ready. Looks once."""
+        """Raise NotMigrated if the database is not ready; an empty SQLite file is migrated. Checks once."""
         if not self._checked:
             schema.check(self.store)
             self._checked = True
 
-    def make_tools(self, lease: Lease, **more: Any) -> Tools:
-        """Put together what executing runs needs."""
-        return Tools(
+    def make_deps(self, lease: Lease, **more: Any) -> Dependencies:
+        """Make the dependencies for executing runs."""
+        return Dependencies(
             namespace=self.namespace,
             store=self.store,
             lease=lease,
@@ -87,18 +87,18 @@ class Parts:
             ladder=self.ladder,
             immediate=self.settings.immediate,
             grace=self.settings.grace,
-            holdings=Holdings(),
-            book=self.book,
+            executing=ExecutingRuns(),
+            book=self.rule_cache,
             limits=Limits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
             seal=self.seal,
-            attempts=Attempts(self.clock, self.telemetry),
+            attempts=SlowActivityWatch(self.clock, self.telemetry),
             inbox_watch=InboxWatch(self.store),
             abandoned=AbandonedAttempts(self.clock, self.telemetry, self.settings.most_abandoned),
             **more,
         )
 
     def make_intake(self, delays: Delays, sender: Sends, plans: Plans | None = None) -> Intake:
-        """Make what decides about faults, and carries out what their rules choose."""
+        """Make the intake, which decides about faults."""
         return Intake(
             self.namespace,
             self.store,
@@ -108,26 +108,26 @@ class Parts:
             self.clock,
             self.telemetry,
             self.settings.grace,
-            Judge(self.namespace, self.store, self.book),
+            Judge(self.namespace, self.store, self.rule_cache),
             plans or self.make_plans(),
             self.seal,
         )
 
     def make_plans(self) -> Plans:
-        """Make what carries exlets out."""
+        """Make the service that carries out exlets."""
         return Plans(self.namespace, self.store, self.clock, self.telemetry, self.settings.grace)
 
     def make_lease(self) -> Lease:
-        """Make a membership among the workers, not begun yet."""
+        """Make a worker's lease, not begun yet."""
         return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
 
-    def join_workers(self, tools: Tools, **told: Any) -> None:
-        """Begin the lease that runs are executed under; its row tells others of attempts that do not return."""
-        tools.abandoned.on_change = tools.lease.hurry
-        tools.lease.begin(on_beat=Orphanage(tools).collect, abandoned=tools.abandoned.encode, **told)
+    def begin_lease(self, deps: Dependencies, **told: Any) -> None:
+        """Begin the lease that runs are executed under; its row shows others the attempts that do not return."""
+        deps.abandoned.on_change = deps.lease.hurry
+        deps.lease.begin(on_beat=AfterHeartbeat(deps).collect, abandoned=deps.abandoned.encode, **told)
 
     def close(self) -> None:
-        """Let go of threads and connections. Harmless twice."""
+        """Close threads and connections. Idempotent."""
         self.loop.close()
         self.broker.close()
         self.store.close()
@@ -141,7 +141,7 @@ def _make_ladder(settings: Settings) -> Ladder:
 
 
 def _refuse_exposure(settings: Settings, store: Store, broker: Broker) -> None:
-    """Refuse to speak in clear to another machine, unless the settings say that it may be."""
+    """Refuse unencrypted connections to another machine, unless the settings allow them."""
     if settings.allow_insecure_transport:
         return
     otherwise = "or, on a network that you trust, set AFT_ALLOW_INSECURE_TRANSPORT=true (docs/security.md)"

@@ -1,4 +1,4 @@
-"""Run: a handle on one durable execution. It holds an id and asks the database each time."""
+"""Run: a handle on one durable execution. It holds an id and reads the database each time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 import getpass
-import json
 import time
 import warnings
 from datetime import datetime, timedelta
@@ -15,9 +14,9 @@ from typing import Any, Generic, NoReturn
 from sqlalchemy import Connection, select
 from typing_extensions import TypeVar
 
-from aft.app import undoing
 from aft.app.parts import Parts
-from aft.app.undoing import Undo
+from aft.app.views import undo_preview
+from aft.app.views.undo_preview import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
 from aft.errors import (
     CodecError,
@@ -30,39 +29,43 @@ from aft.errors import (
     UnknownFlow,
 )
 from aft.fault import Fault
-from aft.flows import failures
-from aft.flows import options as checks
-from aft.flows.branching import check_signal_name
-from aft.flows.flow import declared_signal
-from aft.flows.options import Duration
+from aft.flows.declare import options as checks
+from aft.flows.declare.api import check_signal_name
+from aft.flows.declare.flow import declared_signal
+from aft.flows.declare.options import Duration
+from aft.flows.exceptions import failures
 from aft.ids import RunId
-from aft.runs import erasing, faults, journal, orders, rows, signals, steering, waking
-from aft.runs.inbox import Verb
+from aft.runs import erasure, orders, run_rows, signals, steer
 from aft.runs.orders import Person
-from aft.runs.rows import RunRow
+from aft.runs.records import faults, journal
+from aft.runs.records.inbox import InboxVerb
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
-from aft.runs.steering import Order
-from aft.runs.waking import Post
-from aft.store.moments import later
+from aft.runs.steer import Order
+from aft.runs.wakes import wake
+from aft.runs.wakes.wake import NewInboxItem
+from aft.store.db_time import later
+from aft.store.leases import read_names
+from aft.store.sqlite.empty_log import empty_log
 from aft.store.tables import workers
-from aft.texts import MOST_BY, check_storable
+from aft.texts import MOST_BY, MOST_NOTE, check_storable
 
-#: Seconds between two looks at a run that somebody waits for: at first, and at the most.
+#: Seconds between two reads of a run that a caller waits for: at first, and at most.
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
-#: Seconds for which a database may be away while somebody waits for a run.
+#: Seconds for which a database may be away while a caller waits for a run.
 AWAY = 30.0
-#: Activities that a message names at the most.
+#: Most activities that a message names.
 MOST_NAMED = 3
-#: Seconds between two looks at who could execute a run that somebody waits for.
+#: Seconds between two checks for a worker that could execute a run that a caller waits for.
 WARN_AFTER = 2.0
 
 
 class NoWorkerWarning(UserWarning):
-    """Given when somebody waits for a run whose flow no live worker knows."""
+    """Issued when a caller waits for a run whose flow no live worker has."""
 
 
 class ParkedWarning(UserWarning):
-    """Given when somebody waits for a run that waits for a person."""
+    """Issued when a caller waits for a run that is parked."""
 
 
 #: What the run's flow returns; a run that was found by its id may return anything.
@@ -78,26 +81,26 @@ class Run(Generic[R_co]):
 
     @property
     def row(self) -> RunRow:
-        """Everything its row says now."""
+        """Its row, as it is now."""
         with self._app.store.read() as connection:
-            return rows.get(connection, self._app.namespace, self.id)
+            return run_rows.get(connection, self._app.namespace, self.id)
 
     @property
     def status(self) -> Status:
-        """Its state now; a text: ``"completed"``, ``"recovering"``, …"""
+        """Its status now; a text: ``"completed"``, ``"recovering"``, …"""
         return self.row.status
 
     @property
     def fault(self) -> Fault | None:
         """The failure that ended it or is undoing it, if there is one."""
         with self._app.store.read() as connection:
-            fault_id = rows.get(connection, self._app.namespace, self.id).fault_id
+            fault_id = run_rows.get(connection, self._app.namespace, self.id).fault_id
             return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait for its end and return the flow's result; one that is parked is waited for, too, with a warning.
+        """Wait for its end and return the flow's result; a parked run is waited for, too, with a warning.
 
-        A warning also tells, once, that for two seconds no live worker knew its flow. Raises FlowCompensated,
+        Another warning is issued, once, if no live worker has had its flow for two seconds. Raises FlowCompensated,
         FlowFailed or FlowCancelled, each with ``.fault``; TimeoutError after ``timeout`` (``30``, ``"30s"``), which
         changes nothing about the run.
         """
@@ -120,7 +123,7 @@ class Run(Generic[R_co]):
         return value
 
     def _look_again(self, may_wait: bool) -> RunRow:
-        """Read its row, which was read before; a database that is just restarted, or failing over, is asked again."""
+        """Read its row again; if the database is restarted or fails over meanwhile, try again for a while."""
         began = time.monotonic()
         while True:
             try:
@@ -133,91 +136,91 @@ class Run(Generic[R_co]):
     # By hand ----------------------------------------------------------------------------------------------------
 
     def retry(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Let a parked run try again what it was parked for; raises OrderRefused if it is not parked."""
+        """Make a parked run try again what it was parked for; raises OrderRefused if it is not parked."""
         self._order(orders.retry, note, by)
 
     def skip_frame(self, *, note: str, by: str | None = None) -> None:
-        """Let the frame go that the run is parked for; it will end ``failed``, with the note."""
+        """Drop the frame that the run is parked for; it will end ``failed``, with the note."""
         self._order(orders.skip_frame, note, by)
 
     def frame_done(self, *, note: str, by: str | None = None) -> None:
-        """Say that the frame the run is parked for was undone by hand; unwinding goes on below it."""
+        """Record that the frame the run is parked for was undone by hand; unwinding continues below it."""
         self._order(orders.frame_done, note, by)
 
     def release(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Take the run away from the worker that has it; another goes on. Raises OrderRefused if none has it."""
+        """Take the run away from its owner, for another worker to continue. Raises OrderRefused if it has none."""
         self._order(orders.release, note, by)
 
     def suspend(self, reason: str | None = None, *, by: str | None = None) -> None:
-        """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it is not going on."""
-        self._order(steering.suspend, reason, by)
+        """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it cannot be stopped."""
+        self._order(steer.suspend, reason, by)
 
     def resume(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Let it go on after ``suspend``, also if it has not stopped yet; else raises OrderRefused."""
-        self._order(steering.resume, note, by)
+        """Continue it after ``suspend``, also if it has not stopped yet; else raises OrderRefused."""
+        self._order(steer.resume, note, by)
 
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
-        self._order(steering.cancel if checks.check_bool("compensate", compensate) else steering.abandon, note, by)
+        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.abandon, note, by)
 
     def compensate(
         self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None
     ) -> list[Undo]:
-        """Undo everything it did, though it has completed; one that has not is cancelled.
+        """Undo everything it did, though it has completed; a run that has not is cancelled.
 
         With ``to``, the name of a savepoint that it is in, only what it did since then: ``UndoneByHand`` is raised at
-        the step that it is at, and the flow may catch it and take another way. Returns what is undone, in order, then
-        what stands all the same. With ``dry_run`` nothing is done; where the order would be refused, or the run is
-        parked for a compensator, each obstacle says so.
+        its current step, and the flow may catch it and go on differently. Returns what is undone, in order, then what
+        cannot be undone. With ``dry_run`` nothing is done; where the order would be refused, or the run is parked for a
+        compensator, each obstacle says so.
 
-        Which savepoints a run is in only its worker knows while it executes the run; if that was lost, the next one.
-        With ``to`` it judges the order at the next step then, so an empty list is returned, and a dry run is refused.
-
-        A worker that has the compensators of its activities will do, also if nobody has its flow any more. With ``to``
-        the flow is needed, as it goes on from there.
+        While a run is executed, only its owner knows which savepoints it is in; if that was lost, the next one. With
+        ``to`` the owner then decides about the order at the next step, so an empty list is returned, and a dry run is
+        refused. Any worker that has the compensators of its activities can do it, even if no worker has its flow any
+        more. With ``to`` the flow is needed, as it goes on from there.
         """
         checks.check_bool("dry_run", dry_run)
         registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
-            row = rows.get(connection, self._app.namespace, self.id)
-            scope = "" if to is None else steering.find_savepoint(row, to)
-            found = [] if scope is None else undoing.plan(connection, row, registry, scope)
+            row = run_rows.get(connection, self._app.namespace, self.id)
+            scope = "" if to is None else steer.find_savepoint(row, to)
+            found = [] if scope is None else undo_preview.plan(connection, row, registry, scope)
         if scope is None and dry_run:
             raise OrderRefused(f"{_spell_owner(row)} knows which savepoints it is in")
         if not dry_run:
-            order = steering.compensate if to is None else functools.partial(steering.undo_to, savepoint=to)
+            order = steer.compensate if to is None else functools.partial(steer.undo_to, savepoint=to)
             self._order(order, note, by)
         return found
 
     def forget(self, *, note: str | None = None, by: str | None = None) -> list[RunId]:
-        """Erase what it and all below it were given, made and said; that they ran stays known. Returns whom.
+        """Erase the data of it and of all runs below it; that they ran stays recorded. Return the erased runs' ids.
 
         Nothing of them can be undone after that. Raises OrderRefused if one has not ended, and for a child.
         """
         erased: list[RunId] = []
 
         def erase(connection: Connection, row: RunRow, person: Person, at: datetime, grace: timedelta) -> None:
-            erased[:] = erasing.erase(connection, row, person)
+            erased[:] = erasure.erase(connection, row, person)
 
         self._order(erase, note, by)
+        empty_log(self._app.store)
         return erased
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
         check_storable("by", by, OrderRefused, most=MOST_BY)
-        check_storable("note", note, OrderRefused, lines=True)
+        check_storable("note", note, OrderRefused, lines=True, most=MOST_NOTE)
         person = Person(by or me(), note)
         with self._app.store.write() as connection:
             row = self._locked(connection)
             order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
 
     def _locked(self, connection: Connection) -> RunRow:
-        row = waking.lock(connection, self._app.namespace, self.id)
-        return row or rows.get(connection, self._app.namespace, self.id)
+        row = wake.lock(connection, self._app.namespace, self.id)
+        return row or run_rows.get(connection, self._app.namespace, self.id)
 
     # Signals ----------------------------------------------------------------------------------------------------
 
     def signal(self, name: str, value: Any = None, *, key: str | None = None, by: str | None = None) -> bool:
-        """Send it a value that it waits for, or will; kept in order until it asks for it.
+        """Send it a value that it waits for, or will; kept in order until the flow takes it.
 
         A second one with the same ``key`` is dropped: then this returns False. Raises OrderRefused if it has ended,
         DefinitionError or CodecError if its flow is known here and declares no such signal, or another type.
@@ -228,8 +231,8 @@ class Run(Generic[R_co]):
         row = self.row
         encoded = _encode(self._codec_of(row, name, value), value)
         sender = by or me()
-        post = Post(
-            Verb.SIGNAL,
+        post = NewInboxItem(
+            InboxVerb.SIGNAL,
             {"name": name, "value": encoded},
             sender,
             self._app.clock.now(),
@@ -240,7 +243,7 @@ class Run(Generic[R_co]):
             return signals.send(connection, self._locked(connection), name, post)
 
     def _codec_of(self, row: RunRow, name: str, value: Any) -> ValueCodec:
-        """How a signal's value is stored: as its flow declares it, if that is known here; else as what it is."""
+        """Return the codec of a signal's value: as its flow declares it, if known here; else by its own type."""
         try:
             declared = self._app.registry.flow(row.flow, row.version).signals
         except UnknownFlow:
@@ -263,7 +266,7 @@ class Run(Generic[R_co]):
             return decode_untyped(row.result or "null")
 
     def _raise_end(self, row: RunRow) -> NoReturn:
-        """Raise what tells of an end without a result; its cause is the failure, rebuilt, if there was one."""
+        """Raise the error for an end without a result; its cause is the failure, rebuilt, if there was one."""
         fault = self.fault
         error, how = _end_of(row)
         left = self._left_standing(row) if error is FlowCompensated else ""
@@ -273,7 +276,7 @@ class Run(Generic[R_co]):
         )
 
     def _left_standing(self, row: RunRow) -> str:
-        """Name what nothing undoes, as far as this process knows the activities."""
+        """Name the activities that nothing undoes, as far as this process knows them."""
         with self._app.store.read() as connection:
             done = journal.names_of_completed(connection, row.id)
         known = [found for name in done if (found := self._app.registry.activity(name)) is not None]
@@ -282,7 +285,7 @@ class Run(Generic[R_co]):
         return f", but for {', '.join(left[:MOST_NAMED])}{more} without a compensator" if left else ""
 
     def _warn_if_stuck(self, row: RunRow, seconds: float) -> bool:
-        """Tell the caller if nothing has gone on for so long, and why; returns whether there was something to tell."""
+        """Warn the caller if the run is parked, or has had no worker for ``seconds``; return whether it warned."""
         if _waits_for_a_person(row):
             why = f"run {row.id} is parked and waits for a person: {row.reason}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
@@ -293,15 +296,15 @@ class Run(Generic[R_co]):
         return False
 
     def _nobody(self, row: RunRow, seconds: float, before: str) -> str:
-        """Say that nobody could execute it in the last seconds, with the words ``before``; empty: it is not so."""
+        """Return a text, after ``before``, if no worker could execute it in the last seconds; else an empty one."""
         if row.worker_id is not None or _waits_for_a_person(row) or self._somebody_knew(row, seconds):
             return ""
         return f"{before}no live worker knows flow {row.flow}@{row.version}; start one with `aft dispatcher MODULE`"
 
     def _somebody_knew(self, row: RunRow, seconds: float) -> bool:
-        """Tell whether a worker that lived at any time in the last seconds knows the flow.
+        """Return whether a worker that was alive at any time in the last seconds has the flow.
 
-        Not only now: a machine that stood still for longer than a lease has no live worker until the next heartbeat.
+        Not only now: a machine that was suspended for longer than a lease has no live worker until the next heartbeat.
         """
         statement = select(workers.c.flows, workers.c.roles).where(
             workers.c.namespace == row.namespace, workers.c.expires_at > later(-seconds)
@@ -309,7 +312,7 @@ class Run(Generic[R_co]):
         with self._app.store.read() as connection:
             lived = connection.execute(statement).all()
         return any(
-            "work" in json.loads(worker.roles) and f"{row.flow}@{row.version}" in json.loads(worker.flows)
+            "work" in read_names(worker.roles) and f"{row.flow}@{row.version}" in read_names(worker.flows)
             for worker in lived
         )
 
@@ -328,7 +331,7 @@ def _waits_for_a_person(row: RunRow) -> bool:
 
 
 def _end_of(row: RunRow) -> tuple[type[FlowCompensated | FlowFailed | FlowCancelled], str]:
-    """What is raised for a run that ended without a result, and how it came to that end, in words."""
+    """Return the error for a run that ended without a result, and how it came to that end, in words."""
     if row.status is Status.CANCELLED:
         return FlowCancelled, "was cancelled"
     began = {"cancel": "was cancelled", "order": "had completed, and was undone by order"}.get(
@@ -340,7 +343,7 @@ def _end_of(row: RunRow) -> tuple[type[FlowCompensated | FlowFailed | FlowCancel
 
 
 def _encode(codec: ValueCodec, value: Any) -> str:
-    """Spell a signal's value; a plain one will do where it means a declared type: ``"approve"`` for an enum."""
+    """Encode a signal's value; a plain one is accepted for a declared type: ``"approve"`` for an enum."""
     try:
         return codec.encode(value, "value")
     except CodecError as refused:
@@ -357,7 +360,7 @@ def _still(row: RunRow, timeout: float) -> str:
 
 
 def me() -> str:
-    """Who is asking, for the record."""
+    """Return the name of the current user, for the audit."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""Schedule: a handle on a flow that is run at certain times. It holds a name and asks the database each time."""
+"""Schedule: a handle on a flow that is run at certain times. It holds a name and reads the database each time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from aft.app.parts import Parts
 from aft.app.run import Run, me
 from aft.errors import DefinitionError, OrderRefused
-from aft.flows import context
-from aft.flows import options as checks
-from aft.flows.calls import Call
-from aft.flows.declaring import check_name
-from aft.flows.flow import Flow, Options
-from aft.flows.options import Duration
+from aft.flows.declare import context
+from aft.flows.declare import options as checks
+from aft.flows.declare.calls import Call
+from aft.flows.declare.checks import check_name
+from aft.flows.declare.flow import Flow, Options
+from aft.flows.declare.options import Duration
 from aft.ids import RunId
-from aft.runs import calendar, firing, schedules
-from aft.runs.calendar import CatchUp, Timing
-from aft.runs.schedules import NewSchedule, RunOptions, ScheduleRow
+from aft.runs.schedules import calendar, fire, schedule_rows
+from aft.runs.schedules.calendar import CatchUp, Timing
+from aft.runs.schedules.schedule_rows import NewSchedule, RunOptions, ScheduleRow
 from aft.telemetry import RunStarted
 from aft.texts import MOST_BY, check_storable, choose
 
@@ -31,9 +31,9 @@ class Schedule:
 
     @property
     def row(self) -> ScheduleRow:
-        """Everything its row says now; raises UnknownSchedule if it was removed."""
+        """Its row, as it is now; raises UnknownSchedule if it was removed."""
         with self._app.store.read() as connection:
-            return schedules.get(connection, self._app.namespace, self.name)
+            return schedule_rows.get(connection, self._app.namespace, self.name)
 
     @property
     def last_run(self) -> Run | None:
@@ -42,26 +42,26 @@ class Schedule:
         return None if run_id is None else Run(self._app, RunId(run_id))
 
     def pause(self, *, by: str | None = None) -> None:
-        """Fire it no more until ``resume``; raises OrderRefused if it is paused."""
+        """Stop firing it until ``resume``; raises OrderRefused if it is paused."""
         with self._app.store.write() as connection:
-            schedules.pause(connection, self._app.namespace, self.name, name_of(by))
+            schedule_rows.pause(connection, self._app.namespace, self.name, name_of(by))
 
     def resume(self, *, by: str | None = None) -> None:
-        """Fire it again, from its next moment on; raises OrderRefused if it is not paused."""
+        """Fire it again, from its next occurrence on; raises OrderRefused if it is not paused."""
         with self._app.store.write() as connection:
-            schedules.resume(connection, self._app.namespace, self.name, name_of(by))
+            schedule_rows.resume(connection, self._app.namespace, self.name, name_of(by))
 
-    def remove(self) -> None:
-        """Forget it; its runs stay, and go on."""
+    def remove(self, *, by: str | None = None) -> None:
+        """Delete it; its runs stay, and go on."""
         with self._app.store.write() as connection:
-            schedules.remove(connection, self._app.namespace, self.name)
+            schedule_rows.remove(connection, self._app.namespace, self.name, name_of(by))
 
     def run_now(self, *, by: str | None = None) -> Run:
-        """Make a run now, besides its moments; raises OrderRefused if that would overlap, and must not."""
+        """Make a run now, besides its occurrences; raises OrderRefused if that would overlap, and must not."""
         app = self._app
         with app.store.write() as connection:
-            row = schedules.lock(connection, app.namespace, self.name)
-            made = firing.run_now(connection, row, name_of(by), app.clock.now(), app.settings.grace)
+            row = schedule_rows.lock(connection, app.namespace, self.name)
+            made = fire.run_now(connection, row, name_of(by), app.clock.now(), app.settings.grace)
         app.telemetry.emit(RunStarted(run=made.id, flow=made.flow))
         return Run(app, made.id)
 
@@ -70,7 +70,7 @@ class Schedule:
 
 
 def name_of(by: str | None) -> str:
-    """Return who asks, for the record; raises OrderRefused if that cannot be stored."""
+    """Return the actor's name, for the audit; raises OrderRefused if it cannot be stored."""
     check_storable("by", by, OrderRefused, most=MOST_BY)
     return by or me()
 
@@ -87,7 +87,7 @@ def new_schedule(
     overlap: bool,
     pinned: bool,
 ) -> NewSchedule:
-    """Check what is declared, each thing where it was written; raises DefinitionError or CodecError."""
+    """Validate the declaration of a schedule; raises DefinitionError or CodecError."""
     flow = _called_flow(check_name("a schedule", name), call)
     of = f"schedule {name!r}"
     timing = Timing(cron, checks.check_duration(of, "every", every), zone)
@@ -124,7 +124,7 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
 
 
 def _run_options(of: str, said: Options) -> RunOptions:
-    """What is said of a schedule's runs; raises DefinitionError for what no run of a schedule can have."""
+    """Return the options of a schedule's runs; raises DefinitionError for those that its runs cannot have."""
     theirs = {each.name for each in fields(RunOptions)}
     others = [name for name in said.given() if name not in theirs]
     if others:

@@ -1,4 +1,4 @@
-"""The port: what aft asks of a message broker, and what it may rely on.
+"""The broker port: the interface of a message broker, and the guarantees that aft relies on.
 
 Guarantees that every implementation gives, and ``tests/contract`` checks on each:
 
@@ -7,19 +7,18 @@ Guarantees that every implementation gives, and ``tests/contract`` checks on eac
 - **At least once.** A delivery that was not acknowledged comes back when its consumer is closed or dies.
   Duplicates happen; consumers look at the row, never at the message alone.
 - **Delayed.** A message published to a delay queue appears in the resume queue when its wait is over, not before.
-- **Routed.** A message with a key reaches a consumer that has this key, if there is one or was one a moment ago. If
-  several groups of consumers with different sets of keys have it, each group may get a copy. If none has it, it is kept
-  for any consumer of its queue, or for an hour at the least until one with its key comes; it is no error of its
-  publisher.
+- **Routed.** A message with a key reaches a consumer that has this key, if there is one or was one recently. If several
+  groups of consumers with different sets of keys have it, each group may get a copy. If none has it, it is kept for any
+  consumer of its queue, or for at least an hour until one with its key comes; ``publish`` does not raise for it.
 - **Back-pressure.** A consumer holds at most ``prefetch`` unacknowledged deliveries.
 - **Bounded.** Every call ends: with its result, or with a :class:`~aft.errors.BrokerError`, within its time limit.
-- **Reconnecting.** After a connection was lost, the next call connects anew. Deliveries received before may be void:
-  then acknowledging them does nothing, and they come again.
+- **Reconnecting.** After a connection was lost, the next call reconnects. Deliveries received before may be void: then
+  acknowledging them does nothing, and they are redelivered.
 
 A broker and its publisher are thread-safe. A consumer belongs to one thread. There is no negative
 acknowledgement: nothing in aft is retried by putting a message back.
 
-*Express* is the other mode: memory only, at most once, never blocks the sender; for live events, which may be lost.
+*Live events* are the other mode: in memory only, at most once. They may be lost, so nothing may depend on them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from aft import names
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A body, the queue it goes to, and the key that its consumer must have; without a key, any consumer's."""
+    """A message to publish: body, queue, and the key that its consumer must have; without a key, any consumer."""
 
     queue: str
     body: bytes
@@ -48,12 +47,14 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A body that was received; ``tag`` is the implementation's, to acknowledge it by."""
+    """A received message; the implementation acknowledges it by its ``tag``."""
 
     queue: str
     body: bytes
     redelivered: bool
     tag: object = field(compare=False, default=None)
+    #: Bytes of the message, if ``body`` is only its beginning; None: it is whole.
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Topology:
 
     @property
     def work_queues(self) -> tuple[str, ...]:
-        """The queues that somebody consumes."""
+        """The queues that are consumed."""
         return (
             names.faults(self.namespace),
             names.resume(self.namespace),
@@ -90,13 +91,13 @@ class Topology:
 
     @property
     def delay_queues(self) -> dict[str, timedelta]:
-        """The queues that nobody consumes: name and wait."""
+        """The queues that are not consumed: name and wait."""
         return {names.delay(self.namespace, wait): wait for wait in sorted(self.waits)}
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What a queue looks like now; ``problem`` says what is wrong with it and what to do, or is empty."""
+    """The state of a queue; ``problem`` says what is wrong with it and what to do, or is empty."""
 
     name: str
     exists: bool
@@ -111,32 +112,32 @@ class Consumer(Protocol):
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
         """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds.
 
-        Raises Unroutable if a queue does not exist, or no longer: whoever may, declares it and receives again.
+        Raises Unroutable if a queue does not exist: a caller with the permission declares it and receives again.
         """
         ...
 
     def interrupt(self) -> None:
-        """Let the receive that waits, or else the next one, return what there is; any thread may say so."""
+        """Make the ``receive`` that waits, or else the next one, return without waiting. Thread-safe."""
         ...
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Say that these are dealt with; they do not come again, unless the connection was lost meanwhile."""
+        """Acknowledge deliveries; they are not redelivered, unless the connection was lost meanwhile."""
         ...
 
     def close(self) -> None:
-        """Stop receiving; what was not acknowledged goes back to its queue. Harmless twice."""
+        """Stop receiving; what was not acknowledged goes back to its queue. Idempotent."""
         ...
 
 
 class Subscription(Protocol):
-    """Hears express messages from the moment it was made; belongs to one thread."""
+    """Receives live events that are broadcast after it was made; belongs to one thread."""
 
     def receive(self, timeout: float) -> bytes | None:
-        """Return the next message, or None after ``timeout`` seconds."""
+        """Return the next event, or None after ``timeout`` seconds."""
         ...
 
     def close(self) -> None:
-        """Stop listening. Harmless twice."""
+        """End the subscription. Idempotent."""
         ...
 
 
@@ -145,16 +146,16 @@ class Broker(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for people to read; without its password."""
+        """The broker's URL, for people; without its password."""
         ...
 
     @property
     def exposure(self) -> str | None:
-        """How others could read what is said to it; None if they cannot."""
+        """How others could read the traffic to it; None if they cannot."""
         ...
 
     def version(self) -> str:
-        """Tell what answers there, for people to read: ``RabbitMQ 3.13.1``. Connects; raises BrokerError."""
+        """Return the server's name and version, for people: ``RabbitMQ 3.13.1``. Connects; raises BrokerError."""
         ...
 
     def declare(self, topology: Topology) -> None:
@@ -174,25 +175,29 @@ class Broker(Protocol):
         ...
 
     def status(self, topology: Topology) -> list[QueueStatus]:
-        """Look at each queue of the topology, changing nothing."""
+        """Inspect each queue of the topology, changing nothing."""
         ...
 
     def prune(self, namespace: str) -> None:
-        """Delete wake-ups whose key nobody has had for an hour: their runs have long been taken by their timers."""
+        """Delete wake-ups that no consumer with their key has taken for an hour: timers wake their runs instead."""
         ...
 
-    def express(self, namespace: str, body: bytes) -> None:
-        """Send to whoever listens now; never blocks for long, never raises, may lose."""
+    @property
+    def has_live_events(self) -> bool:
+        """Whether it carries live events; if not, only the rows say what has happened."""
         ...
 
-    def is_heard(self, namespace: str) -> bool:
-        """Tell whether somebody may be listening; what nobody would hear need not be made. Costs next to nothing."""
+    def broadcast(self, namespace: str, body: bytes) -> None:
+        """Send a live event, ASCII text of at most 7,999 bytes, to the present subscriptions.
+
+        It may be lost, and the first one takes as long as connecting. Never raises.
+        """
         ...
 
-    def subscribe(self, namespace: str) -> Subscription:
-        """Listen to the express messages of a namespace."""
+    def subscribe(self, namespace: str) -> Subscription | None:
+        """Receive the live events of a namespace; None if this broker carries none."""
         ...
 
     def close(self) -> None:
-        """Let go of every connection. Harmless twice."""
+        """Close every connection. Idempotent."""
         ...

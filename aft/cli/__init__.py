@@ -1,4 +1,4 @@
-"""The command line: a thin face on :mod:`aft.app`. Each noun has its file, imported when it is called."""
+"""The command line: a thin layer over :mod:`aft.app`. Each noun has its module, imported when it is called."""
 
 from __future__ import annotations
 

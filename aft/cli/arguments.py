@@ -1,4 +1,4 @@
-"""From words on a command line to a flow and the arguments of its call.
+"""Converts words on a command line to a flow and the arguments of its call.
 
 Each word is a JSON value, or a plain text if it is not JSON, or JSON of a type that the flow does not take: ``7`` is
 a number for an ``int`` and a text for a ``str``. ``name=value`` names the argument.
@@ -18,15 +18,15 @@ from aft.cli.errors import Failure
 from aft.cli.modules import Loaded, load, load_module
 from aft.codec import ValueCodec
 from aft.errors import CodecError, UnknownFlow
-from aft.flows.activity import Activity
-from aft.flows.flow import Flow
-from aft.flows.registry import Registry, declared
+from aft.flows.declare.activity import Activity
+from aft.flows.declare.flow import Flow
+from aft.flows.declare.registry import Registry, declared
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Loaded]:
-    """Import what is needed and return the flow that ``MODULE:FLOW``, or ``FLOW`` beside its modules, names."""
+    """Import the modules and return the flow that ``MODULE:FLOW`` names, or ``FLOW`` in one of the modules."""
     module_name, colon, name = target.rpartition(":")
     loaded = load(modules)
     registry = declared if loaded.app is None else loaded.app.registry
@@ -44,7 +44,7 @@ def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Load
 
 
 def _no_flow(module: ModuleType, name: str, found: object) -> str:
-    """Say what a module has under the name of a flow that it does not have; empty if it has nothing."""
+    """Return what a module has under the name of a missing flow, for a message; empty if it has nothing."""
     if isinstance(found, Activity):
         return f"{module.__name__}.{name} is an activity, not a flow; start the flow that calls it"
     if inspect.isfunction(found):
@@ -61,7 +61,7 @@ def _registered(registry: Registry, name: str) -> Flow[Any, Any]:
 
 
 def read_arguments(flow: Flow[Any, Any], words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read the words as a call of the flow, each value as its annotation says; raises Failure."""
+    """Convert the words to a call of the flow, each value by its annotation; raises Failure."""
     decoded: dict[str, Any] = {}
     for name, given in _bind(flow, words).arguments.items():
         decoded[name] = _read(flow, name, given)
@@ -69,7 +69,7 @@ def read_arguments(flow: Flow[Any, Any], words: Sequence[str]) -> tuple[tuple[An
 
 
 def read_time(word: str) -> datetime:
-    """Read a time that knows its zone; raises Failure."""
+    """Parse a time with a zone; raises Failure."""
     try:
         found = datetime.fromisoformat(word)
     except ValueError:
@@ -80,7 +80,7 @@ def read_time(word: str) -> datetime:
 
 
 def read_tags(words: Sequence[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs, each value as JSON, else as plain text; raises Failure."""
+    """Parse ``name=value`` pairs, each value as JSON, else as plain text; raises Failure."""
     tags: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -135,7 +135,7 @@ class _Bare(str):
 
 
 def read_value(codec: ValueCodec, word: str) -> Any:
-    """Read one word as a codec's value: as JSON, else as plain text; raises CodecError."""
+    """Parse one word as a codec's value: as JSON, else as plain text; raises CodecError."""
     try:
         return codec.decode(json.dumps(_as_json(word)))
     except CodecError as error:

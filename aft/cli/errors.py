@@ -1,4 +1,4 @@
-"""How is a mistake told? In one line on stderr that begins with ``aft:``, and by the exit status.
+"""Reports errors in one line on stderr that begins with ``aft:``, and by the exit status.
 
 0 done, 1 what was asked for failed, 2 the command line itself is wrong. A traceback is a defect of aft, or of a user's
 module that is being imported; the latter's is shortened to the lines that matter.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import click
 
 from aft.errors import AftError, RuleRefused
-from aft.redaction import redact
+from aft.security.redaction import redact
 
 
 class Failure(AftError):
@@ -24,7 +24,7 @@ class Failure(AftError):
 
 
 def exit_status(call: Callable[[], object]) -> int:
-    """Call, tell what goes wrong, and return the status to end with."""
+    """Call, report what goes wrong, and return the exit status."""
     try:
         answer = call()
     except click.UsageError as error:
@@ -50,13 +50,13 @@ def exit_status(call: Callable[[], object]) -> int:
 
 
 def tell(text: str) -> None:
-    """Say one line on stderr."""
+    """Print one line on stderr."""
     click.echo(f"aft: {one_line(text)}", err=True)
     sys.stderr.flush()
 
 
 def _tell_refusal(text: str) -> None:
-    """Tell what is wrong with a rule; the lines below say where, and must stay as they are: one may be a caret."""
+    """Report what is wrong with a rule; the lines below the first stay as they are: one may be a caret."""
     first, _, below = text.partition("\n")
     tell(first)
     if below:
@@ -64,10 +64,10 @@ def _tell_refusal(text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Put a text on one line that a terminal can show."""
+    """Return a text on one line that a terminal can show."""
     return printable(" ".join(text.split()))
 
 
 def printable(text: str) -> str:
-    """Spell out what a terminal would obey instead of showing, and hide what must not be read (``aft.redaction``)."""
+    """Escape what a terminal would interpret instead of showing, and redact secrets (``security.redaction``)."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in redact(text))

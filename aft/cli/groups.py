@@ -1,4 +1,4 @@
-"""Groups of commands that load what they are asked for, and guess what was meant."""
+"""Groups of commands that import a command when it is called, and guess what a wrong name meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aft.texts import find_unstorable
 
 @dataclass(frozen=True, slots=True)
 class CommandRef:
-    """Where a command is (``module:name``), and what ``--help`` says about it without importing that."""
+    """The place of a command (``module:name``), and its line in ``--help``, which needs no import."""
 
     where: str
     says: str
@@ -31,7 +31,7 @@ class CommandRef:
 
 
 class Noun(click.Group):
-    """A group that shows its help when nothing is asked of it, and guesses what was meant by a wrong name."""
+    """A group that shows its help when called alone, and guesses what a wrong name meant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of the file, not of the alphabet
@@ -68,7 +68,7 @@ class Words(click.Command):
 
 
 class Root(Noun):
-    """The outermost group. It imports a command when it is called, and tells errors in one line."""
+    """The outermost group. It imports a command when it is called, and reports errors in one line."""
 
     def __init__(self, *args: Any, places: Mapping[str, CommandRef], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -99,10 +99,10 @@ class Root(Noun):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line; unless told otherwise, end the process with its exit status."""
+        """Run a command line; in standalone mode, end the process with its exit status."""
 
         def call() -> Any:
-            # Whatever the process is called: messages tell people to type `aft`.
+            # Whatever the process is called: messages name the command `aft`.
             return super(Root, self).main(args, "aft", complete_var, standalone_mode=False, **extra)
 
         if not standalone_mode:

@@ -1,4 +1,4 @@
-"""Importing the modules that a person names, and saying what is wrong with one that cannot be imported."""
+"""Imports the modules that a person names, and explains why one cannot be imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Loaded:
 
 
 def load(names: Sequence[str]) -> Loaded:
-    """Import modules, each named ``module`` or ``module:app``. The current directory comes first on the path."""
+    """Import modules, each named ``module`` or ``module:app``. The current directory is last on the path."""
     modules: list[ModuleType] = []
     apps: dict[str, Aft] = {}
     for name in names:
@@ -61,23 +61,23 @@ def load_module(name: str) -> ModuleType:
             raise Failure(_missing(name, error, here)) from None
         raise _broken(name, error) from None
     except (Exception, SystemExit) as error:
-        # Whatever a user's module raises while it is imported is the user's to see.
+        # Whatever a user's module raises while it is imported is shown to the user.
         raise _broken(name, error) from None
     _check_is_meant(module, here)
     return module
 
 
 def _look_here_last(here: str) -> None:
-    """Let modules be found in the current folder, unless Python was told not to (PYTHONSAFEPATH, -P).
+    """Append the current folder to the path, unless Python was told not to (PYTHONSAFEPATH, -P).
 
-    Last: a file that somebody has put there must not be taken for a module of Python's, or for an installed one.
+    Last: a file in that folder must not shadow a module of Python's, or an installed one.
     """
     if here not in sys.path and not sys.flags.safe_path:
         sys.path.append(here)
 
 
 def _check_is_meant(module: ModuleType, here: str) -> None:
-    """Raise Failure if an installed module was found, and the current folder has one of that name."""
+    """Raise Failure if an installed module was imported, and the current folder has one of that name."""
     top = module.__name__.partition(".")[0]
     found = getattr(module, "__file__", None)
     if sys.flags.safe_path or found is None or Path(found).is_relative_to(here) or top not in _modules_in(Path(here)):
@@ -89,7 +89,7 @@ def _check_is_meant(module: ModuleType, here: str) -> None:
 
 
 def stray_app(loaded: Loaded, settings: Settings) -> str:
-    """Name an application that a module defines for other places than these; empty if there is none."""
+    """Return the name of a module's application whose database, broker or namespace differ; empty if there is none."""
     ours = (settings.database_url, settings.broker_url, settings.namespace)
     for module in loaded.modules:
         for name, value in vars(module).items():
@@ -148,5 +148,5 @@ def _broken(name: str, error: BaseException) -> Failure:
 
 
 def _is_users(filename: str) -> bool:
-    """Tell whether a frame is of the user's code, not of what imports it."""
+    """Return whether a frame is of the user's code, not of what imports it."""
     return "importlib" not in filename and not Path(filename).is_relative_to(_OURS)

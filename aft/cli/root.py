@@ -1,4 +1,4 @@
-"""``aft``: what there is, before anything heavy is imported."""
+"""``aft``: the list of commands, before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import logging
 
 import click
 
-from aft.cli.given import Given
 from aft.cli.groups import CommandRef, Root
+from aft.cli.options import Given
 from aft.version import __version__
 
-#: Every command: where it is, and the line that ``aft --help`` says about it.
+#: Every command: where it is, and its line in ``aft --help``.
 PLACES = {
-    "dispatcher": CommandRef("aft.cli.dispatcher:dispatcher", "Keep runs going: retry, undo, rescue."),
-    "replay": CommandRef("aft.cli.replay.command:replay", "Play an example's scenarios and draw what happens."),
-    "runs": CommandRef("aft.cli.runs:runs", "Start runs, look at them, steer them."),
-    "schedules": CommandRef("aft.cli.schedules:schedules", "See and steer flows that are run at certain times."),
-    "faults": CommandRef("aft.cli.faults:faults", "Look at what went wrong."),
-    "rules": CommandRef("aft.cli.rules.command:rules", "See and teach what is done about which fault."),
-    "exlets": CommandRef("aft.cli.rules.exlets:exlets", "See and add what rules can choose."),
-    "workers": CommandRef("aft.cli.workers:workers", "See who executes runs, end a worker's lease by hand."),
-    "flows": CommandRef("aft.cli.flows:flows", "See which versions of flows are still needed."),
-    "stack": CommandRef("aft.cli.stack:stack", "Show what a run owes to be undone."),
-    "db": CommandRef("aft.cli.db:db", "Bring the database's schema up to date, see who did what by hand."),
-    "broker": CommandRef("aft.cli.broker:broker", "Declare the queues, look at them."),
-    "doctor": CommandRef("aft.cli.doctor:doctor", "Say what is wrong, and what to do about it."),
+    "dispatcher": CommandRef("aft.cli.commands.dispatcher:dispatcher", "Keep runs going: retry, undo, rescue."),
+    "replay": CommandRef(
+        "aft.cli.commands.replay.command:replay", "Play an example's scenarios and draw what happens."
+    ),
+    "runs": CommandRef("aft.cli.commands.runs.command:runs", "Start runs, look at them, steer them."),
+    "schedules": CommandRef(
+        "aft.cli.commands.schedules:schedules", "See and steer flows that are run at certain times."
+    ),
+    "faults": CommandRef("aft.cli.commands.faults:faults", "Look at what went wrong."),
+    "rules": CommandRef("aft.cli.commands.rules.command:rules", "See and teach what is done about which fault."),
+    "exlets": CommandRef("aft.cli.commands.rules.exlets:exlets", "See and add what rules can choose."),
+    "workers": CommandRef("aft.cli.commands.workers:workers", "See who executes runs, end a worker's lease by hand."),
+    "flows": CommandRef("aft.cli.commands.flows:flows", "See which versions of flows are still needed."),
+    "stack": CommandRef("aft.cli.commands.stack:stack", "Show what a run owes to be undone."),
+    "db": CommandRef("aft.cli.commands.db:db", "Bring the database's schema up to date, see who did what by hand."),
+    "broker": CommandRef("aft.cli.commands.broker:broker", "Declare the queues, look at them."),
+    "doctor": CommandRef("aft.cli.commands.doctor:doctor", "Say what is wrong, and what to do about it."),
 }
 
 

@@ -1,4 +1,4 @@
-"""What does an annotation declare: anything at all, known types only, or something that is to be built?"""
+"""Classifies annotations: without a type, of known types only, or of types that pydantic builds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import typing_extensions
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
-from aft.codec.refusal import first_line, spell
-from aft.codec.tagging import CONTAINERS, SCALARS
+from aft.codec.refusal import first_line, format_annotation
+from aft.codec.tags import CONTAINERS, SCALARS
 from aft.errors import DefinitionError
 
 #: Tuples and not sets: an annotation need not be hashable.
@@ -25,12 +25,12 @@ _PLAIN = (*_OPEN, *SCALARS, None, ...)
 
 
 def is_untyped(annotation: Any) -> bool:
-    """Whether the annotation declares no type."""
+    """Tell whether the annotation declares no type."""
     return annotation in _UNTYPED
 
 
 def is_plain(annotation: Any) -> bool:
-    """Whether the annotation builds nothing: what was untagged is the value already."""
+    """Tell whether the annotation builds nothing: the untagged value is the value."""
     if annotation in _PLAIN:
         return True
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -40,34 +40,34 @@ def is_plain(annotation: Any) -> bool:
 
 
 def is_open(annotation: Any) -> bool:
-    """Whether some part of a plain annotation declares no type."""
+    """Tell whether some part of a plain annotation declares no type."""
     return annotation in _OPEN or any(map(is_open, typing.get_args(annotation)))
 
 
 def holds_sets(adapter: TypeAdapter[Any]) -> bool:
-    """Whether a value that pydantic builds may hold a set somewhere."""
+    """Tell whether a value that pydantic builds may contain a set."""
     schema = str(adapter.core_schema)
     return "'type': 'set'" in schema or "'type': 'frozenset'" in schema
 
 
 def adapter_for(annotation: Any) -> TypeAdapter[Any]:
-    """Have pydantic read the annotation; raises DefinitionError for a type that cannot be stored."""
+    """Return pydantic's adapter for the annotation; raises DefinitionError for a type that cannot be stored."""
     try:
         found: TypeAdapter[Any] = TypeAdapter(_modern(annotation))
         if not found.pydantic_complete:
             found.rebuild(raise_errors=True)
     except PydanticSchemaGenerationError:
         raise DefinitionError(
-            f"values of type {spell(annotation)} cannot be stored; "
+            f"values of type {format_annotation(annotation)} cannot be stored; "
             "make it a dataclass or a pydantic model, or pass an id instead"
         ) from None
     except NameError as error:
         raise DefinitionError(
-            f"type {spell(annotation)} refers to a name that cannot be found: {first_line(error)}; "
+            f"type {format_annotation(annotation)} refers to a name that cannot be found: {first_line(error)}; "
             "import or define it at the top of its module"
         ) from None
     except (PydanticUserError, TypeError) as error:
-        raise DefinitionError(f"type {spell(annotation)} cannot be stored: {first_line(error)}") from None
+        raise DefinitionError(f"type {format_annotation(annotation)} cannot be stored: {first_line(error)}") from None
     return found
 
 
@@ -76,7 +76,7 @@ def _is_union(origin: Any) -> bool:
 
 
 def _modern(annotation: Any, within: tuple[Any, ...] = ()) -> Any:
-    """Replace ``typing.TypedDict``, which pydantic refuses before Python 3.12, by its newer equal."""
+    """Replace ``typing.TypedDict``, which pydantic refuses before Python 3.12, by that of typing_extensions."""
     if sys.version_info >= (3, 12) or annotation in within:
         return annotation
     if typing.is_typeddict(annotation) and type(annotation).__module__ == "typing":

@@ -1,7 +1,7 @@
-"""How do the arguments of a call, and its result, become text, and a call again?
+"""Encodes and decodes the arguments of a function's calls, and makes the codec of its result.
 
-Arguments are stored by name, each as its annotation says, so that a function may get parameters with
-defaults while calls of it are stored.
+Arguments are stored by name, each as its annotation says, so that a function may get parameters with defaults while
+calls of it are stored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aft.codec.comparing import is_same
-from aft.codec.refusal import first_line, show
+from aft.codec.compare import is_same
+from aft.codec.refusal import first_line, kind_phrase
 from aft.codec.text import decode_untyped, write
 from aft.codec.values import ValueCodec, value_codec
 from aft.errors import CodecError, DefinitionError
@@ -33,9 +33,9 @@ class ArgumentsCodec:
         self._codecs = codecs
         self._function = function
         self._star = next((name for name, found in signature.parameters.items() if found.kind is _STAR), None)
-        #: Whether a call can be read, and made, place by place: most functions are so, and it is much quicker.
+        #: Whether all parameters can be positional: most functions are so, and binding is much quicker.
         self._plain = all(found.kind is _PLAIN for found in signature.parameters.values())
-        #: What was encoded last, and of what: a first execution decodes just that.
+        #: The last encoded text and its arguments: a first execution decodes just that.
         self._last: tuple[str | None, dict[str, Any]] = (None, {})
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -54,7 +54,7 @@ class ArgumentsCodec:
             raise TypeError(f"{self._function}() {error}") from None
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """Spell the arguments of a call, with the defaults of those that it leaves out, and those that it gives."""
+        """Encode the arguments of a call twice: with the defaults of those left out, and only those given."""
         bound = self._bind(args, kwargs)
         given = tuple(bound.arguments)
         if len(given) < len(self.names):
@@ -64,8 +64,8 @@ class ArgumentsCodec:
         self._remember(text, bound)
         return text, text if len(given) == len(self.names) else self._write({name: tagged[name] for name in given})
 
-    def encode_whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Spell the arguments of a call, with the defaults of those that it leaves out, and name these."""
+    def encode_with_defaults(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Encode the arguments of a call with the defaults of those left out; returns also the names of these."""
         bound = self._bind(args, kwargs)
         left_out = tuple(name for name in self.names if name not in bound.arguments)
         if left_out:
@@ -73,13 +73,13 @@ class ArgumentsCodec:
         return self.encode(bound), left_out
 
     def encode(self, bound: inspect.BoundArguments) -> str:
-        """Spell the arguments as one JSON object; raises CodecError, its path begins with the parameter."""
+        """Encode the arguments as one JSON object; raises CodecError, whose path begins with the parameter."""
         text = self._write(self._tag(bound))
         self._remember(text, bound)
         return text
 
     def _remember(self, text: str, bound: inspect.BoundArguments) -> None:
-        if all(self._codecs[name].keeps(value) for name, value in bound.arguments.items()):
+        if all(self._codecs[name].decodes_to_itself(value) for name, value in bound.arguments.items()):
             self._last = (text, dict(bound.arguments))
 
     def _tag(self, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -95,12 +95,12 @@ class ArgumentsCodec:
         return write(tagged, f"the arguments of {self._function}()")
 
     def build(self, name: str, found: Any) -> Any:
-        """Make an argument of what was read of it; raises only CodecError."""
+        """Build an argument from its untagged value; raises only CodecError."""
         self._refuse_surplus({name: found})
         return self._codecs[name].build(found, name)
 
     def is_same(self, name: str, was: Any, now: Any) -> bool:
-        """Tell whether two values that were read for an argument are the same to the function."""
+        """Tell whether two untagged values of an argument are the same to the function."""
         if is_same(was, now, was):
             return True
         try:
@@ -109,20 +109,20 @@ class ArgumentsCodec:
             return False
 
     def is_default(self, name: str, found: Any) -> bool:
-        """Tell whether what was read for an argument is what the function takes if it is left out."""
+        """Tell whether the untagged value of an argument is the parameter's default."""
         bound = inspect.BoundArguments(self.signature, OrderedDict())
         bound.apply_defaults()
         defaults = read_by_name(self._write(self._tag(bound)))
         return name in defaults and self.is_same(name, defaults[name], found)
 
     def decode(self, text: str) -> dict[str, Any]:
-        """Read arguments by name, each as its annotation says; raises only CodecError."""
+        """Decode arguments by name, each as its annotation says; raises only CodecError."""
         text_of_last, last = self._last
         if text is text_of_last:
             return dict(last)
         found = decode_untyped(text)
         if type(found) is not dict:
-            raise CodecError(f"the arguments of {self._function}() must be an object, not {show(found)}")
+            raise CodecError(f"the arguments of {self._function}() must be an object, not {kind_phrase(type(found))}")
         self._refuse_surplus(found)
         built = {name: self._codecs[name].build(value, name) for name, value in found.items()}
         if self._star in built:
@@ -132,7 +132,7 @@ class ArgumentsCodec:
     def call_arguments(self, decoded: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arrange decoded arguments for ``fn(*args, **kwargs)``.
 
-        A parameter that the function got since, with a default, may be missing; any other difference is a
+        A parameter that the function got since, with a default, may be missing; any other difference raises
         CodecError.
         """
         self._refuse_surplus(decoded)
@@ -169,7 +169,7 @@ class ArgumentsCodec:
 
 
 def read_by_name(text: str) -> dict[str, Any]:
-    """Read stored arguments without their types; none if that is not possible."""
+    """Decode stored arguments without their types; empty if they cannot be read."""
     try:
         found = decode_untyped(text)
     except CodecError:
@@ -204,7 +204,7 @@ def result_codec(fn: Callable[..., Any]) -> ValueCodec:
 
 
 def _declared(parameter: inspect.Parameter, hint: Any) -> Any:
-    """What is stored under a parameter's name: a list for ``*args``, a dict for ``**kwargs``."""
+    """Return the stored type of a parameter: a list for ``*args``, a dict for ``**kwargs``, else its annotation."""
     if parameter.kind not in (_STAR, _STARS):
         return hint
     if typing.get_origin(hint) is typing.Unpack:

@@ -5,8 +5,8 @@ seconds, a Decimal and a UUID their text, bytes are base64 text, tuples and sets
 texts has their JSON texts as keys; where two of them would be the same, it is a list of pairs. Secrets, and texts whose
 name says that they are secret, are ``***``.
 
-This is one way: which type a value has is not told. Nothing is refused: what cannot be read is shown as it is, as a
-damaged row is better seen than hidden behind an error.
+The types of values are not preserved, so it cannot be decoded. Nothing is refused: what cannot be read is shown as it
+is, so that people see a damaged row instead of an error.
 """
 
 from __future__ import annotations
@@ -18,29 +18,40 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from aft.codec.refusal import ValueRefused
-from aft.codec.tagging import MARK, dumps, tag
-from aft.redaction import HIDDEN, is_hidden
+from aft.codec.tags import MARK, dumps, tag
+from aft.security.redaction import HIDDEN, is_hidden, redact, redact_all
 
 
-def stored_to_json(text: str | None) -> Any:
-    """Return the JSON data of a stored value; None if there is none, the text itself if it is no JSON."""
+def stored_to_json(text: str | None, name: str = "") -> Any:
+    """Return the JSON data of a stored value; None if there is none, the text itself if it is no JSON.
+
+    If its ``name`` says that it is secret, it is hidden.
+    """
     if text is None:
         return None
     try:
-        return _convert(json.loads(text))
+        found = _convert(json.loads(text))
     except (ValueError, RecursionError):
-        return text
+        found = text
+    return HIDDEN if is_hidden(name, found) else found
 
 
-def stored_to_text(text: str | None) -> str:
-    """Return a stored value as JSON text without the encoding; empty if there is none."""
-    if text is None or (MARK not in text and "{" not in text):
-        return text or ""
-    return dumps(stored_to_json(text))
+def stored_to_text(text: str | None, name: str = "") -> str:
+    """Return a stored value as JSON text without the encoding, redacted; empty if there is none.
+
+    Its texts are redacted before they are written as JSON, whose escapes would hide where a secret begins.
+    """
+    found = stored_to_json(text, name)
+    if text is None or found is text:
+        return redact(text or "")
+    try:
+        return dumps(redact_all(found))
+    except (ValueError, RecursionError):  # a number or a depth that JSON has no words for
+        return redact(text)
 
 
 def value_to_json(value: Any) -> Any:
-    """Return the JSON data of a value that was read without its type; one that cannot be stored is its text."""
+    """Return the JSON data of a value that was decoded without its type; the text of one that cannot be stored."""
     try:
         return _convert(tag(value))
     except ValueRefused:
@@ -48,7 +59,7 @@ def value_to_json(value: Any) -> Any:
 
 
 def tagged_to_json(found: Any) -> Any:
-    """Return the JSON data of what was read from stored text as JSON, its tags still in it."""
+    """Return the JSON data of parsed stored text that still has its tags."""
     try:
         return _convert(found)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""What text may be stored, and what does stored text hold?
+"""Writes and parses stored text, within limits of size and depth.
 
-Text that others wrote is read as well: its costs are bounded before it is parsed, and nothing but a
-CodecError comes of it.
+Text of values that others wrote is read as well: its costs are bounded before it is parsed, and it raises nothing but
+CodecError. Documents that aft stores for itself (waits, rulings, decisions) have no tags, and one class each.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from aft.codec.limits import MOST_BYTES, MOST_DEPTH
+from pydantic import TypeAdapter, ValidationError
+
 from aft.codec.refusal import ValueRefused
-from aft.codec.tagging import dumps, tag
-from aft.codec.untagging import untag
+from aft.codec.tags import MOST_BYTES, MOST_DEPTH, dumps, tag
+from aft.codec.untag import untag
 from aft.errors import CodecError
+
+T = TypeVar("T")
 
 #: A whole string, or one bracket. Possessive: unterminated or hostile text costs one pass, never more.
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -24,7 +27,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def write(tagged: Any, where: str) -> str:
-    """Spell what was tagged; refuses what is too large."""
+    """Encode tagged data as text; raises CodecError if it is too large."""
     text = dumps(tagged)
     if (size := _size(text)) > MOST_BYTES:
         raise CodecError(
@@ -35,13 +38,13 @@ def write(tagged: Any, where: str) -> str:
 
 
 def decode_untyped(text: str) -> Any:
-    """Read text without an annotation: tagged values come back, objects are dicts; raises only CodecError."""
+    """Decode text without an annotation: tagged values are rebuilt, objects are dicts; raises only CodecError."""
     _check_limits(text)
     try:
         found = _decoder.decode(text)
     except ValueError as error:
         raise CodecError(f"the stored text is not JSON: {error}") from None
-    if _SURROGATE.search(text):  # rare: others may have escaped what aft writes out
+    if _SURROGATE.search(text):  # rare: others may have escaped characters that aft does not escape
         try:
             tag(found)
         except ValueRefused as refused:
@@ -64,7 +67,7 @@ def _check_limits(text: str) -> None:
 
 
 def check_depth(text: str) -> None:
-    """Raise CodecError if a text in JSON is nested deeper than anything that is stored."""
+    """Raise CodecError if JSON text is nested deeper than ``MOST_DEPTH``."""
     if text.count("[") + text.count("{") <= MOST_DEPTH:
         return
     depth = 0
@@ -72,6 +75,25 @@ def check_depth(text: str) -> None:
         depth += _NESTING.get(found[0], 0)
         if depth > MOST_DEPTH:
             raise CodecError(f"it is nested more than {MOST_DEPTH} deep")
+
+
+class StoredJson(Generic[T]):
+    """Reads the documents of one class. Thread-safe: threads that read first at once may build its adapter twice."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        #: Built at the first read: importing costs nothing.
+        self._adapter: TypeAdapter[T] | None = None
+
+    def read(self, text: str) -> T:
+        """Return the value of a document; raises ValueError that names the part that does not fit, not its value."""
+        if self._adapter is None:
+            self._adapter = TypeAdapter(self._kind)
+        try:
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
 
 
 def _read_float(text: str) -> float:

@@ -1,29 +1,30 @@
-"""How does a value of a declared type become text, and that type again?
+"""Encodes values of a declared type as text, and decodes text to that type.
 
-Annotations that build nothing take a short way: the value is checked strictly, and tagged. All others take
-the long way: the value is dumped, rebuilt from what would be stored, and compared.
+Annotations that build nothing take a short path: the value is checked strictly, and tagged. All others take the long
+path: the value is dumped, rebuilt from what would be stored, and compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is_untyped
-from aft.codec.comparing import compare, equal
-from aft.codec.ordered import order_sets
-from aft.codec.refusal import ValueRefused, a_kind, first_line, show, spell
-from aft.codec.secret import UNFIT
-from aft.codec.simplifying import simplify
-from aft.codec.tagging import dumps, tag
+from aft.codec.compare import compare, equal
+from aft.codec.ordered_sets import order_sets
+from aft.codec.refusal import ValueRefused, first_line, format_annotation, kind_phrase, show
+from aft.codec.secret import UNFIT, SecretPlace
+from aft.codec.simplify import simplify
+from aft.codec.tags import MARK, dumps, tag
 from aft.codec.text import decode_untyped, write
 from aft.errors import is_interrupt
-from aft.redaction import HIDDEN
+from aft.security.redaction import HIDDEN
 
-#: What the short way answers where it does not lead to the end; None is a value.
+#: Returned by the short path if it cannot encode a value; None is a value.
 _NOT_SO = object()
 
 
@@ -38,30 +39,43 @@ class ValueCodec:
         self._plain = is_plain(annotation)
         self._open = is_open(annotation)
         self._holds_sets = self._adapter is not None and holds_sets(self._adapter)
-        #: What was encoded last, and of what: a first execution decodes just that.
+        #: The last encoded text and its value: a first execution decodes just that.
         self._last: tuple[str | None, Any] = (None, None)
 
+    @property
+    def _schema(self) -> Any:
+        return None if self._adapter is None else self._adapter.core_schema
+
     def encode(self, value: Any, where: str) -> str:
-        """Spell the value as JSON; raises CodecError whose path begins with ``where``."""
+        """Encode the value as JSON; raises CodecError whose path begins with ``where``."""
         text = write(self.tag(value, where), where)
-        if self.keeps(value):
+        if self.decodes_to_itself(value):
             self._last = (text, value)
         return text
 
-    def decode(self, text: str) -> Any:
-        """Read what :meth:`encode` wrote, or JSON written by hand; raises only CodecError."""
+    def decode(self, text: str, where: str = "value") -> Any:
+        """Decode what :meth:`encode` wrote, or JSON written by hand; raises only CodecError, as :meth:`encode` does."""
         text_of_last, last = self._last
         if text is text_of_last:
             return last
-        return self.build(decode_untyped(text), "value")
+        return self.build(decode_untyped(text), where)
 
-    def keeps(self, value: Any) -> bool:
-        """Tell whether what would be read back is surely the same: then it need not be."""
+    def hide(self, text: str) -> str:
+        """Return a stored text that :meth:`decode` has refused: as a secret if the declared type holds one."""
+        if not SecretPlace((self._schema,)).is_secret:
+            return text
+        try:
+            return dumps({MARK: "secret", "v": json.loads(text)})
+        except (ValueError, RecursionError):
+            return dumps({MARK: "secret", "v": text})
+
+    def decodes_to_itself(self, value: Any) -> bool:
+        """Tell whether the value is immutable and surely decodes to itself: then decoding can be skipped."""
         kind = type(value)
         return kind in _SIMPLE and (kind is self.annotation or self._adapter is None)
 
     def tag(self, value: Any, where: str, depth: int = 0) -> Any:
-        """Turn the value into what JSON has words for: :meth:`encode` without the text, part of a whole."""
+        """Convert the value to JSON data: :meth:`encode` without the text, for a part of a larger value."""
         try:
             if self._adapter is None:
                 return tag(value, depth)
@@ -69,20 +83,20 @@ class ValueCodec:
                 return tagged
             return self._tag_built(self._adapter, value, depth)
         except ValueRefused as refused:
-            raise refused.at(where) from None
+            raise refused.at(where, self._schema) from None
         except BaseException as error:  # whatever a foreign class does when it is looked at
             if is_interrupt(error):
                 raise
-            raise ValueRefused(f"{a_kind(type(value))} cannot be stored: {first_line(error)}").at(where) from None
+            raise ValueRefused(f"{kind_phrase(type(value))} cannot be stored: {first_line(error)}").at(where) from None
 
     def build(self, found: Any, where: str) -> Any:
-        """Make the declared type of what was read from text: the other half of :meth:`decode`."""
+        """Build the declared type from untagged data: the second half of :meth:`decode`; raises CodecError."""
         if self._adapter is None:
             return found
         try:
             built = _build(self._adapter, found, self.annotation)
         except ValueRefused as refused:
-            raise refused.at(where) from None
+            raise refused.at(where, self._schema) from None
         return order_sets(built) if self._holds_sets else built
 
     def _tag_plain(self, adapter: TypeAdapter[Any], value: Any, depth: int) -> Any:
@@ -93,7 +107,7 @@ class ValueCodec:
         try:
             tagged = tag(checked, depth)
         except ValueRefused:
-            if self._open:  # the offender has no declared type that the long way could build
+            if self._open:  # the offender has no declared type that the long path could build
                 raise
             return _NOT_SO
         return tagged if equal(checked, value) else _NOT_SO
@@ -105,7 +119,7 @@ class ValueCodec:
         return tagged
 
 
-#: Types whose values cannot change, and are after their way through text what they were before.
+#: Types whose values are immutable, and decode to exactly themselves.
 _SIMPLE = frozenset({int, str, bool, type(None)})
 
 
@@ -135,7 +149,8 @@ def _dump(adapter: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
         if is_interrupt(error):
             raise
         raise ValueRefused(
-            f"{show(value)} cannot be stored as {spell(annotation)}: pydantic cannot dump it: {first_line(error)}"
+            show(value),
+            f" cannot be stored as {format_annotation(annotation)}: pydantic cannot dump it: {first_line(error)}",
         ) from None
 
 
@@ -147,7 +162,7 @@ def _build(adapter: TypeAdapter[Any], simple: Any, annotation: Any) -> Any:
     except BaseException as error:  # validators and __post_init__ of the user's types run here
         if is_interrupt(error):
             raise
-        raise ValueRefused(f"{spell(annotation)} cannot be built: {first_line(error)}") from None
+        raise ValueRefused(f"{format_annotation(annotation)} cannot be built: {first_line(error)}") from None
 
 
 #: Errors of pydantic about a field that is not there; their place ends with its name.
@@ -162,14 +177,14 @@ def _misfit(error: ValidationError, simple: Any, annotation: Any) -> ValueRefuse
         with contextlib.suppress(LookupError, TypeError):  # the name of a union's member leads nowhere
             offender = offender[step]
             steps.append(step)
-    declared = spell(annotation)
+    declared = format_annotation(annotation)
     if first["type"] in _MISSING:
-        refused = ValueRefused(f"this field is missing in {show(offender)}; {declared} needs it")
+        refused = ValueRefused("this field is missing in ", show(offender), f"; {declared} needs it")
         steps.append(first["loc"][-1])
     else:
         fits = f"there, in {declared}" if steps else declared
         shown = HIDDEN if first["type"] == UNFIT else show(offender)
-        refused = ValueRefused(f"{shown} does not fit {fits}: {first['msg']}")
+        refused = ValueRefused(shown, f" does not fit {fits}: {first['msg']}")
     for step in reversed(steps):
         refused.under(step)
     return refused

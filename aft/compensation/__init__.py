@@ -1,1 +1,1 @@
-"""Compensation: which undo belongs to which activity, and the stack of owed undos."""
+"""Compensation: the compensators of activities, and the stack of owed frames."""

@@ -1,4 +1,4 @@
-"""The frames of effects that arrive late: how they are made, and what tells later that a step had failed before."""
+"""Frames of late effects, and markers of failed steps that outlive the journal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sqlalchemy import Connection, insert
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.ids import RunId
-from aft.runs import journal, late
-from aft.runs.journal import EntryKind
-from aft.runs.late import Fate, Found
-from aft.store.moments import now
+from aft.runs.records import journal, late_effects
+from aft.runs.records.journal import EntryKind
+from aft.runs.records.late_effects import Fate, FoundEffect
+from aft.store.db_time import now
 from aft.store.tables import frames
 
 
-def owe(connection: Connection, found: Found, seq: int, at: datetime) -> None:
-    """Let an effect be undone: put its frame on top, under the number of a write that has locked the run's row."""
+def owe(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> None:
+    """Push the frame of a late effect and close the effect; ``seq`` is of a write that has locked the run's row."""
     effect = found.effect
     frame = stack.fields(
         effect.path,
@@ -31,13 +31,13 @@ def owe(connection: Connection, found: Found, seq: int, at: datetime) -> None:
         value=effect.value,
     )
     stack.push(connection, effect.run_id, seq, frame)
-    late.settle(connection, found.id, Fate.UNDO)
+    late_effects.settle(connection, found.id, Fate.UNDO)
 
 
 def keep_failures(connection: Connection, run_id: RunId) -> None:
-    """Keep which activities have failed for good, because the journal that tells so begins anew.
+    """Mark the activities that failed for good by popped frames, because the journal is about to be emptied.
 
-    Else an effect of such a step that arrives later would be taken for the recorded one, if nothing undoes it.
+    Otherwise a late effect of such a step without compensator would be taken for the recorded one.
     """
     failed = journal.failed(connection, run_id)
     framed = {(frame.path, frame.key_generation) for frame in stack.of_run(connection, run_id)} if failed else ()
@@ -49,7 +49,7 @@ def keep_failures(connection: Connection, run_id: RunId) -> None:
                 state=FrameState.UNDONE,
                 key_generation=entry.key_generation,
             )
-            # Below everything: it is never undone.
+            # At the bottom of the stack: it is never unwound.
             note = "it had failed when the run began anew"
             values = {**gone, "run_id": run_id, "seq": -entry.seq, "note": note, "settled_at": now()}
             connection.execute(insert(frames).values(**values))

@@ -1,7 +1,7 @@
-"""The compensation library: from an activity to the function that undoes it.
+"""Compensators: checks a compensator's parameters against its activity, and selects its arguments.
 
-A compensator takes by name what it needs: any argument of its activity, and ``result``, ``fault``, ``key``. A name
-that fits nothing is an error when the module is imported, not when the undo is owed.
+A compensator takes by name what it needs: any argument of its activity, and ``result``, ``fault``, ``key``. An unknown
+name is an error when the module is imported, not when the frame is unwound.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aft.telemetry import logger
 
 When = Literal["completed", "started"]
 
-#: What a compensator may ask for besides its activity's arguments.
+#: The names that a compensator may take besides its activity's arguments.
 EXTRAS = ("result", "fault", "key")
 
 
 class Unknown(StrEnum):
-    """The result of an activity whose outcome is not known: it was started, and nobody saw it end."""
+    """The result of an activity whose outcome is unknown: it was started, and its end was not recorded."""
 
     UNKNOWN = "aft.UNKNOWN"
 
@@ -39,26 +39,26 @@ UNKNOWN = Unknown.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Compensator:
-    """A function that undoes an activity, and the names it asks for."""
+    """A function that undoes an activity, and the names of the parameters that it takes."""
 
     name: str
     fn: Callable[..., Any]
     wants: tuple[str, ...]
     when: When
-    #: Tells, from the same names, whether the undo is owed at all; None: always.
+    #: The condition, with parameters of the same names, that the undo is owed; None: always.
     only_if: Callable[..., bool] | None = None
     only_if_wants: tuple[str, ...] = ()
 
     @property
     def does_without_result(self) -> bool:
-        """Whether it says that it can undo an activity whose result is not known."""
+        """Whether its signature declares that it can undo an activity whose result is unknown."""
         if "result" not in self.wants:
             return True
         parameter = inspect.signature(self.fn).parameters.get("result")
         return parameter is not None and "Unknown" in str(parameter.annotation)
 
     def is_owed(self, offered: dict[str, Any]) -> bool:
-        """Tell whether a completed activity has to be undone; a condition that raises says so, to be safe."""
+        """Tell whether a completed activity has to be undone; True, to be safe, if the condition raises."""
         if self.only_if is None:
             return True
         try:
@@ -70,7 +70,7 @@ class Compensator:
             return True
 
     def arguments(self, offered: dict[str, Any]) -> dict[str, Any]:
-        """Pick from what there is what this compensator asks for."""
+        """Select the arguments that this compensator takes from those offered."""
         return {name: offered[name] for name in self.wants if name in offered}
 
 
@@ -82,7 +82,7 @@ def make_compensator(
     when: When,
     only_if: Callable[..., bool] | None = None,
 ) -> Compensator:
-    """Check a compensator against its activity, or raise DefinitionError that says which name does not fit."""
+    """Check a compensator against its activity; raises DefinitionError that says which name does not fit."""
     if when not in ("completed", "started"):
         raise DefinitionError(f"activity {activity!r}: when={when!r} is not known; say 'completed' or 'started'")
     wants = wanted("compensator", EXTRAS, activity, parameters, name, fn)
@@ -103,7 +103,7 @@ def make_compensator(
 def wanted(
     role: str, extras: Sequence[str], activity: str, parameters: Sequence[str], name: str, fn: Callable[..., Any]
 ) -> tuple[str, ...]:
-    """The names that a function in this role asks for; raises DefinitionError for one that fits nothing."""
+    """Return the names that a function in this role takes; raises DefinitionError for an unknown one."""
     return tuple(_wanted(role, extras, activity, parameters, name, fn))
 
 

@@ -1,11 +1,11 @@
-"""The compensation stack: one per run, on disk, last in first out by the order in which outcomes were committed.
+"""The compensation stack: one per run, durable, last in first out by the order in which outcomes were committed.
 
 Frames are written only in transactions of the run's owner, with the sequence number of its guarded write. A frame
-takes arguments and result from the journal's row of its step; one that exists before the journal has a row (armed)
-or beside it (late) carries its own.
+reads arguments and result from the journal's entry of its step; one that exists before that entry (armed) or beside it
+(late) has its own.
 
 A frame belongs to the generation of its run in which it was pushed: later generations use the same paths again. So a
-path or a scope names a frame only together with a generation; without one only the whole stack is unwound.
+path or a scope identifies a frame only together with a generation; without one only the whole stack is unwound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, cast
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     case,
     delete,
     distinct,
@@ -31,17 +30,17 @@ from sqlalchemy import (
 )
 
 from aft.ids import RunId, StepPath
-from aft.runs.journal import RESTARTED, Entry, EntryKind, Outcome
+from aft.runs.records.journal import RESTARTED, Entry, EntryKind, Outcome
 from aft.runs.states import FrameState as FrameState
 from aft.runs.states import Status
-from aft.store import moments
-from aft.store.moments import now
-from aft.store.questions import PreparedQuery
+from aft.store import db_time
+from aft.store.batch.statements import PreparedQuery
+from aft.store.db_time import now
 from aft.store.tables import frames, journal, runs
 
-#: What undoes a frame that is a child.
+#: The compensator of a frame that is a child run.
 CHILD = "(child)"
-#: What undoes a step that has no undo.
+#: The compensator of a frame that only marks a step.
 NOTHING = "(nothing)"
 #: States of a frame that still has to be unwound.
 PENDING = (FrameState.ARMED, FrameState.OWED, FrameState.LATE)
@@ -63,11 +62,11 @@ class Frame:
     note: str | None
     pushed_at: datetime
     settled_at: datetime | None
-    #: The run whose whole stack this frame stands for.
+    #: The child run whose whole stack this frame represents.
     child_id: str | None = None
 
 
-#: The result of a frame's step, where the journal has one: what a failed step keeps there is none.
+#: The result of a frame's step, if the journal has one; the value of a failed entry is no result.
 _RESULT = case((journal.c.outcome == Outcome.OK.value, journal.c.value))
 _COLUMNS = [
     frames.c.seq,
@@ -92,28 +91,28 @@ _FRAMES = select(*_COLUMNS).select_from(
         & (journal.c.key_generation == frames.c.key_generation),
     )
 )
-#: The top of the stack first. A child's frame stands where the child ended, which may be before it was pushed.
+#: The top of the stack first. A child's frame is ordered by the child's end, which may be before it was pushed.
 _FROM_THE_TOP = (
     func.coalesce(frames.c.after_seq, frames.c.seq).desc(),
     func.coalesce(frames.c.after_inbox_seq, 0).desc(),
     frames.c.seq.desc(),
 )
 _BEGUN = (FrameState.ARMED, FrameState.LATE, FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
-#: Armed and late frames of several runs, steps that were started whatever came of it; and those taken off. What was
-#: undone while its run goes forward has its keys behind it: it would be begun anew under others. A child's keys are its
-#: own, so its frame is among them only if it is late.
+#: Armed and late frames of several runs (steps that were started, whatever their outcome), and popped ones. A step that
+#: was undone while its run goes forward has used its idempotency keys: it would be restarted with others. A child has
+#: keys of its own, so its frame is included only if it is late.
 BEGUN = PreparedQuery.about(
     f"SELECT run_id, path, state, key_generation, activity FROM {frames.name} WHERE run_id {{among}} "
     f"AND state IN ({', '.join(repr(state.value) for state in _BEGUN)}) "
     f"AND (child_id IS NULL OR state = '{FrameState.LATE.value}')"
 )
 _STATES = ", ".join(repr(state.value) for state in PENDING)
-#: Frames that are read at once.
+#: The most frames that are read at once.
 MOST_READ = 200
-#: The undos that a run owes, the topmost first, as many as are read at once; to be read by ``read``.
+#: The frames that a run owes, topmost first, up to ``MOST_READ``; to be read by ``read``.
 _OF_STEP = "j.run_id = f.run_id AND j.path = f.path AND j.key_generation = f.key_generation"
 OWED = PreparedQuery.about(
-    # Not a join: planned while the journal was small, it might go through all of it once it is large.
+    # Not a join: planned while the journal was small, it might scan all of it once it is large.
     f"""
 SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
     coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE {_OF_STEP})),
@@ -124,27 +123,21 @@ WHERE f.run_id {{among}} AND f.state IN ({_STATES})
 ORDER BY coalesce(f.after_seq, f.seq) DESC, coalesce(f.after_inbox_seq, 0) DESC, f.seq DESC LIMIT {MOST_READ}
 """
 )
-#: Whether a person let a frame of a run go: then it was not fully undone.
+#: Whether a person skipped a frame of a run: then the run was not fully undone.
 SKIPPED = PreparedQuery.about(
     f"SELECT 1 FROM {frames.name} WHERE run_id {{among}} AND state = '{FrameState.SKIPPED.value}' "
     f"AND compensator <> '{NOTHING}' LIMIT 1"
 )
-#: Runs without a parent, with all that are below them, whose owed frames are looked at together.
+#: The most families (root runs with their descendants) whose owed frames are counted.
 MOST_FAMILIES = 10_000
 _PENDING = frames.c.state.in_([state.value for state in PENDING])
 _INSERT = insert(frames)
 
 
-def _frame(row: Row[Any]) -> Frame:
-    values = dict(row._mapping)
-    values["state"] = FrameState(values["state"])
-    return Frame(**values)
-
-
 def read(values: Sequence[Any]) -> Frame:
-    """Read a frame as the driver gives it, in answer to ``OWED``."""
+    """Read a frame: one ``OWED`` row, with the driver's values or SQLAlchemy's."""
     seq, path, scope, activity, compensator, state, args, value, generation, note, pushed, settled, child = values
-    pushed_at, settled_at = cast(datetime, moments.read(pushed)), moments.read(settled)
+    pushed_at, settled_at = cast(datetime, db_time.read(pushed)), db_time.read(settled)
     made = (seq, path, scope, activity, compensator, FrameState(state), args, value, generation, note)
     return Frame(*made, pushed_at, settled_at, child)
 
@@ -161,7 +154,7 @@ def fields(
     args: str | None = None,
     value: str | None = None,
 ) -> dict[str, Any]:
-    """A frame as it lies in its row; ``args`` and ``value`` only where the journal has no row to take them from."""
+    """Return a frame as the columns of its row; ``args`` and ``value`` only if the journal has no entry with them."""
     return {
         "path": path,
         "scope": scope,
@@ -176,7 +169,7 @@ def fields(
 
 
 def push(connection: Connection, run_id: RunId, seq: int, frame: dict[str, Any]) -> None:
-    """Put a frame on top."""
+    """Push a frame."""
     connection.execute(_INSERT, {**frame, "run_id": run_id, "seq": seq})
 
 
@@ -197,7 +190,7 @@ def push_child(
 ) -> None:
     """Push the frame of a child: undoing it means undoing that run. Does nothing if the child has a frame already.
 
-    ``after`` are the run's ``seq`` and ``inbox_seq`` when the child ended: the frame stands where that was.
+    ``after`` are the run's ``seq`` and ``inbox_seq`` when the child ended: the frame is ordered by these.
     """
     known = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.child_id == child).limit(1)
     if connection.execute(known).first() is not None:
@@ -215,12 +208,12 @@ def complete(connection: Connection, run_id: RunId, path: StepPath, key_generati
 
 
 def learn(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, value: str) -> None:
-    """Let an armed frame know the result of its activity, which has none in the journal yet."""
+    """Store the result of an activity in its armed frame, because the journal does not have it yet."""
     connection.execute(update(frames).where(*_armed(run_id, path, key_generation)).values(value=value))
 
 
 def disarm(connection: Connection, run_id: RunId, path: StepPath, key_generation: int) -> None:
-    """Remove an armed frame: what came of its activity is known, and its ``only_if`` says that nothing is owed."""
+    """Remove an armed frame: the outcome of its activity is known, and its ``only_if`` says that no undo is owed."""
     connection.execute(delete(frames).where(*_armed(run_id, path, key_generation)))
 
 
@@ -239,9 +232,9 @@ def owed(
     late: bool = False,
     limit: int = 1,
 ) -> list[Frame]:
-    """Return frames that are owed, the topmost first: of all, under a savepoint, of one step, or of the late ones.
+    """Return owed frames, topmost first: all, those under a savepoint, of one step, or the late ones.
 
-    A savepoint or a step is one of a ``generation``: an earlier one's may have had the same path.
+    A savepoint or a step needs its ``generation``: an earlier generation may have used the same path.
     """
     assert generation is not None or not (scope or path), "a path names a step only within a generation"
     statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(*_FROM_THE_TOP).limit(limit)
@@ -253,11 +246,11 @@ def owed(
         statement = statement.where(_is_of(generation))
     if late:
         statement = statement.where(frames.c.state == FrameState.LATE.value)
-    return [_frame(row) for row in connection.execute(statement)]
+    return [read(row) for row in connection.execute(statement)]
 
 
 def is_of(frame: int, generation: int) -> bool:
-    """Tell whether a frame with these keys is of a run's generation, of whichever beginning of its step."""
+    """Tell whether a frame's key generation belongs to a run's generation, whichever restart of its step it is."""
     return frame % RESTARTED == generation
 
 
@@ -266,7 +259,7 @@ def _is_of(generation: int) -> ColumnElement[bool]:
 
 
 def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None) -> None:
-    """Take a frame off: undone, or settled by a person."""
+    """Pop a frame: it was undone, or a person skipped it or undid it by hand."""
     connection.execute(
         update(frames)
         .where(frames.c.run_id == run_id, frames.c.seq == seq)
@@ -275,26 +268,26 @@ def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, n
 
 
 def let_stand(connection: Connection, run_id: RunId, child: RunId, note: str) -> None:
-    """Say that a child which had been undone was not entirely, after all."""
+    """Mark an undone child's frame as skipped: the child was not fully undone, after all."""
     undone = update(frames).where(frames.c.run_id == run_id, frames.c.child_id == child)
     undone = undone.where(frames.c.state == FrameState.UNDONE.value)
     connection.execute(undone.values(state=FrameState.SKIPPED.value, note=note))
 
 
 def keep_all(connection: Connection, run_id: RunId) -> None:
-    """Let everything stand that a run has done so far: nothing of it is undone any more.
+    """Keep all effects of a run so far: its owed frames are not unwound any more.
 
-    What is still at work (armed) is not done yet, and what came late is no part of what the run did.
+    Armed frames are excluded, because their activities are still at work, and late ones, which are no part of the run.
     """
     done = update(frames).where(frames.c.run_id == run_id, frames.c.state == FrameState.OWED.value)
     connection.execute(done.values(state=FrameState.KEPT.value, settled_at=now()))
 
 
 def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
-    """Let what a step owes be undone before its run goes on, because the journal forgets the step.
+    """Make a step's owed frame late, so that it is undone before its run goes on, because the journal forgets the step.
 
-    Its path may mean another step then. Frames that were taken off tell how often a path was used, so a step without
-    any gets one that says that it stands, or has failed; unless it is executed again under the ``same_key``.
+    Its path may be another step's then. Popped frames count how often a path was used, so a step without any gets one
+    that says that it stands, or has failed; unless it is executed again with the ``same_key``.
     """
     if entry.kind not in (EntryKind.ACTIVITY, EntryKind.CHILD):
         return  # it has no frame: one at its path is another step's, of an earlier generation
@@ -310,7 +303,7 @@ def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
         return
     found = {row.child_id for row in connection.execute(select(frames.c.child_id).where(*of_step))}
     if None in found:
-        return  # it counts how often this path was used, as soon as it is off
+        return  # once it is popped, it counts as a use of this path
     gone = fields(
         *(entry.path, entry.scope, entry.name, NOTHING),
         at=entry.recorded_at,
@@ -321,12 +314,12 @@ def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
     )
     stands = not found and entry.outcome is not Outcome.FAILED
     note = "a retry went back before it" + ("; nothing undoes it, so it stands" if stands else "")
-    # Its own number, which a child's frame may have: below everything, as it is never undone.
+    # Not its own number, which a child's frame may have: at the bottom, as it is never unwound.
     connection.execute(insert(frames).values(**gone, run_id=run_id, seq=-entry.seq, note=note, settled_at=now()))
 
 
 def carry_over(connection: Connection, run_id: RunId) -> None:
-    """Give frames arguments and results of their own, because the journal that has them begins anew."""
+    """Copy arguments and results from the journal to owed frames, because the journal is about to be emptied."""
     of_step = (
         (journal.c.run_id == frames.c.run_id)
         & (journal.c.path == frames.c.path)
@@ -342,14 +335,14 @@ def carry_over(connection: Connection, run_id: RunId) -> None:
 def settle_step(
     connection: Connection, run_id: RunId, path: str, generation: int | None, state: FrameState, note: str | None
 ) -> None:
-    """Take the topmost frame of a step off, as a person asked.
+    """Pop the topmost frame of a step, on a person's order.
 
-    ``generation`` is that of the savepoint or step being undone; None: the whole stack is, whose frames of this path
-    are undone from the newest generation to the oldest.
+    ``generation`` is that of the savepoint or step being undone; None: the whole stack is being unwound, and its frames
+    of this path from the newest generation to the oldest.
     """
     topmost = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.path == path, _PENDING)
     if generation is not None:
-        # A late effect of whichever generation is undone before its run goes on.
+        # A late effect of any generation is undone before its run goes on.
         topmost = topmost.where(_is_of(generation) | (frames.c.state == FrameState.LATE.value))
     found = topmost.order_by(*_FROM_THE_TOP).limit(1).scalar_subquery()
     connection.execute(
@@ -360,12 +353,12 @@ def settle_step(
 
 
 def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
-    """Return which compensators of which activities runs of these flows may still need, and how many runs.
+    """Return (activity, compensator, runs) for the compensators that runs of these flows may still need.
 
-    Looks only at runs that have not ended, by the index of states, and at ``MOST_FAMILIES`` of them: what has ended,
-    which may be millions of runs, is not gone through.
+    Reads only families whose root has not ended, by the index of states, and at most ``MOST_FAMILIES`` of them: ended
+    ones, which may be millions, are not scanned.
     """
-    # One look for each state: taken together, SQLite holds them for most of the rows, and goes through the table.
+    # One query for each state: for all together, SQLite expects most of the rows, and scans the table.
     root_ids = [
         select(runs.c.id).where(
             runs.c.namespace == namespace,
@@ -388,7 +381,7 @@ def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str
 
 
 def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, float]]:
-    """Return where each frame of a run stands in its stack, by its ``seq``; the higher, the nearer to the top."""
+    """Return the position of each frame in a run's stack, by its ``seq``; higher is nearer to the top."""
     place = (func.coalesce(frames.c.after_seq, frames.c.seq), func.coalesce(frames.c.after_inbox_seq, 0))
     found = connection.execute(select(frames.c.seq, *place).where(frames.c.run_id == run_id))
     return {seq: (after, inbox) for seq, after, inbox in found}
@@ -397,4 +390,4 @@ def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, floa
 def of_run(connection: Connection, run_id: RunId) -> list[Frame]:
     """Return every frame of a run, the top first."""
     statement = _FRAMES.where(frames.c.run_id == run_id).order_by(*_FROM_THE_TOP)
-    return [_frame(row) for row in connection.execute(statement)]
+    return [read(row) for row in connection.execute(statement)]

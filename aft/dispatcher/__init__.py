@@ -1,1 +1,1 @@
-"""The dispatcher: takes faults off the queue, decides about each, and sends its run on."""
+"""The dispatcher: consumes faults, decides about each, and wakes or parks its run."""

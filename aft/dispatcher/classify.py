@@ -1,25 +1,27 @@
-"""Will this fault pass by itself? The first that answers wins: the exception, the declaration, aft's own knowledge.
+"""Classifies a fault as recoverable or not. The first source with an answer wins: the exception, the declaration, aft.
 
-Pure: decides from the fault's row, needs none of the user's code.
+Pure: decides from the fault's row alone, without the user's code.
 """
 
 from __future__ import annotations
 
 from aft.fault import Answer, Fault, FaultKind
-from aft.recovery import knowledge
-from aft.recovery.knowledge import Expectation
+from aft.recovery import known_exceptions
+from aft.recovery.known_exceptions import Expectation
 
 
 def classify(fault: Fault) -> Expectation:
-    """Tell whether a fault is recoverable, and why that is thought."""
+    """Return whether a fault is recoverable, and the reason."""
     if fault.kind is FaultKind.ABORT:
         return Expectation(True, "its worker was lost; the run goes on elsewhere")
-    if fault.said is not None:
+    if fault.own_answer is not None:
         return Expectation(
-            fault.said is Answer.RECOVERABLE, f"{fault.short_type} says so itself, being aft.{fault.said.capitalize()}"
+            fault.own_answer is Answer.RECOVERABLE,
+            f"{fault.short_type} says so itself, being aft.{fault.own_answer.capitalize()}",
         )
-    if fault.declared is not None:
+    if fault.declared_answer is not None:
         return Expectation(
-            fault.declared is Answer.RECOVERABLE, f"{fault.name!r} declares {fault.short_type} {fault.declared}"
+            fault.declared_answer is Answer.RECOVERABLE,
+            f"{fault.name!r} declares {fault.short_type} {fault.declared_answer}",
         )
-    return knowledge.judge(fault.lineage, fault.status, fault.message, fault.after)
+    return known_exceptions.expectation_of(fault.lineage, fault.http_status, fault.message, fault.after)

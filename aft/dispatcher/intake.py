@@ -1,12 +1,12 @@
-"""Intake: faults come off the queue in batches and are decided about; a batch is a handful of statements.
+"""Consumes faults in batches and decides about them; a batch is a handful of statements.
 
-Who may run at the same time: several dispatchers, with the same fault in hand twice, and the sweeper with it a third
-time. The fault's row decides: only ``open`` ones whose run has had no owner since are decided about, under a lock on
-both rows; whoever comes second finds nothing to do. A crash before the commit leaves the fault open and the message
-unacknowledged; after it, the decision's own message is in the outbox, and the repeated fault message is stale.
+Who may run at the same time: several dispatchers with the same fault, redelivered, and the sweeper. The fault's row
+decides: only ``open`` ones whose run has had no owner since are decided about, under a lock on both rows; the second
+process finds nothing to do. A crash before the commit leaves the fault open and the message unacknowledged; after it,
+the decision's own message is in the outbox, and the redelivered fault message is stale.
 
-A decision that the database refuses fails the batch that it is in: the batch is split until it is alone, and its run is
-parked with the database's reason. If even that is refused its fault stays open, and is told.
+A decision that the database refuses fails its batch: the batch is split until the decision is alone, and its run is
+parked with the database's reason. If that is refused, too, the fault stays open and ServiceFailed is emitted.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sqlalchemy import Row, select
 from aft import names
 from aft.brokers.base import Broker, Consumer
 from aft.clock import Clock
-from aft.dispatcher.carrying import Carrier, reason, state_of, still_open
-from aft.dispatcher.choosing import Chooser, Decision, beside
-from aft.dispatcher.judging import Judge, Judgement
-from aft.dispatcher.plain import DECIDES, is_plain, spell_out, written
-from aft.dispatcher.plans import Plans
+from aft.dispatcher.decide import Chooser, Decision, beside
+from aft.dispatcher.decisions_batch import DECIDES, is_plain, spell_out, written
+from aft.dispatcher.decisions_single import DecisionWriter, reason, state_of, still_open
+from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.judge import Judge, Judgement
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
 from aft.ids import FaultId, RunId
+from aft.recovery.admission import Admission, Admitted
 from aft.recovery.delays import Delays
-from aft.recovery.door import Admitted, Door
 from aft.recovery.sender import Sends
-from aft.sealing import Seal
+from aft.security.seal import Seal
 from aft.store import Store
 from aft.store.outbox import OutboxRow
 from aft.store.refusals import is_about_rows
@@ -41,7 +41,7 @@ from aft.texts import escape_unstorable, shorten
 
 #: Faults decided in one transaction.
 BATCH = 200
-#: Seconds that one look at an empty queue takes.
+#: Seconds that one receive from an empty queue waits.
 PATIENCE = 0.5
 
 
@@ -72,15 +72,15 @@ class Intake:
         self._grace = grace.total_seconds()
         self._plans = plans
         self._chooser = Chooser(namespace, store, delays, telemetry, judge)
-        self._carrier = Carrier(namespace, self._grace)
-        self._door = Door(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
+        self._carrier = DecisionWriter(namespace, self._grace)
+        self._admission = Admission(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
         self._in_doubt = False
         self._consumer: Consumer | None = None
 
     # Receiving --------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Receive, decide, acknowledge: one batch."""
+        """Receive one batch, decide about it, acknowledge it."""
         if self._in_doubt:
             # Asked first: each round with a database that is away would cost the messages one of their deliveries.
             with self._store.read() as connection:
@@ -92,30 +92,30 @@ class Intake:
                 consumer = self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
             deliveries = consumer.receive(BATCH, PATIENCE)
             if deliveries:
-                self._admit(self._door.admit(deliveries))
+                self._admit(self._admission.admit(deliveries))
                 consumer.ack(deliveries)
         except Unroutable:
             # The broker has lost its queues: wiped, or a new node. What was in them is the sweeper's.
-            self.step_back()
+            self.stop_consuming()
             self._delays.declare(())
         except BrokerError:
             if self._consumer is consumer:
                 raise  # it connects again by itself, and goes on with what it has begun
-            # Otherwise the keeper has closed it meanwhile.
+            # Otherwise the lease guard has closed it meanwhile.
         except Exception:
-            self.step_back()
+            self.stop_consuming()
             self._in_doubt = True
             raise
         return 0.0
 
     def interrupt(self) -> None:
-        """Let a step that waits for messages return. Any thread may say so."""
+        """Make a step that waits for messages return. Thread-safe."""
         consumer = self._consumer
         if consumer is not None:
             consumer.interrupt()
 
-    def step_back(self) -> None:
-        """Stop receiving until the next step; what was not acknowledged comes again. Any thread may say so."""
+    def stop_consuming(self) -> None:
+        """Stop consuming until the next step; unacknowledged messages are redelivered. Thread-safe."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -124,12 +124,12 @@ class Intake:
         named = {(one.message.fault, one.message.run): one for one in admitted}
         decided = self.decide([str(fault) for fault, _ in named])
         # A fault is decided under its own name, whatever run the message named; it must have been the right one.
-        self._door.turn_away([one for pair, one in named.items() if pair not in decided], _why_ignored)
+        self._admission.report_stale([one for pair, one in named.items() if pair not in decided], _why_ignored)
 
     # Deciding ---------------------------------------------------------------------------------------------------
 
     def decide(self, ids: Sequence[str]) -> set[tuple[FaultId, RunId]]:
-        """Decide about those of these faults that are still open; returns which, with their runs."""
+        """Decide about those of these faults that are still open; return their ids with those of their runs."""
         chosen, instead = self._chooser.choose(ids)
         if instead:
             # What rules make of a fault beside one that is out of time comes before what is made of it by itself.
@@ -140,7 +140,7 @@ class Intake:
         return {(decision.fault.id, decision.fault.run_id) for decision in taken}
 
     def _decide_plainly(self, chosen: Sequence[Decision]) -> list[Decision]:
-        """Write plain decisions, all in one statement; returns those that were still to be made."""
+        """Write plain decisions in one statement; return those that were written."""
         if not chosen:
             return []
         at = self._clock.now()
@@ -148,7 +148,7 @@ class Intake:
         try:
             answers = self._store.write_now(DECIDES, plain)
         except Exception as error:
-            # Somebody has locked one of the runs, and may be paused: the others do not wait for him. That one's fault
+            # Another process has locked one of the runs, and may be paused: the others do not wait. That one's fault
             # stays open, for the sweeper.
             locked = isinstance(error, StoreError) and error.locked
             if not locked and not is_about_rows(error):
@@ -164,7 +164,7 @@ class Intake:
         return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, ParkRun)])]
 
     def _decide_one_by_one(self, chosen: Sequence[Decision], instead: Sequence[Decision] = ()) -> list[Decision]:
-        """Write decisions of any kind in one transaction; ``instead`` come first where they still can be made."""
+        """Write decisions of any kind in one transaction; ``instead`` take precedence where they still apply."""
         if not chosen and not instead:
             return []
         try:
@@ -178,7 +178,7 @@ class Intake:
         return [*taken, *(done for one in chosen for done in self._decide_one_by_one([one]))]
 
     def _park_refused(self, decision: Decision, error: Exception) -> list[Decision]:
-        """Park the run of a fault whose decision cannot be written; returns the fault's new decision."""
+        """Park the run of a fault whose decision the database refuses; return the new decision."""
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
         told = shorten(escape_unstorable(str(error) or repr(error)))
@@ -230,7 +230,7 @@ class Intake:
                 activity=fault.name,
                 state=state_of(chosen).value,
                 queue=decision.queue,
-                verdict=chosen.why,
+                why=chosen.why,
                 wait=chosen.wait if isinstance(chosen, RetryLater) else None,
             )
         )

@@ -1,4 +1,4 @@
-"""What becomes of a classified fault: another try, at which level and when; or the end, and which. Pure."""
+"""Routes a classified fault: another try, at which level and when; or give up, or park. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from aft import durations
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.knowledge import Expectation
-from aft.recovery.levels import Rung, read_ladder
-from aft.rules.exlets import Exlet
-from aft.runs.owner import MOST_SHARED_DEATHS
+from aft.recovery.known_exceptions import Expectation
+from aft.recovery.levels import LadderPosition, read_ladder
+from aft.rules.exlets.exlet import Exlet
+from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.rulings import Ruling
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a queue.
+    """Try again after ``wait``; ``declared`` if that is a level's own wait, which may have a delay queue.
 
-    ``alone``: with no other run beside it; the timer sees to that, a message could not. ``signal``: when that signal
-    has come; after ``wait`` all the same, unless that is None.
+    ``alone``: with no other run in its worker; only the timer can arrange that, a message cannot. ``signal``: when that
+    signal has come, or after ``wait``, unless that is None.
     """
 
     wait: timedelta | None
@@ -34,21 +34,21 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The failure is final: raised at its call site; nobody catching it there, everything is undone."""
+    """The failure is final: it is raised at its call site; if the flow does not catch it there, the run is unwound."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ParkRun:
-    """A person has to look: an undo that cannot be done must not be forgotten."""
+    """A person has to decide, for example about an undo that fails: it must not be forgotten."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """An exlet has decided: the run's owner obeys. ``state`` is the fault's then."""
+class ApplyRuling:
+    """An exlet has decided, and the run's owner applies its ruling. ``state`` is the fault's new state."""
 
     ruling: Ruling
     state: FaultState
@@ -56,33 +56,33 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
-    """An exlet is carried out, primitive by primitive; what becomes of the fault is its to say."""
+class CarryOutExlet:
+    """An exlet is carried out primitive by primitive, as a plan, and decides about the fault on its way."""
 
     exlet: Exlet
     facts: dict[str, Any]
     why: str
 
 
-#: Deaths of workers that executed nothing else, after which a run waits for a person.
+#: Deaths of workers that executed nothing else, after which a run is parked.
 MOST_DEATHS_ALONE = 3
 
-#: What becomes of a fault at once.
-Settled = RetryLater | GiveUp | ParkRun | Rule
-Route = Settled | Carry
+#: Routes that decide about a fault at once.
+Settled = RetryLater | GiveUp | ParkRun | ApplyRuling
+Route = Settled | CarryOutExlet
 
 
-def route(fault: Fault, verdict: Expectation) -> RetryLater | GiveUp | ParkRun:
-    """Choose what to do about a fault."""
+def route(fault: Fault, expectation: Expectation) -> RetryLater | GiveUp | ParkRun:
+    """Choose the route of a fault, without rules."""
     if fault.kind is FaultKind.ABORT:
-        return _after_death(fault.attempt, verdict)
-    if not verdict.recoverable:
-        return _give_up(fault, f"unrecoverable: {verdict.reason}")
+        return _after_death(fault.attempt, expectation)
+    if not expectation.recoverable:
+        return _give_up(fault, f"unrecoverable: {expectation.reason}")
     rung = _rung(fault)
     if rung is None:
-        return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {verdict.reason}")
+        return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {expectation.reason}")
     asked = fault.after or timedelta(0)
-    why = f"recoverable: {verdict.reason}"
+    why = f"recoverable: {expectation.reason}"
     if fault.signal is not None:
         why += f"; it waits for signal {fault.signal!r}"
         return RetryLater(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
@@ -91,13 +91,13 @@ def route(fault: Fault, verdict: Expectation) -> RetryLater | GiveUp | ParkRun:
     return RetryLater(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
 
 
-def _after_death(deaths: int, verdict: Expectation) -> RetryLater | ParkRun:
+def _after_death(deaths: int, expectation: Expectation) -> RetryLater | ParkRun:
     if deaths < MOST_SHARED_DEATHS:
-        return RetryLater(timedelta(0), verdict.reason)
+        return RetryLater(timedelta(0), expectation.reason)
     alone = deaths - MOST_SHARED_DEATHS
     if alone < MOST_DEATHS_ALONE:
         return RetryLater(
-            timedelta(0), f"{verdict.reason}, alone: {deaths} workers have died on it in a row", alone=True
+            timedelta(0), f"{expectation.reason}, alone: {deaths} workers have died on it in a row", alone=True
         )
     return ParkRun(
         f"its worker died {deaths} times in a row, {alone} times while it executed nothing else; "
@@ -109,9 +109,9 @@ def _give_up(fault: Fault, why: str) -> GiveUp | ParkRun:
     return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
-def _rung(fault: Fault) -> Rung | None:
+def _rung(fault: Fault) -> LadderPosition | None:
     try:
-        return read_ladder(fault.ladder).rung(fault.attempt)
+        return read_ladder(fault.ladder).position_after(fault.attempt)
     except (ValueError, RecursionError):
         # A row that somebody edited by hand: no more tries, and its run is undone or parked, not lost.
         return None

@@ -1,1 +1,1 @@
-"""What becomes of a fault: tried again later, on which level, or final?"""
+"""Recovery: ladders and delays, the outbox's publishers, admission of messages, rescue of dead workers' runs."""

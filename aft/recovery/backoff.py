@@ -1,4 +1,4 @@
-"""When is something tried again that could not be done? Later each time."""
+"""Back-off for items that failed: each is tried again after twice the wait."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from aft.clock import Clock
 
-#: Seconds after which something is tried again: at first, and at the most.
+#: Seconds until an item is tried again: the first wait, and the longest.
 FIRST, LONGEST = 1.0, 300.0
 #: How many are remembered; others are tried again at once.
 MOST = 500
 
 
 class Backoff:
-    """Remembers what failed, by its id, and for how long it is left alone; belongs to one thread."""
+    """Tracks failed items by id, and how long each is left alone; belongs to one thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,12 +21,12 @@ class Backoff:
         self._waits: dict[str, tuple[float, float]] = {}
 
     def waiting(self) -> set[str]:
-        """Return what is not to be tried yet."""
+        """Return the ids that must not be tried yet."""
         here = self._clock.ticks()
         return {one for one, (at, _) in self._waits.items() if at > here}
 
     def note(self, failed: Iterable[str]) -> None:
-        """Note what has failed now; what was to be tried and is not among it has been settled, and is forgotten."""
+        """Note the ids that have failed now; others that were due have succeeded, and are forgotten."""
         here, before = self._clock.ticks(), self._waits
         self._waits = {one: (at, wait) for one, (at, wait) in before.items() if at > here}
         for one in failed:

@@ -1,7 +1,7 @@
-"""Which waits have a queue of their own? One for each declared wait, as many as a namespace may have.
+"""Delay queues: one for each declared wait, up to the number that a namespace may have.
 
 The waits are kept in the database, so that every dispatcher, ``aft broker declare`` and the relay know the same ones.
-Two dispatchers that add the last one at once may go one over the limit, which is for tidiness, not for safety.
+Two dispatchers that add the last one at the same time may exceed the limit by one, which does no harm.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from aft import names
 from aft.brokers.base import Broker, Topology
 from aft.store import Store
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import delays
 
 #: Shorter waits are not worth a queue: the message goes straight to resume.
 SHORTEST = timedelta(milliseconds=1)
-#: Longer waits are the timer's: a message that waits for days outlives too many changes of its broker.
+#: Longer waits are left to the timer: a message that waits for days outlives too many changes of its broker.
 LONGEST = timedelta(days=1)
 
 
@@ -37,12 +37,12 @@ class Delays:
         self._lock = threading.Lock()
 
     def topology(self) -> Topology:
-        """The queues of this namespace as the database knows them."""
+        """Return the queues of this namespace as the database knows them."""
         with self._store.read() as connection:
             return Topology(self._namespace, frozenset(_waits(connection, self._namespace)))
 
     def declare(self, waits: Iterable[timedelta]) -> Topology:
-        """Make sure that these waits, the known ones and the work queues exist at the broker."""
+        """Ensure that the queues for these waits, the known ones and the work queues exist at the broker."""
         with self._lock:
             with self._store.write() as connection:
                 for wait in sorted(set(waits)):
@@ -53,7 +53,7 @@ class Delays:
             return topology
 
     def queue_for(self, wait: timedelta) -> str | None:
-        """Name the queue for a wait, made if need be; None if it must be the timer's."""
+        """Return the name of the queue for a wait, declared if needed; None if the wait is left to the timer."""
         if wait not in self._declared and wait not in self._timers and wait <= LONGEST:
             self.declare([wait])
             if wait not in self._declared:
@@ -62,7 +62,9 @@ class Delays:
 
 
 def _waits(connection: Connection, namespace: str) -> list[timedelta]:
-    statement = select(delays.c.wait_ms).where(delays.c.namespace == namespace)
+    # What no queue can have was not written by aft, and must not keep dispatchers from starting.
+    fits = delays.c.wait_ms.between(SHORTEST // timedelta(milliseconds=1), LONGEST // timedelta(milliseconds=1))
+    statement = select(delays.c.wait_ms).where(delays.c.namespace == namespace, fits)
     return [timedelta(milliseconds=wait) for wait in connection.execute(statement).scalars()]
 
 

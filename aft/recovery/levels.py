@@ -1,8 +1,8 @@
-"""This fault has failed n times: what next?
+"""Ladders: what follows the nth failure of a fault. Pure.
 
-A ladder answers: wait that long and try again, on this level; or no level is left, the failure is final. It
-is a value: it can be declared, compared, stored with the fault and read again by a process that has none of
-the user's code. It counts nothing itself; the number of failures is the caller's, from the database.
+A ladder answers with a wait and a level to try again on, or with None: no level is left, and the failure is final. It
+is a value: it can be declared, compared, stored with the fault and read again by a process that has none of the user's
+code. It counts nothing itself; the caller passes the number of failures, from the database.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, init=False, repr=False)
 class Level:
-    """Wait, then try again, so many times: ``Level("5s*3")``, or ``Level("5s", tries=3)``; without a number, once.
+    """Wait, then try again, ``tries`` times: ``Level("5s*3")``, or ``Level("5s", tries=3)``; without a number, once.
 
     The wait is a text, a number of seconds or a timedelta, kept in whole milliseconds; 0 means at once.
     Raises ValueError that says what would have been right.
@@ -53,7 +53,7 @@ class Level:
 
 
 def _split(text: str) -> tuple[str, int]:
-    """Read a level as it is spelled everywhere: ``5s*3``."""
+    """Parse a level in its text form: ``5s*3``."""
     wait, _, tries = (piece.strip() for piece in text.partition("*"))
     if not (tries.isascii() and tries.isdigit() and len(tries) < 10):
         raise ValueError(f"{text.strip()!r} is not a level; write '5s*3' for three tries after 5s each")
@@ -74,8 +74,8 @@ def _counted(tries: int) -> int:
 
 
 @dataclass(frozen=True)
-class Rung:
-    """Where a fault stands: on which level, at which try of that level, and how long it waits before it."""
+class LadderPosition:
+    """The position of a fault on its ladder: the level, the try within that level, and the wait before it."""
 
     level: int  #: 1 is the first
     attempt_in_level: int  #: 1 is the first
@@ -84,7 +84,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The levels through which a recoverable fault climbs; without levels every fault is final at once."""
+    """The levels that a recoverable fault passes through; without levels every fault is final at once."""
 
     levels: tuple[Level, ...] = ()
 
@@ -94,7 +94,7 @@ class Ladder:
 
     @classmethod
     def of(cls, levels: Sequence[Level | str | float | timedelta] | str) -> Ladder:
-        """Make a ladder: of a list, ``["5s*3", "10m"]``, or as settings spell it, ``"5s*3, 10m"``. Raises ValueError.
+        """Make a ladder of a list, ``["5s*3", "10m"]``, or of a setting's text, ``"5s*3, 10m"``. Raises ValueError.
 
         A bare wait, ``"10m"``, is a level of one try.
         """
@@ -109,25 +109,25 @@ class Ladder:
 
     @classmethod
     def parse(cls, text: str) -> Ladder:
-        """Read a ladder as settings spell it: ``"5s*3, 1m*2, 10m"``; empty or ``none`` is no level at all."""
+        """Parse a ladder in its text form: ``"5s*3, 1m*2, 10m"``; empty or ``none`` is no level at all."""
         if text.strip().lower() in ("", "none"):
             return cls()
         return cls(tuple(_read_level(part, text) for part in text.split(",")))
 
-    def rung(self, failures: int) -> Rung | None:
-        """Say what follows the nth failure (n from 1): the rung to wait on, or None when none is left."""
+    def position_after(self, failures: int) -> LadderPosition | None:
+        """Return the position after the nth failure (n from 1), or None when no level is left."""
         if type(failures) is not int or failures < 1:
             raise ValueError(f"failures={failures!r} must be a whole number from 1: nothing has failed yet")
         left = failures
         for number, level in enumerate(self.levels, start=1):
             if left <= level.tries:
-                return Rung(number, left, level.wait)
+                return LadderPosition(number, left, level.wait)
             left -= level.tries
         return None
 
     @property
     def total_tries(self) -> int:
-        """How many tries all levels allow together, after the first execution."""
+        """Number of tries that all levels allow together, after the first execution."""
         return sum(level.tries for level in self.levels)
 
     @property
@@ -137,11 +137,11 @@ class Ladder:
 
     @functools.cached_property
     def spelled(self) -> str:
-        """The ladder as a fault keeps it, JSON."""
+        """The ladder as stored with a fault: JSON."""
         return json.dumps(self.encode())
 
     def encode(self) -> list[list[int]]:
-        """Spell the ladder for JSON: ``[[wait in milliseconds, tries], …]``."""
+        """Return the ladder for JSON: ``[[wait in milliseconds, tries], …]``."""
         return [[level.wait // _MILLISECOND, level.tries] for level in self.levels]
 
     @classmethod
@@ -154,7 +154,7 @@ class Ladder:
 
 @functools.lru_cache(maxsize=256)
 def read_ladder(spelled: str) -> Ladder:
-    """Read a ladder as a fault keeps it; there are few of them and many faults. Raises ValueError."""
+    """Decode a ladder as stored with a fault. Cached: there are few ladders and many faults. Raises ValueError."""
     return Ladder.decode(json.loads(spelled))
 
 

@@ -1,4 +1,4 @@
-"""How much of something is let through in a time: so much at once, and so much more with each second."""
+"""A rate limit: a burst, and a number per second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aft.clock import Clock
 
 
 class Quota:
-    """Lets ``most`` through at once, and ``each_second`` more as time goes by, up to ``most`` again. Thread-safe."""
+    """A token bucket: allows ``most`` at once, and ``each_second`` more per second, up to ``most``. Thread-safe."""
 
     def __init__(self, clock: Clock, most: int, each_second: float) -> None:
         self._clock = clock
@@ -17,7 +17,7 @@ class Quota:
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
-        """Take as many as are wanted, or as there are; tells how many."""
+        """Take as many as are wanted, or as are left; return how many."""
         with self._lock:
             here = self._clock.ticks()
             self._left = min(self._most, self._left + (here - self._at) * self._each_second)

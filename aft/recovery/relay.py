@@ -1,8 +1,8 @@
-"""Who publishes what the outbox holds? Its writer at once (``recovery.sender``); the relay whatever is left.
+"""The relay publishes outbox rows that their writer has not published itself (``recovery.sender``).
 
-``send`` may be called by any number of threads and processes for rows that each of them holds. A crash before the
-broker's confirm loses nothing: the row is still there, and free when its hold is over. A crash after the confirm
-publishes twice, which consumers expect. A broker that lost its queues (wiped, or a new node) is told them again.
+``send`` may be called by any number of threads and processes, each for rows that it holds. A crash before the broker's
+confirm loses nothing: the row is still there, and free when its hold expires. A crash after the confirm publishes
+twice, which consumers expect. If the broker has lost its queues (wiped, or a new node), they are declared again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from aft import names
 from aft.brokers.base import Broker, Outgoing, Topology
 from aft.clock import Clock
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
-from aft.runs import quarantine
-from aft.sealing import Seal
+from aft.runs.records import quarantine
+from aft.security.seal import Seal
 from aft.store import Store, outbox
 from aft.store.outbox import OutboxRow
 from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
 
 #: Rows that one round of the relay takes.
 BATCH = 500
-#: Seconds for which only the relay tries to publish, after somebody else could not.
+#: Seconds for which only the relay tries to publish, after a writer's own publish has failed.
 AWAY = 5.0
 
 
@@ -59,9 +59,9 @@ class Relay:
         self._store.write_now(outbox.CONFIRMS, [row.id for row in rows])
 
     def try_publish(self, rows: Sequence[OutboxRow]) -> bool:
-        """Publish rows right after their commit; False: that cannot be done now, and is the relay's to do.
+        """Publish rows right after their commit; return False if that failed, and the rows are left to the relay.
 
-        Whoever calls this has better things to do than to wait for a broker that was away a moment ago.
+        For AWAY seconds after a failure it does not try: its callers must not wait for a broker that is away.
         """
         if self._clock.ticks() >= self._away_until:
             try:
@@ -71,11 +71,11 @@ class Relay:
                 # Whatever it was: the state has committed, and the rows are in the outbox.
                 logger.debug("published later, by the relay: %r", error)
                 self._away_until = self._clock.ticks() + AWAY
-        self._let_go(rows)
+        self._release(rows)
         return False
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Publish rows right after their commit, and delete them; what cannot be done now is the relay's to do."""
+        """Publish rows right after their commit, and delete them; what fails is left to the relay."""
         if rows and self.try_publish(rows):
             with suppress(StoreError):
                 self.confirm(rows)
@@ -89,7 +89,7 @@ class Relay:
             self._broker.publish(messages)
 
     def run_once(self) -> int:
-        """Publish what nobody holds; tells how many. Reads only, when there is nothing."""
+        """Publish rows that no process holds; return how many were taken. Only reads if there are none."""
         if not outbox.any_free(self._store, self._namespace):
             return 0
         with self._store.write() as connection:
@@ -100,7 +100,7 @@ class Relay:
         return len(rows)
 
     def _send_each_queue(self, rows: Sequence[OutboxRow]) -> int:
-        """Publish to each queue apart: one that takes nothing must not hold up the others. Raises the first error."""
+        """Publish to each queue separately: one that fails does not hold up the others. Raises the first error."""
         by_queue: dict[str, list[OutboxRow]] = {}
         for row in rows:
             by_queue.setdefault(names.split(row.queue)[0], []).append(row)
@@ -111,30 +111,30 @@ class Relay:
                 self.send(group)
                 sent += len(group)
             except Unroutable as error:
-                self._put_aside(queue, group, str(error))
+                self._quarantine(queue, group, str(error))
             except (BrokerError, StoreError) as error:
                 errors.append(error)
         if len(errors) == len(by_queue):
-            self._let_go(rows)  # the broker is away: all of it as soon as it is back
+            self._release(rows)  # the broker is away: all of it as soon as it is back
         if errors:
-            # Otherwise a queue is sick, not the broker: what it does not take waits until its hold is over.
+            # Otherwise a queue is at fault, not the broker: what it does not take waits until its hold expires.
             raise errors[0]
         return sent
 
-    def _put_aside(self, queue: str, rows: Sequence[OutboxRow], reason: str) -> None:
-        """Keep what has no queue even now with its reason; its runs are swept, and it can be released later."""
+    def _quarantine(self, queue: str, rows: Sequence[OutboxRow], reason: str) -> None:
+        """Quarantine rows that have no queue even now; their runs are swept, and they can be released later."""
         with self._store.write() as connection:
             quarantine.add(connection, self._namespace, [(queue, row.body.encode(), reason) for row in rows])
             outbox.confirm(connection, [row.id for row in rows])
         for _ in rows:
             self._telemetry.emit(MessageQuarantined(queue=queue, reason=reason))
 
-    def _let_go(self, rows: Sequence[OutboxRow]) -> None:
+    def _release(self, rows: Sequence[OutboxRow]) -> None:
         if not rows:
             return
         try:
             with self._store.write() as connection:
-                outbox.let_go(connection, [row.id for row in rows])
+                outbox.release_rows(connection, [row.id for row in rows])
         except StoreError:
             return  # the hold runs out by itself
 

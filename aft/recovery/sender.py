@@ -1,18 +1,18 @@
-"""Who publishes at once, without keeping anybody waiting? The sender of each dispatcher process.
+"""Publishes outbox rows right after their commit, in the background of each dispatcher process.
 
-Whoever has committed outbox rows, which it holds, hands them over and goes on: a run's thread to its next run, the
-intake to its next batch. The sender takes all that is waiting and publishes it together. Alone, a message is on its way
-as soon as the thread wakes up. What was confirmed is deleted now and then, by another thread: a commit is a flush of
-the disk, and nobody waits for this one.
+A thread that has committed outbox rows, which it holds, hands them over and goes on: a worker thread to its next run,
+the intake to its next batch. The sender publishes all waiting rows together; a single row as soon as its thread wakes
+up. Confirmed rows are deleted from time to time by another thread: a commit is a disk flush, and no caller waits for
+this one.
 
-Crash points. Before the publish, or in it: the rows are in the outbox, and when their hold is over the relay of any
+Crash points. Before the publish, or in it: the rows are in the outbox, and when their hold expires the relay of any
 process takes them. Between the confirm and the deletion: the same, so they are published twice, which consumers expect.
-Nothing that waits here is known here only. So what does not fit in, because the broker is slow, is not waited for: it
-is left in the outbox, for the relay. A queue that confirms nothing holds the sender up once, for as long as a publish
-may take; from then on everything is the relay's for a while, which asks each queue apart.
+Nothing is known here only. So rows that do not fit in, because the broker is slow, are left in the outbox, for the
+relay. A queue that confirms nothing blocks the sender once, for as long as a publish may take; from then on everything
+is left to the relay for a while, which publishes to each queue separately.
 
 Who may run at the same time: any number of threads hand over; one sends, and one deletes. At its end the process sends
-what is left; what is handed over after that is sent by whoever brings it.
+what is left; rows that are handed over after that are sent on the caller's thread.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from typing import Protocol
 from aft.errors import StoreError
 from aft.store.outbox import OutboxRow
 
-#: Rows that wait to be sent, at the most; they are held for seconds only.
+#: Most rows that wait to be sent; they are held for seconds only.
 MOST_WAITING = 5000
-#: Rows that are published together, at the most.
+#: Most rows that are published together.
 MOST_AT_ONCE = 500
-#: Seconds that one look at an empty queue takes.
+#: Seconds that ``send`` waits for rows.
 PATIENCE = 0.5
 #: Seconds between two deletions; a small part of the time for which rows are held.
 GATHER = 0.05
 
 
 class Sends(Protocol):
-    """Publishes outbox rows that the caller holds, soon; what cannot be published now is the relay's to do."""
+    """Publishes outbox rows that the caller holds, soon; what cannot be published now is left to the relay."""
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Never raises."""
+        """Publish rows, or leave them to the relay. Never raises."""
 
 
 class Publishes(Sends, Protocol):
-    """Publishes outbox rows, and deletes them, each apart (``recovery.relay``)."""
+    """Publishes outbox rows and deletes them, in two calls (``recovery.relay``)."""
 
     def try_publish(self, rows: Sequence[OutboxRow]) -> bool: ...
     def confirm(self, rows: Sequence[OutboxRow]) -> None: ...
 
 
 class OutboxSender:
-    """Sends rows for the threads of one process. ``send`` and ``tidy`` belong to one thread each, the rest to any."""
+    """Publishes rows for the threads of one process. ``send`` and ``confirm_published`` belong to one thread each."""
 
     def __init__(self, relay: Publishes, most: int = MOST_WAITING) -> None:
         self._relay = relay
@@ -63,7 +63,7 @@ class OutboxSender:
         self._interrupted = False
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
-        """Have rows published soon; returns at once. Those that do not fit in are left to the relay."""
+        """Queue rows to be published soon; return at once. Those that do not fit in are left to the relay."""
         if not rows:
             return
         with self._changed:
@@ -74,15 +74,15 @@ class OutboxSender:
         self._relay.try_send(rows)
 
     def send(self) -> float:
-        """Wait for rows, and publish all that there are."""
+        """Wait for rows, and publish those that are there."""
         rows = self._take(PATIENCE)
         if rows and self._relay.try_publish(rows):
             with self._changed:
                 self._published += rows
         return 0.0
 
-    def tidy(self) -> float:
-        """Delete what was published since the last time. Raises StoreError; then it is tried again."""
+    def confirm_published(self) -> float:
+        """Delete the rows published since the last call. Raises StoreError; then the next call tries again."""
         with self._changed:
             rows = list(self._published)
         if rows:
@@ -92,16 +92,16 @@ class OutboxSender:
         return GATHER
 
     def close(self) -> None:
-        """Send what is left. Harmless twice."""
+        """Publish what is left. Idempotent."""
         with self._changed:
             self._closed = True
         while self._waiting:
             self.send()
         with suppress(StoreError):
-            self.tidy()
+            self.confirm_published()
 
     def interrupt(self) -> None:
-        """Wait for rows no more: from now on only those are sent that there are."""
+        """Stop waiting for rows: from now on ``send`` publishes only what is there."""
         with self._changed:
             self._interrupted = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again until it is told to stop, and survives what goes wrong meanwhile."""
+"""A thread that repeats one step until it is stopped, and survives errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from aft.clock import Clock
 from aft.errors import AftError
 from aft.telemetry import ServiceFailed, ServiceRecovered, Telemetry, logger
 
-#: Seconds a service waits after an error: at first, and at the most.
+#: Seconds a service waits after an error: at first, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 
 def countdown(clock: Clock, timeout: float | None) -> Callable[[], float | None]:
-    """Count the seconds that are left for several waits together; None: there is no limit."""
+    """Return a function that returns the seconds left for several waits together; None: there is no limit."""
     end = None if timeout is None else clock.ticks() + timeout
     return lambda: None if end is None else max(0.0, end - clock.ticks())
 
@@ -23,10 +23,9 @@ def countdown(clock: Clock, timeout: float | None) -> Callable[[], float | None]
 class Service:
     """Calls ``step`` until stopped; a step returns how many seconds may pass before the next.
 
-    An error is waited out, longer each time it repeats. It is told at first, then less and less often, and so is its
-    end: an outage must not bury the rest of the log. Emits: ``ServiceFailed``, ``ServiceRecovered``.
-
-    ``interrupt`` lets a step that waits for something return at once; also one that is about to wait.
+    After an error it waits, longer each time the error repeats. Errors are reported at first, then less and less often,
+    and so is their end: an outage must not bury the rest of the log. Emits: ``ServiceFailed``, ``ServiceRecovered``.
+    ``interrupt`` makes a step that waits for something, or is about to, return at once.
     """
 
     def __init__(
@@ -40,22 +39,22 @@ class Service:
         self._thread = threading.Thread(target=self._serve, name=f"aft-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end after the step it is in."""
+        """Ask the thread to end after the current step."""
         self._stopping.set()
         if self._interrupt is not None:
             self._interrupt()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for its end; False if it has not ended in time."""
+        """Wait for the thread's end; return False if it has not ended in time."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         if not isinstance(error, AftError):
             logger.exception("service failed: service=%s", self._name)
         self._telemetry.emit(ServiceFailed(service=self._name, why=str(error) or repr(error)))
@@ -69,10 +68,10 @@ class Service:
                     self._telemetry.emit(ServiceRecovered(service=self._name, errors=errors))
                 errors = 0
             except BaseException as error:
-                # The edge of a thread: whatever happened, the next step may succeed, and nobody else would do it.
+                # The edge of a thread: whatever happened, the next step may succeed, and no other thread would do it.
                 errors += 1
                 if errors & (errors - 1) == 0:  # the first, second, fourth, eighth …
-                    self._tell(error)
+                    self._report(error)
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(errors, 10)) * random.uniform(0.5, 1.0)
             if pause > 0:
                 self._stopping.wait(pause)

@@ -1,22 +1,22 @@
-"""Taking over from the dead: who is dead, how is that noticed, and what becomes of its runs?
+"""Detects dead workers and rescues their runs.
 
 Three ways, the quickest first:
 
 =====================  ==============================================================  =====================
 sign of a death        how it is noticed                                               after about
 =====================  ==============================================================  =====================
-a held delivery comes  the broker gives a killed worker's messages to the next one;    10 ms
-back                   it takes over if the owner's lock is free, too
-a lock is free         the lookout tries the locks of all workers (``store.signs``)    0.1 s on SQLite,
+a held message is      the broker gives a killed worker's messages to the next one;    10 ms
+redelivered            it takes over if the owner's lock is free, too
+a lock is free         the probe tries the locks of all workers (``store.liveness``)   0.1 s on SQLite,
                                                                                        2 s on PostgreSQL
-a lease runs out       the sweeper looks for runs whose owner's lease is over          one lease
+a lease expires        the sweeper finds runs whose owner's lease is expired           one lease
 =====================  ==============================================================  =====================
 
 Each ends in the same way: the worker's lease is ended, its runs are rescued as faults, in batches, and these are
-decided about at once, here: their way through the queue of faults would only cost time. Who may run at the same time:
-any number of takers, and the worker itself, if it lives after all. A crash before the decision leaves an expired lease,
-or open faults with their messages in the outbox: the sweeper, or the relay, goes on from there. Emits: WorkerDied,
-RunRescued.
+decided about at once, here: the queue of faults would only cost time. Who may run at the same time: any number of
+rescuers, and the worker itself, if it is alive after all. A crash before the decision leaves an expired lease, or open
+faults with their messages in the outbox: the sweeper, or the relay, continues from there. Emits: WorkerDied,
+RunRescued, ServiceFailed.
 """
 
 from __future__ import annotations
@@ -32,44 +32,46 @@ from sqlalchemy import Connection
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.runs.rescue import REHEARSAL, any_expired, find_expired, rehearse, rescue_expired
+from aft.runs.ownership.rescue import REHEARSAL, any_expired, find_expired, rehearse, rescue_expired
 from aft.store import Store, outbox
+from aft.store.batch.statements import PreparedQuery
 from aft.store.leases import end_leases
+from aft.store.liveness import make_lookout
 from aft.store.outbox import OutboxRow
-from aft.store.questions import PreparedQuery
 from aft.store.refusals import is_about_rows
-from aft.store.signs import make_lookout
 from aft.store.tables import runs, workers
 from aft.telemetry import RunRescued, ServiceFailed, Telemetry, WorkerDied, logger
 
 #: Runs that are rescued in one transaction.
 BATCH = 200
 #: Seconds after a lost connection to the database in which no lock is trusted: all may have lost theirs with it, as
-#: when PostgreSQL starts its sessions anew after one has crashed.
+#: when PostgreSQL restarts its sessions after one has crashed.
 SETTLED = 5.0
-#: Seconds that a wait for the next suspicion takes at the most.
+#: Seconds that ``follow_suspicions`` waits for a suspicion.
 PATIENCE = 0.5
 #: Seconds for which a suspicion is followed: the broker may know of a death some milliseconds before the database.
 SUSPECT_FOR = 0.3
-#: Seconds between two looks at those under suspicion.
-LOOK_AGAIN = 0.01
+#: Seconds between two checks of suspected owners.
+RECHECK = 0.01
 
-_SIGNS = PreparedQuery(
-    f"SELECT id, sign FROM {workers.name} WHERE namespace = %s AND sign IS NOT NULL AND stopped_at IS NULL",
-    f"SELECT id, sign FROM {workers.name} WHERE namespace = ? AND sign IS NOT NULL AND stopped_at IS NULL",
+_LOCKS = PreparedQuery(
+    f"SELECT id, liveness_lock FROM {workers.name} "
+    "WHERE namespace = %s AND liveness_lock IS NOT NULL AND stopped_at IS NULL",
+    f"SELECT id, liveness_lock FROM {workers.name} "
+    "WHERE namespace = ? AND liveness_lock IS NOT NULL AND stopped_at IS NULL",
 )
-_SIGNS_OF_OWNERS = PreparedQuery.about(
-    f"SELECT id, sign FROM {workers.name} WHERE sign IS NOT NULL AND stopped_at IS NULL "
+_LOCKS_OF_OWNERS = PreparedQuery.about(
+    f"SELECT id, liveness_lock FROM {workers.name} WHERE liveness_lock IS NOT NULL AND stopped_at IS NULL "
     f"AND id IN (SELECT worker_id FROM {runs.name} WHERE id {{among}} AND worker_id IS NOT NULL)"
 )
 
 
-class _TakenBack(Exception):
-    """Raised to take back what a rehearsal wrote."""
+class _RolledBack(Exception):
+    """Raised to roll back a rehearsal."""
 
 
 class Takeover:
-    """Rescues the runs of dead workers. Thread-safe, but for ``look`` and ``settle``: one thread each."""
+    """Rescues dead workers' runs. Thread-safe, but ``check_locks`` and ``follow_suspicions`` have one thread each."""
 
     def __init__(
         self,
@@ -84,19 +86,19 @@ class Takeover:
         self._clock = clock
         self._telemetry = telemetry
         self._decide = decide
-        self._lookout = make_lookout(store)
+        self._liveness_probe = make_lookout(store)
         self._seen: Counter[WorkerId] = Counter()
         self._suspected: queue.SimpleQueue[list[RunId]] = queue.SimpleQueue()
         self._pause = threading.Event()  # never set: something to wait on
 
-    def rehearse(self) -> None:
-        """Bury somebody who never lived, and take it back: when a worker dies, others wait for nothing but the act."""
+    def warm_up(self) -> None:
+        """Run one rescue and roll it back, so that the first real one does not pay for compiling statements."""
         try:
             with self._store.write() as connection:
                 end_leases(connection, REHEARSAL, [WorkerId("")], died=True)
                 rehearse(connection, self._clock.now())
-                raise _TakenBack
-        except _TakenBack:
+                raise _RolledBack
+        except _RolledBack:
             return
         except StoreError as error:
             if not error.transient:
@@ -106,11 +108,11 @@ class Takeover:
     # By lease ---------------------------------------------------------------------------------------------------
 
     def rescue(self) -> int:
-        """Take runs away from workers whose lease is over; tells how many, a batch at the most."""
+        """Rescue runs of workers whose lease is expired, up to one batch; return how many."""
         with self._store.read() as connection:
             if not any_expired(connection, self._namespace):
                 return 0
-            looked = self._lookout.look(connection, self._signs())
+            looked = self._find_held(connection, self._locks())
         living = {worker for worker, held in looked.items() if held}
         try:
             with self._store.write() as connection:
@@ -124,7 +126,7 @@ class Takeover:
     def _rescue_each(
         self, living: Collection[WorkerId] = (), of: Collection[WorkerId] | None = None
     ) -> tuple[list[RunRescued], list[OutboxRow]]:
-        """Take runs away, each in a transaction of its own: one that the database refuses to change is told, and left.
+        """Rescue runs, each in its own transaction; one that the database refuses to change is reported and left.
 
         For when a batch was refused because of one of its runs.
         """
@@ -157,32 +159,32 @@ class Takeover:
 
     # By lock ----------------------------------------------------------------------------------------------------
 
-    def look(self) -> float:
+    def check_locks(self) -> float:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
-        seen, self._seen = self._seen, Counter()  # a look that fails is no look in a row
-        signs = self._signs()
+        seen, self._seen = self._seen, Counter()  # a look that fails interrupts the row
+        locks = self._locks()
         with self._store.read() as connection:
-            free = self._free(connection, signs)
+            free = self._free(connection, locks)
         if not self._store.has_been_well_for(SETTLED):
-            return self._lookout.pause
+            return self._liveness_probe.pause
         self._seen = Counter({worker: seen[worker] + 1 for worker in free})
-        dead = {worker for worker, looks in self._seen.items() if looks >= self._lookout.looks}
-        self._bury({worker: signs[worker] for worker in dead}, "its lock is free")
-        return self._lookout.pause
+        dead = {worker for worker, looks in self._seen.items() if looks >= self._liveness_probe.looks}
+        self._rescue_from({worker: locks[worker] for worker in dead}, "its lock is free")
+        return self._liveness_probe.pause
 
     # By delivery ------------------------------------------------------------------------------------------------
 
     def suspect(self, run_ids: Iterable[RunId]) -> None:
-        """Say that a delivery came back which somebody held for these runs: their owner may be dead."""
+        """Note that a message held for these runs was redelivered: their owner may be dead."""
         if found := list(run_ids):
             self._suspected.put(found)
 
     def interrupt(self) -> None:
-        """Let whoever waits for a suspicion wait no more."""
+        """Make ``follow_suspicions`` stop waiting for a suspicion."""
         self._suspected.put([])
 
-    def settle(self) -> float:
-        """Wait for a suspicion, and follow it until its owners are buried or have shown to live."""
+    def follow_suspicions(self) -> float:
+        """Wait for a suspicion, and follow it until the owners are rescued from, or SUSPECT_FOR seconds have passed."""
         try:
             suspected = self._suspected.get(timeout=PATIENCE)
             while not self._suspected.empty():  # all at once: one after the other, the last would wait for long
@@ -193,35 +195,43 @@ class Takeover:
             return 0.0
         deadline = self._clock.ticks() + SUSPECT_FOR
         while self._owners_live(suspected) and self._clock.ticks() < deadline:
-            self._pause.wait(LOOK_AGAIN)
+            self._pause.wait(RECHECK)
         return 0.0
 
     def _owners_live(self, run_ids: Sequence[RunId]) -> bool:
-        """Bury those owners of these runs whose lock is free; tell whether there are others."""
-        signs = self._signs_of_owners(run_ids)
+        """Rescue from those owners of these runs whose lock is free; return whether there are other owners."""
+        locks = self._locks_of_owners(run_ids)
         with self._store.read() as connection:
-            free = self._free(connection, signs)
+            free = self._free(connection, locks)
         if not self._store.has_been_well_for(SETTLED):
-            return False  # left for the lookout
-        self._bury({worker: signs[worker] for worker in free}, "its lock is free, and what it held came back")
-        return bool(signs.keys() - free)
+            return False  # left to ``check_locks``
+        self._rescue_from({worker: locks[worker] for worker in free}, "its lock is free, and what it held came back")
+        return bool(locks.keys() - free)
 
     # All --------------------------------------------------------------------------------------------------------
 
-    def _signs(self) -> dict[WorkerId, str]:
-        """The signs of workers that have not ended."""
-        (found,) = self._store.ask([(_SIGNS, self._namespace)])
-        return {WorkerId(worker): sign for worker, sign in found}
+    def _locks(self) -> dict[WorkerId, str]:
+        """Return the liveness locks of workers that have not stopped."""
+        (found,) = self._store.query([(_LOCKS, self._namespace)])
+        return {WorkerId(worker): lock for worker, lock in found}
 
-    def _signs_of_owners(self, run_ids: Collection[RunId]) -> dict[WorkerId, str]:
-        """The signs of those of them who own one of these runs."""
-        (found,) = self._store.ask([(_SIGNS_OF_OWNERS, json.dumps(list(run_ids)))])
-        return {WorkerId(worker): sign for worker, sign in found}
+    def _locks_of_owners(self, run_ids: Collection[RunId]) -> dict[WorkerId, str]:
+        """Return the liveness locks of the workers that own one of these runs."""
+        (found,) = self._store.query([(_LOCKS_OF_OWNERS, json.dumps(list(run_ids)))])
+        return {WorkerId(worker): lock for worker, lock in found}
 
-    def _free(self, connection: Connection, signs: dict[WorkerId, str]) -> set[WorkerId]:
-        return {worker for worker, held in self._lookout.look(connection, signs).items() if not held}
+    def _free(self, connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerId]:
+        return {worker for worker, held in self._find_held(connection, locks).items() if not held}
 
-    def _bury(self, dead: dict[WorkerId, str], why: str) -> None:
+    def _find_held(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+        """Return whose lock is held, and whose is free; nobody's if a lock that is none ends the look."""
+        try:
+            return self._liveness_probe.look(connection, locks)
+        except (ValueError, TypeError, OSError) as error:
+            self._telemetry.emit(ServiceFailed(service="takeover", why=f"the locks of workers: {error}"))
+            return {}
+
+    def _rescue_from(self, dead: dict[WorkerId, str], why: str) -> None:
         if not dead:
             return
         try:
@@ -240,5 +250,5 @@ class Takeover:
         rescued = self._send_on(events, written)
         while rescued >= BATCH:
             rescued = self.rescue()
-        for sign in dead.values():
-            self._lookout.forget(sign)
+        for lock in dead.values():
+            self._liveness_probe.forget(lock)

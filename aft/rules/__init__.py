@@ -1,1 +1,1 @@
-"""Rules: which exlet answers an exception, chosen by its case, and taught while runs are running."""
+"""Rules: choose the exlet that answers an exception, by its case; they are taught while runs are running."""

@@ -1,1 +1,1 @@
-"""Runs: their states, who may change them, and what others may ask of them."""
+"""Runs: their states, their ownership, their records, and the orders that others may give them."""

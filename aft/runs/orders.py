@@ -1,10 +1,11 @@
-"""What a person may ask of a parked run: try again, let a frame go, or say that it was undone by hand.
+"""Orders that a person may give to a parked run: retry, skip a frame, or mark a frame as undone by hand.
 
-And of one that is executed: to take it away from its worker. That is a rescue like any other, and as safe.
+And to a run that is executed: release it from its worker. That is a rescue like any other, and as safe.
 
 Who may run at the same time: two people, or a person and a late wake. The UPDATE that gives the order checks that the
-run is parked and awaits nothing; the second one finds no row and is told. One transaction: order, audit and wake
-exist together or not at all; the run stays ``parked`` until a worker has taken it. A lost wake is the sweeper's.
+run is parked and awaits no wake; the second one finds no row and raises OrderRefused. One transaction: order, audit
+and wake exist together or not at all; the run stays ``parked`` until a worker has claimed it. If the wake's message is
+lost, the timer claims the run at its ``sweep_at``.
 """
 
 from __future__ import annotations
@@ -21,44 +22,45 @@ from aft.envelope import Message
 from aft.errors import OrderRefused
 from aft.fault import FaultKind, FaultState
 from aft.ids import OrderId, RunId, WorkerId, new_id
-from aft.runs import audit, inbox
-from aft.runs.inbox import Verb
-from aft.runs.rescue import take_away
-from aft.runs.rows import RunRow
+from aft.runs.ownership.rescue import take_away
+from aft.runs.records import audit, inbox
+from aft.runs.records.inbox import InboxVerb
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store import outbox
+from aft.store.db_time import later, now
 from aft.store.leases import end_leases
-from aft.store.moments import later, now
 from aft.store.tables import faults, runs
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who gives an order, and why."""
+    """The person who gives an order, and the reason."""
 
     name: str
     note: str | None = None
 
 
 def retry(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
-    """Let a parked run try again what it was parked for."""
-    _give(connection, run, Verb.RETRY, dict, by, at, grace)
+    """Order a parked run to retry the step or frame that it is parked for."""
+    _give(connection, run, InboxVerb.RETRY, dict, by, at, grace)
 
 
 def skip_frame(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
-    """Let the frame go that a run is parked for; the run will end ``failed``, with the note."""
-    _settle_frame(connection, run, Verb.SKIP, by, at, grace)
+    """Skip the frame that a run is parked for; the run will end ``failed``, with the note."""
+    _settle_frame(connection, run, InboxVerb.SKIP, by, at, grace)
 
 
 def frame_done(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
-    """Say that the frame a run is parked for was undone by hand; the unwinding goes on below it."""
-    _settle_frame(connection, run, Verb.DONE, by, at, grace)
+    """Record that the frame a run is parked for was undone by hand; the run unwinds on below it."""
+    _settle_frame(connection, run, InboxVerb.DONE, by, at, grace)
 
 
 def release(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
-    """Take a run away from the worker that has it: somebody else goes on with it, and the worker writes nothing more.
+    """Take a run away from its worker, which is fenced from now on; another worker continues it.
 
-    What it was doing may be done again, under the same key, as after the worker's death; no death is counted.
+    The step under way may be executed again, with the same idempotency key, as after the worker's death; no death is
+    counted. Raises OrderRefused if the run has no owner.
     """
     if not take_away(connection, run.namespace, at, by.name, runs.c.id == run.id):
         raise OrderRefused(f"run {run.id} has no worker that it could be taken from; it is {run.status.value}")
@@ -66,7 +68,7 @@ def release(connection: Connection, run: RunRow, by: Person, at: datetime, grace
 
 
 def release_worker(connection: Connection, namespace: str, worker: WorkerId, by: Person, at: datetime) -> list[RunId]:
-    """End a worker's lease now, and take all its runs away; returns which. It becomes another worker if it lives."""
+    """End a worker's lease, rescue all its runs and return their ids. If its process lives, it gets a new worker id."""
     end_leases(connection, namespace, [worker])
     taken = [RunId(event.run) for event in take_away(connection, namespace, at, by.name, runs.c.worker_id == worker)]
     for run_id in taken:
@@ -74,7 +76,9 @@ def release_worker(connection: Connection, namespace: str, worker: WorkerId, by:
     return taken
 
 
-def _settle_frame(connection: Connection, run: RunRow, verb: Verb, by: Person, at: datetime, grace: timedelta) -> None:
+def _settle_frame(
+    connection: Connection, run: RunRow, verb: InboxVerb, by: Person, at: datetime, grace: timedelta
+) -> None:
     if not (by.note or "").strip():
         raise OrderRefused(f"to {verb.value} a frame of run {run.id} needs a note that says why")
     _give(connection, run, verb, lambda: _parked_frame(connection, run, by), by, at, grace)
@@ -96,7 +100,7 @@ def _parked_frame(connection: Connection, run: RunRow, by: Person) -> dict[str, 
 def _give(
     connection: Connection,
     run: RunRow,
-    verb: Verb,
+    verb: InboxVerb,
     payload: Callable[[], dict[str, Any]],
     by: Person,
     at: datetime,

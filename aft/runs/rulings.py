@@ -1,7 +1,7 @@
-"""What an exlet has made of a step: written into its fault by whoever carries the exlet out, obeyed by the run's owner.
+"""Rulings: an exlet's decision about a step, written to its fault by the exlet's executor, obeyed by the run's owner.
 
-A ruling is a value that lies in the fault's row. ``set`` primitives put changed arguments or a changed result into it
-while the exlet is under way; what becomes of the step is said once, by the primitive that decides.
+A ruling is a value in the fault's row. ``set`` primitives put changed arguments or a changed result into it while the
+exlet is under way; the action is set once, by the primitive that decides.
 """
 
 from __future__ import annotations
@@ -11,45 +11,46 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from aft.codec.text import StoredJson
 
-class Do(StrEnum):
-    """What the owner shall make of the step."""
+
+class RulingAction(StrEnum):
+    """What the owner does with the step."""
 
     GO = "go"  #: go on with it: execute it, or take the result that it had
     COMPLETE = "complete"  #: take this as its result, whatever it would have done
-    FAIL = "fail"  #: it has failed for good; the flow hears of it
+    FAIL = "fail"  #: it has failed for good; the failure is raised in the flow
     PROCEED = "proceed"  #: it has failed for good; the flow goes on with ``aft.FAILED``
-    AGAIN = "again"  #: try it again; what it did is undone before
-    RESTART = "restart"  #: begin it anew, as if it had never failed; what it did is undone before
+    AGAIN = "again"  #: undo what it did, and try it again
+    RESTART = "restart"  #: undo what it did, and begin it as if it had never failed
     REMOVE = "remove"  #: its branch ends here
     PARK = "park"  #: a person has to look
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What was decided about a step, so far; ``do`` None: nothing yet."""
+    """The decision about a step so far; ``do`` is None until the exlet has decided."""
 
-    do: Do | None = None
+    do: RulingAction | None = None
     #: Arguments that take the place of the step's own, by name.
     args: dict[str, Any] | None = None
     #: The result, if one was given: a list of that one value.
     result: tuple[Any, ...] = ()
-    #: What the flow, or a person, is told.
+    #: The reason, for the flow or a person.
     why: str = ""
 
     def with_args(self, args: dict[str, Any]) -> Ruling:
-        """The same with more arguments changed."""
+        """Return a copy with more arguments changed."""
         return replace(self, args={**(self.args or {}), **args})
 
     def encode(self) -> str:
-        """Spell it as JSON."""
-        return json.dumps({"do": self.do, "args": self.args, "result": list(self.result), "why": self.why})
+        """Encode it as JSON."""
+        return json.dumps({"do": self.do, "args": self.args, "result": self.result, "why": self.why})
 
     @classmethod
     def decode(cls, text: str | None) -> Ruling:
-        """Read what :meth:`encode` wrote; nothing reads as nothing decided. Raises ValueError on anything else."""
-        if text is None:
-            return cls()
-        found = json.loads(text)
-        do = None if found.get("do") is None else Do(found["do"])
-        return cls(do, found.get("args"), tuple(found.get("result") or ()), str(found.get("why") or ""))
+        """Decode what :meth:`encode` wrote; None decodes to an empty ruling. Raises ValueError for malformed text."""
+        return cls() if text is None else _STORED.read(text)
+
+
+_STORED: StoredJson[Ruling] = StoredJson(Ruling)

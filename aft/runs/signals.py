@@ -1,15 +1,16 @@
-"""Signals: values that others send to a run, kept in order until it asks for them."""
+"""Signals: values that others send to a run, kept in order until it waits for them."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection
 
 from aft.errors import OrderRefused
-from aft.runs import waking
-from aft.runs.rows import RunRow
+from aft.runs.records import audit
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.runs.waits import awaits_signal
-from aft.runs.waking import Post
+from aft.runs.wakes import wake
+from aft.runs.wakes.wake import NewInboxItem
 
 #: Characters of a signal's name and its key together.
 MOST_KEY = 380
@@ -17,18 +18,24 @@ MOST_KEY = 380
 _STOPPED = (Status.PARKED, Status.SUSPENDED)
 
 
-def send(connection: Connection, run: RunRow, name: str, post: Post) -> bool:
-    """Send a signal to a run that is locked; False: one with that key was sent before. Raises OrderRefused."""
+def send(connection: Connection, run: RunRow, name: str, post: NewInboxItem) -> bool:
+    """Send a signal to a run that is locked; False if one with that key was sent before.
+
+    Raises OrderRefused if the run has ended and does not wait for it.
+    """
     awaited = awaits_signal(run.waits, name)
     if run.ended_as is not None and not awaited:
         raise OrderRefused(f"run {run.id} has ended, it is {run.status.value}; nobody would take signal {name!r}")
-    return waking.send(connection, run, post, lambda row: awaited and row.status not in _STOPPED)
+    is_new = wake.send(connection, run, post, lambda row: awaited and row.status not in _STOPPED)
+    if is_new:
+        audit.write(connection, run.id, post.actor, audit.SIGNAL, name)
+    return is_new
 
 
 def spell_key(name: str, key: str) -> str:
-    """Spell the key of a signal as its run knows it: another one for each name and key, whatever they hold.
+    """Return the inbox key of a signal: distinct for each name and key, whatever characters they hold.
 
-    Where neither holds a ``/`` it is as it always was: a key that an older aft has stored is still known.
+    Without a ``/`` in either it has the format of older versions, so that keys which those have stored still match.
     """
     if "/" in name or "/" in key:
         return f"signal:{len(name)}/{name}/{key}"

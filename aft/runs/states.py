@@ -1,6 +1,6 @@
-"""In which states can a run be, and from which can it go where? Every change of state goes through here.
+"""The states of a run and the edges between them, which every change of state is checked against.
 
-And in which can an undo be that it owes (see ``compensation.stack``).
+Also the states of a frame (see ``compensation.stack``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has ended."""
         return self in ENDS
 
 
 #: States in which nothing more happens by itself.
 ENDS = frozenset({Status.COMPLETED, Status.COMPENSATED, Status.FAILED, Status.CANCELLED})
 
-#: Every edge. An ended run is parked only for an effect that arrived late, and returns to its end from there; one that
-#: was compensated becomes failed, if a person lets the undoing of that effect go.
+#: Every edge. An ended run is parked only for a late effect, and returns to its end from there; one that was
+#: compensated becomes failed if a person skips the undo of that effect.
 EDGES: dict[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(
         {
@@ -83,12 +83,12 @@ def allowed(current: Status, to: Status) -> bool:
 
 
 def sources(to: Status) -> list[Status]:
-    """The states from which a run may come into ``to``: every guarded write that changes the state asks for these."""
+    """Return the states from which a run may change to ``to``: a guarded write that changes the state requires one."""
     return [status for status in Status if allowed(status, to)]
 
 
 def diagram() -> str:
-    """Draw the states and edges in mermaid; the docs hold exactly this."""
+    """Return the states and edges as a mermaid diagram; the docs contain exactly this text."""
     lines = ["stateDiagram-v2", "    [*] --> running"]
     lines += [f"    {start.value} --> {to.value}" for start in Status for to in Status if to in EDGES[start]]
     lines += [f"    {status.value} --> [*]" for status in Status if status.ended]
@@ -96,12 +96,12 @@ def diagram() -> str:
 
 
 class FrameState(StrEnum):
-    """What has become of an owed undo."""
+    """The state of a frame."""
 
-    ARMED = "armed"  #: pushed before its activity was called; owed whatever comes of that
+    ARMED = "armed"  #: pushed before its activity was called; owed whatever its outcome
     OWED = "owed"  #: its activity completed
-    LATE = "late"  #: its effect arrived after the run had lost sight of it
+    LATE = "late"  #: pushed for a late effect
     UNDONE = "undone"  #: its compensator ran
-    SKIPPED = "skipped"  #: a person let it go
+    SKIPPED = "skipped"  #: a person skipped it
     DONE = "done"  #: a person undid it by hand
     KEPT = "kept"  #: the run went past its pivot: what it did stands

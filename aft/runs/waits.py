@@ -1,8 +1,8 @@
-"""What a run awaits that has let go of its thread: a signal, a moment, or the end of a child.
+"""The waits of a run: for a signal, a time, the end of a child, or a signal before a retry.
 
-A run's waits lie in its own row, written by its owner when it lets go, so that whoever wakes it decides under the lock
-of that one row. They stay there while the run is executed: the next owner learns since when a wait has lasted, and when
-it is over. Times are the database's.
+A run's waits are stored in its own row, written by its owner when it releases the run, so that a sender can decide
+under the lock of that one row whether to wake it. They stay there while the run is executed: the next owner reads when
+a wait began, and when it times out. Times are the database's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from aft.codec.text import StoredJson
 from aft.ids import StepPath
 
 
 class WaitKind(StrEnum):
-    """What is awaited."""
+    """The kind of a wait."""
 
     SIGNAL = "signal"
     SLEEP = "sleep"
@@ -27,7 +28,7 @@ class WaitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One thing that a run awaits; ``until`` is when it goes on without it, None: never."""
+    """One wait of a step; ``until`` is when it times out, None: never."""
 
     path: StepPath
     kind: WaitKind
@@ -45,35 +46,20 @@ class Wait:
         return what[self.kind]
 
 
+_STORED: StoredJson[tuple[Wait, ...]] = StoredJson(tuple[Wait, ...])
+
+
 def encode(waits: Iterable[Wait]) -> str | None:
-    """Spell waits as JSON; None for none."""
-    found = [
-        {
-            "path": wait.path,
-            "kind": wait.kind.value,
-            "name": wait.name,
-            "since": wait.since.isoformat(),
-            "until": None if wait.until is None else wait.until.isoformat(),
-        }
-        for wait in waits
-    ]
-    return json.dumps(found, ensure_ascii=False) if found else None
+    """Encode waits as JSON; None for none."""
+    found = [{name: getattr(wait, name) for name in Wait.__slots__} for wait in waits]
+    return json.dumps(found, ensure_ascii=False, default=datetime.isoformat) if found else None
 
 
 def decode(text: str | None) -> tuple[Wait, ...]:
-    """Read what ``encode`` wrote."""
-    return tuple(
-        Wait(
-            StepPath(found["path"]),
-            WaitKind(found["kind"]),
-            found["name"],
-            datetime.fromisoformat(found["since"]),
-            None if found["until"] is None else datetime.fromisoformat(found["until"]),
-        )
-        for found in json.loads(text or "[]")
-    )
+    """Decode what ``encode`` wrote; raises ValueError on anything else."""
+    return _STORED.read(text) if text else ()
 
 
 def awaits_signal(waits: Iterable[Wait], name: str) -> bool:
-    """Tell whether a signal of this name would be taken at once."""
+    """Tell whether one of the waits is for a signal of this name."""
     return any(wait.kind in (WaitKind.SIGNAL, WaitKind.FAULT) and wait.name == name for wait in waits)

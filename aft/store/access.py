@@ -1,14 +1,13 @@
-"""Which thread may use a connection? The one that has taken it; while an activity works on it, any thread.
+"""Restricts a connection to the thread that took it from the pool, or to any thread while an activity works on it.
 
-A thread that an activity has begun may outlast it. What it does on the connection then would be in no transaction, or
-in somebody else's. So it is refused, whichever way it comes there: each use of a driver's connection goes through its
-``Access``.
+A thread that an activity has begun may outlast it. What it did on the connection then would be in no transaction, or
+in that of another user. So it is refused: each use of a driver's connection goes through its ``Access``.
 
 Who may run at the same time: the thread that has taken the connection, and any number of others. One of them uses it
-at a time. Whoever takes it back first says so and then waits for the use that is under way; all that come later are
-refused. A connection that another thread has used, or tried to, is closed when it is returned: that thread knows it,
-and may come again while somebody else works on it. What is left: a thread that has kept the connection of the driver
-itself, and uses it for the first time while another activity works on it.
+at a time. The thread that takes it back first forbids further use and then waits for the use that is under way; later
+ones are refused. A connection that another thread has used, or tried to, is closed when it is returned: that thread has
+a reference, and could use it again during another activity. Not covered: a thread that has kept the driver's own
+connection, and uses it for the first time while another activity works on it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import psycopg
 
 from aft.errors import DefinitionError
 
-#: Instead of the number of a thread: nobody has it.
+#: Instead of a thread's number: no thread may use it.
 _NOBODY = 0
 _REFUSED = (
     "the transactional activity that this connection was lent to has ended, and what a thread of it does now is no "
@@ -30,40 +29,40 @@ _REFUSED = (
 
 
 class Access:
-    """Lets one thread at a time use a connection, if it may; stands for the lock of a driver's connection."""
+    """Admits one permitted thread at a time to a connection; replaces the lock of a driver's connection."""
 
     def __init__(self, *, nested: bool) -> None:
         lock: Any = threading.RLock() if nested else threading.Lock()
-        #: As with any lock, and without asking whether one may.
+        #: As with any lock, without the check.
         self.acquire, self.release = lock.acquire, lock.release
-        #: The thread that may; None: any.
+        #: The thread that may use it; None: any.
         self._only: int | None = threading.get_ident()
-        #: The thread that lets others use it.
+        #: The thread that opened it to others.
         self._owner: int | None = None
-        #: Whether a thread has used it, or tried to, that had not taken it.
+        #: Whether a thread that had not taken it has used it, or tried to.
         self.strayed = False
 
     def take(self) -> None:
-        """Let nobody but this thread use it from now on."""
+        """Permit only this thread from now on."""
         self._only = threading.get_ident()
 
     def open(self) -> None:
-        """Let any thread use it; by whoever has taken it."""
+        """Permit any thread; called by the thread that has taken it."""
         self._owner, self._only = self._only, None
 
     def take_back(self, patience: float) -> bool:
-        """Take it again, and wait for the use that is under way; False if that lasts longer."""
+        """Permit only this thread again, and wait for the use that is under way; False after ``patience`` seconds."""
         self.take()
         if ended := self.acquire(timeout=patience):
             self.release()
         return bool(ended)
 
     def leave(self) -> None:
-        """Let nobody use it."""
+        """Permit no thread."""
         self._only = _NOBODY
 
     def check(self) -> None:
-        """Raise DefinitionError if this thread may not use it; else note that it does, or is about to."""
+        """Raise DefinitionError if this thread may not use it; records the use by a thread that has not taken it."""
         only, me = self._only, threading.get_ident()
         if only == me:
             return
@@ -89,14 +88,14 @@ class Access:
 
 
 class PostgresqlConnection(psycopg.Connection[Any]):
-    """A connection of psycopg's that is used by those who may."""
+    """A psycopg connection that checks each use with its ``Access``."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.access = Access(nested=False)
-        self.lock: Any = self.access  # of each statement, and of whatever else is said to the server
+        self.lock: Any = self.access  # psycopg takes it for each statement, and all else that is sent to the server
 
     def cursor(self, *given: Any, **named: Any) -> Any:
-        """Make a cursor, for one who may use it."""
+        """Make a cursor; raises DefinitionError if this thread may not use the connection."""
         self.access.check()
         return super().cursor(*given, **named)

@@ -1,10 +1,10 @@
-"""Who owns a run, and since when may somebody else take it?
+"""The lease of a worker: it decides when other processes may rescue the worker's runs.
 
 A process that executes runs is a *worker*: one row with the time its lease expires, by the database's clock.
-A run names its worker and an *epoch*. All of a worker's runs live on its one lease, kept by one heartbeat
+A run names its worker and an *epoch*. All runs of a worker depend on its one lease, renewed by one heartbeat
 statement per process::
 
-      worker A                            database                              anybody's sweeper
+      worker A                            database                              any process's sweeper
          │  begin: INSERT worker ───────►  expires_at = now + lease
          │  claim: UPDATE run ──────────►  worker = A, epoch 1 → 2
          │  heartbeat, every lease/3 ───►  expires_at = now + lease
@@ -14,25 +14,26 @@ statement per process::
          │  (wakes up again)
          │  record: UPDATE run ─────────►  WHERE epoch = 2: no row. Fenced: A writes nothing.
 
-A worker that was killed is noticed sooner, by its sign (see ``store.signs``), and a person may end a lease by hand;
-both end it in the database, by ``expires_at``, and the rest is as drawn above.
+A worker that was killed is noticed sooner, by its liveness lock (see ``store.liveness``), and a person may end a lease
+by hand; both end it in the database, by ``expires_at``, and the rest is as drawn above.
 
-The lease decides when a run *may* be taken; the epoch decides who *may write*. So a clock that is wrong costs a
-needless takeover, never a double outcome. Each guarded write locks the run's row in the statement that checks the
-epoch: a rescuer waits for it, or it waits for the rescuer and then finds the epoch gone.
+The lease decides when a run *may* be rescued; the epoch decides who *may write*. So a wrong clock costs a needless
+rescue, never a double outcome. Each guarded write locks the run's row in the statement that checks the epoch: a rescuer
+waits for it, or it waits for the rescuer and then finds another epoch.
 
 Crash points. After ``begin``: a row that owns nothing, pruned when long expired. Between two heartbeats: the lease
-runs out, the sweeper rescues. In ``end``: the row stays until it expires; its runs were given back before.
-A worker also keeps the time itself: it counts from *before* the renewal was sent, on a clock that neither jumps nor
-stops in sleep, and starts nothing new once that time is over. Then its view of the lease ends before the database's.
-A worker whose lease ran out never renews it: what it was doing has stopped, and a live row would keep those runs from
-being rescued. It becomes another worker, with a new row, and the old one expires.
+expires, a sweeper rescues. In ``end``: the row stays until it expires; its runs were released before.
+A worker also measures the lease itself: from *before* the renewal was sent, on a clock that neither jumps nor stops in
+sleep, and starts nothing new once it is over. So its view of the lease ends before the database's.
+A worker whose lease has expired never renews it: its work has stopped, and a live row would keep its runs from being
+rescued. It becomes another worker, with a new row, and the old one expires.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,9 +44,9 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 from aft.clock import Clock
 from aft.errors import DatabaseMoved, StoreError
 from aft.ids import WorkerId, new_id
+from aft.store.db_time import later, now
 from aft.store.engine import Store
-from aft.store.moments import later, now
-from aft.store.signs import make_sign
+from aft.store.liveness import make_lock
 from aft.store.tables import runs, workers
 from aft.telemetry import LeaseLost, Telemetry, logger
 
@@ -53,10 +54,12 @@ from aft.telemetry import LeaseLost, Telemetry, logger
 BEATS = 3
 #: Leases after which a dead worker's row that owns nothing is deleted.
 PRUNE_AFTER = 100
+#: A flow with its version, in the row of a worker that has it.
+_FLOW = re.compile(r".+@[0-9]{1,9}", re.DOTALL)
 
 
 class Lease:
-    """This process's membership among the workers. Thread-safe; beats on a thread of its own once begun."""
+    """This process's lease as a worker. Thread-safe; sends heartbeats on a thread of its own once begun."""
 
     def __init__(self, store: Store, namespace: str, length: timedelta, clock: Clock, telemetry: Telemetry) -> None:
         self.worker = WorkerId(new_id())
@@ -65,7 +68,7 @@ class Lease:
         self.seconds = length.total_seconds()
         self._clock = clock
         self._telemetry = telemetry
-        self._sign = make_sign(store)
+        self._liveness_lock = make_lock(store)
         self._roles: Sequence[str] = ()
         self._flows: Sequence[str] = ()
         self._sources: dict[str, str] = {}
@@ -85,10 +88,10 @@ class Lease:
         on_beat: Callable[[], None] | None = None,
         abandoned: Callable[[], str | None] | None = None,
     ) -> None:
-        """Become a worker, and beat from now on; ``on_beat`` is called after each beat that was heard.
+        """Become a worker, and send heartbeats from now on; ``on_beat`` is called after each successful one.
 
-        ``sources`` are what rules may ask in this process, with their types. ``abandoned`` is what each beat tells of
-        attempts that were given up and have not returned.
+        ``sources`` are the sources of facts that rules may query in this process, with their types. ``abandoned``
+        returns what each heartbeat records about attempts that were given up and have not returned.
         """
         self._abandoned = abandoned or _nothing
         self._roles, self._flows, self._on_beat = roles, flows, on_beat or _nothing
@@ -98,17 +101,17 @@ class Lease:
         self._thread.start()
 
     def holds(self, worker: WorkerId | None) -> bool:
-        """Tell whether this worker may start something: it is who we are, and its lease is not over by our clock."""
+        """Tell whether this worker may start work: it is this process's, and its lease is not over by our clock."""
         # Read before the worker: a new deadline is set after a new worker, so an old worker never gets the new one.
         deadline = self._deadline
         return worker == self.worker and self._clock.ticks() < deadline
 
     def expire(self) -> None:
-        """Let the lease be over by our own clock: nothing more is started until a heartbeat is heard."""
+        """End the lease by our own clock: nothing more is started until a heartbeat has succeeded."""
         self._deadline = float("-inf")
 
     def check(self) -> bool:
-        """Ask the database whether our lease still stands; one that others have ended is over at once, here, too."""
+        """Tell whether the database still has our lease; if others have ended it, it ends here, too."""
         worker = self.worker
         with self._store.read() as connection:
             stands = connection.execute(select(workers.c.id).where(workers.c.id == worker, is_leased())).first()
@@ -118,7 +121,7 @@ class Lease:
         return stands is not None
 
     def renew(self) -> None:
-        """Send one heartbeat; become another worker if it comes too late, or if nobody knows us any more."""
+        """Send one heartbeat; become another worker if the lease has expired or was ended. Emits: LeaseLost."""
         before = self._clock.ticks()
         if not (self.holds(self.worker) and self._extend()):
             lost = self.worker
@@ -129,13 +132,13 @@ class Lease:
             self._deadline = before + self.seconds
 
     def hurry(self) -> None:
-        """Beat now: there is something to tell."""
+        """Send a heartbeat now, because there is something to record."""
         self._wake.set()
 
     def end(self, timeout: float | None = None) -> None:
-        """Stop being a worker; what it still owns may be rescued at once. Harmless twice.
+        """Stop being a worker; what it still owns may be rescued at once. Idempotent.
 
-        A database that does not answer is waited for as long as that; the lease runs out by itself.
+        Waits up to ``timeout`` seconds for the database, None: without limit; the lease expires by itself.
         """
         self._stopping.set()
         self._wake.set()
@@ -161,18 +164,18 @@ class Lease:
         except StoreError as error:
             logger.warning("lease not ended, it runs out by itself: worker=%s why=%s", self.worker, error)
         finally:
-            self._sign.take_back()
+            self._liveness_lock.take_back()
 
     def _enlist(self, worker: WorkerId, instead_of: WorkerId | None = None) -> None:
         if instead_of is not None:
-            # Before its lock is let go of: nobody shall take for a death what is a lease that ran out.
+            # Before its liveness lock is released: an expired lease must not be counted as a death.
             with self._store.write() as connection:
                 end_leases(connection, self._namespace, [instead_of])
-        self._sign.give(worker)
+        self._liveness_lock.give(worker)
         try:
             self._insert(worker)
         except BaseException:
-            self._sign.take_back()
+            self._liveness_lock.take_back()
             raise
 
     def _insert(self, worker: WorkerId) -> None:
@@ -189,7 +192,7 @@ class Lease:
                     sources=json.dumps(self._sources) if self._sources else None,
                     started_at=now(),
                     expires_at=later(self.seconds),
-                    sign=self._sign.text,
+                    liveness_lock=self._liveness_lock.text,
                     abandoned=self._abandoned(),
                 )
             )
@@ -202,7 +205,11 @@ class Lease:
                 connection.execute(
                     update(workers)
                     .where(workers.c.id == self.worker, workers.c.stopped_at.is_(None))
-                    .values(expires_at=later(self.seconds), sign=self._sign.text, abandoned=self._abandoned())
+                    .values(
+                        expires_at=later(self.seconds),
+                        liveness_lock=self._liveness_lock.text,
+                        abandoned=self._abandoned(),
+                    )
                 ).rowcount
             )
 
@@ -229,7 +236,7 @@ class Lease:
                 pause = regular / BEATS
                 logger.warning("heartbeat not heard: worker=%s why=%s", self.worker, error)
             except BaseException:
-                # The edge of a thread: whatever went wrong, a heart that stops would cost every run of this process.
+                # The edge of a thread: whatever went wrong, without heartbeats this process would lose all its runs.
                 logger.exception("heartbeat failed: worker=%s", self.worker)
 
     def _after_beat(self) -> None:
@@ -238,35 +245,55 @@ class Lease:
         except StoreError:
             raise
         except Exception:
-            logger.exception("heartbeat failed: worker=%s", self.worker)  # not the heart's own fault
+            logger.exception("heartbeat failed: worker=%s", self.worker)  # the heartbeat itself has succeeded
 
 
 def _nothing() -> None:
-    """What there is to do after a beat, if nobody asked for anything."""
+    """Do nothing: the default callback."""
 
 
 def is_leased() -> ColumnElement[bool]:
-    """The condition, over workers, that a lease has neither run out nor been ended."""
+    """Return the condition, over workers, that a lease has neither expired nor been ended."""
     return workers.c.stopped_at.is_(None) & (workers.c.expires_at > now())
 
 
+def read_names(text: str) -> frozenset[str]:
+    """Read a list of names from a worker's row; empty if it is corrupt: others go on without that worker."""
+    found = _read_json(text)
+    return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+def read_flows(text: str) -> frozenset[str]:
+    """Read the flows of a worker's row, as ``name@version``; what is none, in a row that was spoilt, is left out."""
+    return frozenset(name for name in read_names(text) if _FLOW.fullmatch(name))
+
+
+def _read_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def known_sources(connection: Connection, namespace: str) -> dict[str, str]:
-    """What rules may ask in some live worker, with its type."""
+    """Return the sources of facts that rules may query in any live worker, with their types."""
     statement = select(workers.c.sources).where(
         workers.c.namespace == namespace, workers.c.sources.is_not(None), is_leased()
     )
     found: dict[str, str] = {}
     for text in connection.execute(statement).scalars():
-        found |= json.loads(text)
+        told = _read_json(text)
+        if isinstance(told, dict):
+            found |= {name: kind for name, kind in told.items() if isinstance(kind, str)}
     return found
 
 
 def end_leases(
     connection: Connection, namespace: str, ids: Collection[WorkerId], *, died: bool = False
 ) -> set[WorkerId]:
-    """End leases now, whoever they are of; returns those that had not ended by themselves. ``died``: why.
+    """End the leases of these workers now; returns those that had not been ended. ``died``: the processes are dead.
 
-    A worker that lives learns of it with its next heartbeat, and becomes another worker; until then it is fenced.
+    A living worker finds out with its next heartbeat, and becomes another worker; its runs may be rescued at once.
     """
     statement = (
         update(workers)
@@ -278,7 +305,7 @@ def end_leases(
 
 
 def prune(store: Store, namespace: str, length: timedelta) -> int:
-    """Delete the rows of workers that are long gone and own nothing; tells how many."""
+    """Delete the rows of workers that are long gone and own nothing; returns how many."""
     owners = select(runs.c.worker_id).where(runs.c.worker_id.is_not(None))
     with store.write() as connection:
         return connection.execute(

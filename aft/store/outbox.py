@@ -1,7 +1,7 @@
-"""Messages saved with the state that they announce, so that neither exists without the other.
+"""The outbox: messages saved in the transaction that they announce, so that neither exists without the other.
 
 Who may run at the same time: any number of writers, relays and publishers. A writer that publishes its rows itself
-holds them for a while (``taken_until``); if it dies before they are confirmed and deleted, the hold runs out and a
+holds them for a while (``taken_until``); if it dies before they are confirmed and deleted, the hold expires and a
 relay takes them. Rows are picked by that state, never by ``id > last``: ids are handed out before the commit, so a
 lower id may appear after a higher one. A crash between the broker's confirm and the deletion leaves a row that is
 published again: a duplicate, which every consumer expects.
@@ -10,19 +10,20 @@ published again: a duplicate, which every consumer expects.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Float, bindparam, delete, insert, select, update
 
-from aft.store.moments import SQLITE_NOW, later, now
-from aft.store.questions import PreparedQuery
+from aft.store.batch.statements import PreparedQuery
+from aft.store.db_time import SQLITE_NOW, later, now
 from aft.store.tables import outbox
 
 if TYPE_CHECKING:
+    from aft.store.batch.committer import Executor
     from aft.store.engine import Store
+    from aft.store.postgres.libpq import Parameters
 
 #: Seconds a writer, or a relay, has to publish what it holds.
 HOLD = 10.0
@@ -47,7 +48,7 @@ _PUT = (
 def put(
     connection: Connection, namespace: str, messages: Sequence[tuple[str, str]], *, hold: float = 0.0
 ) -> list[OutboxRow]:
-    """Save messages (address, body); with ``hold`` the caller means to publish them itself, that many seconds long."""
+    """Save messages (address, body); the caller has ``hold`` seconds to publish them itself, before a relay does."""
     if not messages:
         return []
     given = [{"namespace": namespace, "queue": queue, "body": body, "hold": hold} for queue, body in messages]
@@ -56,7 +57,7 @@ def put(
 
 
 def take(connection: Connection, namespace: str, limit: int, *, hold: float = HOLD) -> list[OutboxRow]:
-    """Take rows that nobody holds, and hold them; other relays see the rest."""
+    """Take rows that are not held, and hold them; other relays see the rest."""
     free = (
         select(outbox.c.id, outbox.c.queue, outbox.c.body)
         .where(outbox.c.namespace == namespace, outbox.c.taken_until <= now())
@@ -72,8 +73,8 @@ def take(connection: Connection, namespace: str, limit: int, *, hold: float = HO
 
 
 def any_free(store: Store, namespace: str) -> bool:
-    """Tell whether a relay would find something; reads only, and costs next to nothing: it is asked all the time."""
-    (found,) = store.ask([(_ANY_FREE, namespace)])
+    """Tell whether there are rows that are not held; reads only, and is cheap enough to be polled."""
+    (found,) = store.query([(_ANY_FREE, namespace)])
     return bool(found)
 
 
@@ -84,33 +85,30 @@ _ANY_FREE = PreparedQuery(
 
 
 def confirm(connection: Connection, ids: Iterable[int]) -> None:
-    """Delete what the broker has confirmed."""
+    """Delete rows that the broker has confirmed."""
     connection.execute(delete(outbox).where(outbox.c.id.in_(list(ids))))
 
 
 class _Confirms:
-    """Deletes what the broker has confirmed, by its numbers."""
+    """Deletes rows that the broker has confirmed, by their ids."""
 
-    def statement(self, items: Sequence[Any]) -> str:
-        return _DELETE
+    def for_postgresql(self, items: Sequence[int]) -> tuple[str, Parameters]:
+        return _DELETE, [json.dumps(list(items))]
 
-    def spell(self, items: Sequence[int]) -> bytes:
-        return json.dumps(list(items)).encode()
-
-    def write_sqlite(self, connection: sqlite3.Connection, items: Sequence[int]) -> list[Any]:
-        connection.execute(_DELETE_SQLITE, (self.spell(items).decode(),))
+    def write_sqlite(self, connection: Executor, items: Sequence[int]) -> list[Any]:
+        connection.execute(_DELETE_SQLITE, (json.dumps(list(items)),))
         return [()] * len(items)
 
 
-#: Deletes what the broker has confirmed, in a transaction of its own; to be given to ``Store.write_now``.
+#: Deletes confirmed rows in a transaction of its own, with ``Store.write_now``.
 CONFIRMS = _Confirms()
-#: Looked up one by one, whatever is thought of a join: the table is empty whenever it is measured.
+#: Looked up by an array of ids, not by a join: the planner takes the table for empty, as it is when it is analyzed.
 _DELETE = f"""
 DELETE FROM {outbox.name} WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)::bigint)) RETURNING 0
 """
 _DELETE_SQLITE = f"DELETE FROM {outbox.name} WHERE id IN (SELECT value FROM json_each(?))"
 
 
-def let_go(connection: Connection, ids: Iterable[int]) -> None:
-    """Give rows back that could not be published, for the relay's next round."""
+def release_rows(connection: Connection, ids: Iterable[int]) -> None:
+    """Release rows that could not be published, for the relay's next round."""
     connection.execute(update(outbox).where(outbox.c.id.in_(list(ids))).values(taken_until=now()))

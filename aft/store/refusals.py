@@ -1,4 +1,4 @@
-"""Tells a row that the database refuses from a database that is in trouble.
+"""Distinguishes a row that the database refuses from a failure of the database.
 
 Several rows are often written in one transaction. If the database refuses one of them it refuses all: the writer then
 writes each alone, and keeps only the refused one back.
@@ -10,5 +10,5 @@ from aft.errors import AftError, StoreError
 
 
 def is_about_rows(error: Exception) -> bool:
-    """Tell whether a write failed because of a row in it, not because of the database: others can be written."""
+    """Tell whether a write failed because of one of its rows, not because of the database: others can be written."""
     return error.refused if isinstance(error, StoreError) else not isinstance(error, AftError)

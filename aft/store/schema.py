@@ -1,7 +1,7 @@
-"""Is the database's schema the one this aft needs, and how does it get there?
+"""Checks and migrates the database's schema.
 
-An empty SQLite file migrates itself; PostgreSQL never does without ``aft db upgrade``. Two processes that upgrade
-at once do it one after the other: the second finds nothing to do.
+An empty SQLite file is migrated automatically; PostgreSQL only by ``aft db upgrade``. Two processes that upgrade at
+once do it one after the other: the second finds nothing to do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The newest migration; a test holds it against the files.
-HEAD = "0015"
+HEAD = "0016"
 VERSION_TABLE = "aft_schema_version"
 
 _LOCK = 7_234_109_552
@@ -29,7 +29,7 @@ _migrating = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """After a fork: whoever migrates does so in the parent."""
+    """After a fork: replace the lock, which a thread of the parent may hold."""
     global _migrating
     _migrating = threading.Lock()
 
@@ -39,13 +39,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def current(store: Store) -> str | None:
-    """Tell the version the database is at; None if it has no aft tables."""
+    """Return the schema version of the database; None if it has no aft tables."""
     with store.read() as connection:
         return _version(connection)
 
 
 def check(store: Store) -> None:
-    """Return if the schema is right; an empty SQLite file is made right; else raise NotMigrated."""
+    """Raise NotMigrated unless the schema is the one that this aft needs; migrates an empty SQLite file."""
     found = current(store)
     if found is None and store.dialect == "sqlite":
         upgrade(store)
@@ -65,20 +65,27 @@ def upgrade(store: Store, to: str = "head") -> None:
 
 
 def downgrade(store: Store, to: str) -> None:
-    """Take the schema down to a version, ``base`` for none. What the newer tables held is lost."""
+    """Take the schema down to a version, ``base`` for none. The data of newer tables is lost."""
     _migrate(store, to, up=False)
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
-    """Make alembic's configuration; the migrations lie beside this file, in the wheel too."""
+    """Make alembic's configuration."""
     # Alembic is slow to import and needed only when something is to migrate.
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_find_migrations()))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config
+
+
+def _find_migrations() -> Path:
+    """Return the folder of the migrations: in the package of a wheel, at the top of the repository in a checkout."""
+    package = Path(__file__).parents[1]
+    shipped = package / "migrations"
+    return shipped if shipped.is_dir() else package.parent / "migrations"
 
 
 def _migrate(store: Store, to: str, *, up: bool) -> None:

@@ -13,14 +13,13 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
-    Text,
     UniqueConstraint,
     text,
 )
 
-from aft.store.moments import Moment
+from aft.store.db_time import Moment
+from aft.store.text_types import String, Text
 
 metadata = MetaData(
     naming_convention={
@@ -56,12 +55,12 @@ workers = Table(
     Column("stopped_at", Moment),
     Column("died", Boolean, nullable=False, server_default=text("false")),  # its lock was seen to be free
     Column("sources", Text),  # JSON: what rules may ask here besides the facts of a case, by name
-    Column("sign", Text),  # how others can see that it lives: its lock; null: only its lease tells
+    Column("liveness_lock", Text),  # how others can see that it lives: its lock; null: only its lease tells
     Column("abandoned", Text),  # JSON: attempts that it gave up and that have not returned; null: none
     Index("ix_aft_workers_live", "namespace", "expires_at"),
 )
 
-#: Which runs are parked that nobody outside was told of: see ``runs.parked``.
+#: The parked runs that have no notice yet: see ``runs.records.parked_runs``.
 UNTOLD = "status = 'parked' AND wake_id IS NULL AND (parked_told IS NULL OR parked_told != epoch)"
 
 runs = Table(
@@ -74,21 +73,21 @@ runs = Table(
     Column("key", String(400)),
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("args", Text, nullable=False),
-    Column("first_args", Text),  # what it was submitted with, if it has begun anew since; null: ``args``
-    Column("defaulted", Text),  # JSON list: parameters that whoever submitted it left to their defaults; null: none
+    Column("first_args", Text),  # its first arguments, if it was continued as new since; null: ``args``
+    Column("defaulted", Text),  # JSON list: parameters that the submitter left to their defaults; null: none
     Column("status", String(20), nullable=False),
     Column("reason", Text),  # why it is parked
     Column("cause", String(20)),  # why it is being undone: fault or cancel
     Column("result", Text),
-    Column("ended_as", String(20)),  # the terminal state it reached, kept while something late is settled
+    Column("ended_as", String(20)),  # the terminal state it reached, kept while it handles a late effect
     Column("fault_id", _id()),  # the failure that ended it or is undoing it
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("owner", String(200)),
     Column("resources", Text),  # JSON list of names
     Column("tags", Text),  # JSON object: what people and rules have said about it
     Column("expected_seconds", Float),  # how long it should take, from when it was made to its end
-    Column("overdue_at", Moment),  # when it is past that; null once that was told
-    Column("parked_told", BigInteger),  # the epoch in which somebody outside was told that it is parked
+    Column("overdue_at", Moment),  # when it is past that; null once reported
+    Column("parked_told", BigInteger),  # the epoch in which a notice said that it is parked
     Column("root_id", _id(), nullable=False),
     Column("parent_id", _id()),
     Column("parent_path", String(400)),
@@ -96,8 +95,8 @@ runs = Table(
     # Its parent's seq and inbox_seq when it ended: where its frame stands in the parent's stack.
     Column("parent_seq", BigInteger),
     Column("parent_inbox_seq", BigInteger),
-    Column("waits", Text),  # JSON list of what it awaits, as of when it last let go: signals, times, children
-    Column("savepoints", Text),  # JSON: those that it was in when it was let go, by path; NULL: not known
+    Column("waits", Text),  # JSON list of its waits as of its last release: signals, times, children
+    Column("savepoints", Text),  # JSON: those that it was in at its last release, by path; NULL: not known
     Column("deadline_at", Moment),  # when it fails if it has not ended
     Column("pivoted_at", Moment),  # when it went past a pivot, in whichever generation: it only goes forward since
     # Ownership: worker and epoch. The epoch rises with every owner; each write of an owner names its own.
@@ -106,7 +105,7 @@ runs = Table(
     # The fault or order whose wake is honoured; null while owned, and while nothing may wake it.
     Column("wake_id", _id()),
     Column("due_at", Moment),  # when it shall go on: the earliest of its faults
-    Column("sweep_at", Moment),  # when the sweeper takes it if no message woke it
+    Column("sweep_at", Moment),  # when a worker's timer claims it if no message woke it
     # Counts the owner's writes; orders journal and frames, and tells whether a COMMIT without answer happened.
     Column("seq", BigInteger, nullable=False, server_default=text("0")),
     Column("inbox_seq", BigInteger, nullable=False, server_default=text("0")),
@@ -235,11 +234,11 @@ faults = Table(
     Column("message", Text, nullable=False),
     Column("args", Text, nullable=False),
     Column("attributes", Text, nullable=False, server_default=text("'{}'")),  # JSON object: the exception's own
-    Column("exact", Boolean, nullable=False),  # whether args and attributes hold all that the exception carried
+    Column("args_exact", Boolean, nullable=False),  # whether args and attributes hold all that the exception carried
     Column("traceback", Text, nullable=False),
-    Column("said", String(20)),  # what the exception itself says
-    Column("declared", String(20)),  # what the activity declares of it
-    Column("status", Integer),  # HTTP status
+    Column("own_answer", String(20)),  # what the exception itself says
+    Column("declared_answer", String(20)),  # what the activity declares of it
+    Column("http_status", Integer),  # HTTP status
     Column("after_seconds", Float),  # Retry-After, or Recoverable(after=…)
     Column("signal", String(200)),  # what it waits for instead of a time: Recoverable(on_signal=…)
     Column("ladder", Text, nullable=False),
@@ -248,13 +247,13 @@ faults = Table(
     Column("wait_seconds", Float),
     Column("resource", String(200)),  # what its activity needs, as declared
     Column("queue", String(255)),  # where its run was sent; null for the timer and for a person
-    Column("verdict", Text),  # why it was decided so
+    Column("why", Text),  # why it was decided so
     Column("due_at", Moment),
     Column("raised_at", Moment, nullable=False),
     Column("decided_at", Moment),
     Column("settled_at", Moment),
-    Column("exception", String(20)),  # the type of exception that its rules are asked for; null: its kind tells
-    Column("step", Text),  # JSON: what rules may want to know of the step: arguments, result, seconds
+    Column("rule_type", String(20)),  # the type of exception that its rules are asked for; null: its kind tells
+    Column("step_snapshot", Text),  # JSON: what rules may want to know of the step: arguments, result, seconds
     Column("decision", Text),  # JSON: which rules were asked, with which facts, and what they chose
     Column("run_status", String(20)),  # its run's state when it was decided about: what rules saw, or would have seen
     Column("run_tags", Text),  # JSON: its run's tags then
@@ -283,7 +282,7 @@ outbox = Table(
     Index("ix_aft_outbox_taken", "namespace", "taken_until"),
 )
 
-#: What others want of a run. Its owner reads it; nobody else changes the run.
+#: Orders and signals to a run, read by its owner.
 inbox = Table(
     PREFIX + "inbox",
     metadata,
@@ -329,7 +328,7 @@ late_effects = Table(
     ),
 )
 
-#: Who did what to a run by hand.
+#: The audit log: who did what to a run by hand.
 audit = Table(
     PREFIX + "audit",
     metadata,
@@ -348,7 +347,7 @@ audit = Table(
     Index("ix_aft_audit_loose", "id", postgresql_where=text("seq IS NULL"), sqlite_where=text("seq IS NULL")),
 )
 
-#: Messages that were refused at the door, with the reason.
+#: Messages that admission refused, with the reason.
 quarantine = Table(
     PREFIX + "quarantine",
     metadata,
@@ -366,7 +365,7 @@ quarantine = Table(
     Index("ix_aft_quarantine_listing", "namespace", "id"),
 )
 
-#: Flows that are run at certain times; whoever fires one locks its row, makes the run and moves ``next_at``.
+#: Flows that are run at certain times; a dispatcher that fires one locks its row, makes the run and moves ``next_at``.
 schedules = Table(
     PREFIX + "schedules",
     metadata,
@@ -383,10 +382,10 @@ schedules = Table(
     Column("catch_up", String(10), nullable=False),
     Column("overlap", Boolean, nullable=False),
     Column("since", Moment, nullable=False),  # what intervals are counted from
-    Column("next_at", Moment),  # the next moment to be fired; null: there is none
-    Column("last_at", Moment),  # the latest moment that was fired
+    Column("next_at", Moment),  # the next occurrence to fire; null: there is none
+    Column("last_at", Moment),  # the latest occurrence that was fired
     Column("last_run_id", _id()),
-    Column("skipped_at", Moment),  # the latest moment that was not fired, and why
+    Column("skipped_at", Moment),  # the latest occurrence that was skipped, and why
     Column("skipped_why", Text),
     Column("paused", Boolean, nullable=False, server_default=text("false")),
     Column("broken", Text),  # why it cannot be fired; null once it is declared or resumed again
@@ -403,7 +402,7 @@ schedules = Table(
     ),
 )
 
-#: The waits of a namespace that have a delay queue; names.MOST_DELAYS at the most.
+#: The waits of a namespace that have a delay queue; at most ``names.MOST_DELAYS``.
 delays = Table(
     PREFIX + "delays",
     metadata,
@@ -435,7 +434,7 @@ messages = Table(
     Index("ix_aft_messages_visible", "target", "visible_at"),
 )
 
-#: How often the rules of a namespace have changed. Whoever changes them locks this row first.
+#: The number of changes of a namespace's rules. Each change locks this row first.
 rule_books = Table(
     PREFIX + "rule_books",
     metadata,
@@ -485,7 +484,7 @@ plans = Table(
     Column("reached", _id()),  # the last run that a primitive for many has done
     Column("state", String(20), nullable=False),
     Column("note", Text),
-    Column("due_at", Moment, nullable=False),  # when somebody looks at it again
+    Column("due_at", Moment, nullable=False),  # when a dispatcher looks at it again
     Column("made_at", Moment, nullable=False),
     Column("ended_at", Moment),
     Index("ix_aft_plans_run", "run_id", "id"),
@@ -507,7 +506,7 @@ holds = Table(
     Column("target", String(20), nullable=False),  # what the exlet suspended it as: run, flow, ancestors
 )
 
-#: What somebody outside is to be told; sent again until it was heard.
+#: Notices (webhook requests); sent again until they are acknowledged or given up.
 notices = Table(
     PREFIX + "notices",
     metadata,
@@ -521,7 +520,7 @@ notices = Table(
     Column("due_at", Moment, nullable=False),
     Column("made_at", Moment, nullable=False),
     Column("ended_at", Moment),
-    Column("note", Text),  # why the last attempt was not heard
+    Column("note", Text),  # why the last attempt failed
     Index("ix_aft_notices_run", "run_id", "id"),
     Index(
         "ix_aft_notices_due",

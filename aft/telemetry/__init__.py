@@ -1,47 +1,47 @@
-"""What happens inside aft, as events: one dataclass each; logs, metrics and live streams subscribe.
+"""Telemetry: everything that happens inside aft, as events; logs, metrics and live streams subscribe.
 
 ======================  ==============================================================  ==================
-event                   happened                                                        who says it
+event                   happened                                                        emitted by
 ======================  ==============================================================  ==================
 ``RunStarted``          a run was made durable                                          app
 ``RunClaimed``          a worker became a run's owner                                   worker
-``RunReleased``         a worker gave a run back, undone work none                      worker
-``RunWaits``            a run waits for a signal, a moment or a child                   worker
+``RunReleased``         a worker released a run that it owned                           worker
+``RunWaits``            a run waits for a signal, a time or a child                     worker
 ``SignalRefused``       a signal's value does not fit what the flow waits for           runner
 ``RunEnded``            a run reached a terminal state                                  worker
-``RunParked``           a run waits for a person                                        worker, dispatcher
-``RunRescued``          a run was taken from a dead owner                               sweeper, worker
+``RunParked``           a run was parked: it waits for a person                         worker, dispatcher
+``RunRescued``          a run was rescued from a dead owner                             sweeper, worker
 ``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
 ``RunForgotten``        nothing would ever have woken a run: a defect; it is woken      sweeper
-``FlowUnserved``        due runs of a flow that no live worker has; told with back-off   sweeper
+``FlowUnserved``        due runs of a flow that no live worker has; with back-off       sweeper
 ``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
-``WorkerDied``          a worker's sign of life is gone before its lease ran out        sweeper, worker
+``WorkerDied``          a worker's liveness lock is free before its lease expired       sweeper, worker
 ``AttemptStarted``      an activity or compensator is being called                      runner
 ``AttemptAbandoned``    an attempt was given up, and its function has not returned      runner
 ``AttemptReturned``     the function of an abandoned attempt returned after all         runner
-``WorkerSaturated``     too many of them: a process claims no run until one returns     worker
+``WorkerSaturated``     too many of these: a process claims no run until one returns    worker
 ``WorkerResumed``       one has returned, and it claims runs again                      worker
 ``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
 ``FrameCompensated``    a frame was undone                                              runner
 ``FrameUnresolved``     an undo is owed that the code of this process does not have     dispatcher
 ``FaultRaised``         a fault was recorded                                            runner
 ``FaultRouted``         the dispatcher decided about a fault                            dispatcher
-``RulesRefused``        rules in the database cannot be read; the last good ones stay       all
-``RuleWarned``          a rule could not be asked as it is, and did not hold            dispatcher
-``ExletDone``           a primitive of an exlet was done                                dispatcher
+``RulesRefused``        rules in the store cannot be read; the last good ones stay      all
+``RuleWarned``          rules could not be asked, or a condition not be evaluated       dispatcher
+``ExletDone``           a primitive of an exlet was carried out                         dispatcher
 ``WakeIgnored``         a message was stale, repeated, or for a flow unknown here       worker, dispatcher
-``MessageQuarantined``  a message was refused at the door                               worker, dispatcher
-``MessagesDropped``     so many were refused that not all could be kept                 worker, dispatcher
+``MessageQuarantined``  a message was refused, or had no queue, and was kept            all
+``MessagesDropped``     messages were refused beyond the quota, and not kept            worker, dispatcher
 ``OutboxRelayed``       messages that their writer did not publish were published       relay
 ``LeaseLost``           a worker could not renew in time and stopped writing            worker
-``DatabaseLost``        the SQLite file was deleted, moved or replaced; all work stopped   dispatcher
-``ScheduleFired``       a schedule's moment has come, and its run was made              dispatcher
-``ScheduleSkipped``     a schedule's moment passed without a run                        dispatcher
+``DatabaseLost``        the SQLite file was deleted, moved or replaced; work stops      dispatcher
+``ScheduleFired``       a schedule's occurrence was due, and its run was made           dispatcher
+``ScheduleSkipped``     a schedule's occurrence passed without a run                    dispatcher
 ``ScheduleBroken``      a schedule cannot be fired, and waits for a person              dispatcher
-``NoticeHeard``         somebody outside was told, and answered that it was heard       dispatcher
-``NoticeFailed``        a notice was not heard, and will be sent again                  dispatcher
-``NoticeGivenUp``       a notice was refused, or not heard for too long                 dispatcher
-``EffectLate``          an effect finished after its owner had lost the run             runner
+``NoticeAcknowledged``  a notice was sent, and its receiver acknowledged it             dispatcher
+``NoticeFailed``        a notice was not acknowledged, and will be sent again           dispatcher
+``NoticeGivenUp``       a notice was refused, or not acknowledged for too long          dispatcher
+``EffectLate``          an effect was late; kept, or decided about: dropped, undone, …  worker, sweeper
 ``ServiceFailed``       a thread of the dispatcher met an error and goes on             dispatcher
 ``ServiceRecovered``    it works again                                                  dispatcher
 ======================  ==============================================================  ==================
@@ -49,7 +49,7 @@ event                   happened                                                
 A subscriber runs on the thread that emits: it must be quick. One that raises is logged and kept.
 """
 
-from aft.telemetry.bus import Subscriber, Telemetry, encode_event, log_event, logger
+from aft.telemetry.bus import Subscriber, Telemetry, log_event, logger
 from aft.telemetry.events import (
     ActivityOverdue,
     ActivityRecorded,
@@ -68,9 +68,9 @@ from aft.telemetry.events import (
     LeaseLost,
     MessageQuarantined,
     MessagesDropped,
+    NoticeAcknowledged,
     NoticeFailed,
     NoticeGivenUp,
-    NoticeHeard,
     OutboxRelayed,
     RulesRefused,
     RuleWarned,
@@ -113,9 +113,9 @@ __all__ = [
     "LeaseLost",
     "MessageQuarantined",
     "MessagesDropped",
+    "NoticeAcknowledged",
     "NoticeFailed",
     "NoticeGivenUp",
-    "NoticeHeard",
     "OutboxRelayed",
     "RuleWarned",
     "RulesRefused",
@@ -140,7 +140,6 @@ __all__ = [
     "WorkerDied",
     "WorkerResumed",
     "WorkerSaturated",
-    "encode_event",
     "log_event",
     "logger",
 ]

@@ -1,4 +1,4 @@
-"""Every event: one dataclass each. The table of them stands at the top of the package."""
+"""Every event, one dataclass each. The table of them is at the top of the package."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class FaultRouted(Event):
     activity: str
     state: str
     queue: str | None
-    verdict: str
+    why: str
     wait: timedelta | None
 
 
@@ -336,7 +336,7 @@ class ScheduleBroken(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeHeard(Event):
+class NoticeAcknowledged(Event):
     text = "notice heard"
     notice: str
     run: str

@@ -39,7 +39,7 @@ WITH taken AS (
     WHERE id = given.run RETURNING id, epoch, given.fault, given.attempt
 )
 INSERT INTO aft_faults (id, run_id, namespace, path, kind, name, state, epoch, attempt, type, lineage, message, args,
-                        exact, traceback, ladder, raised_at)
+                        args_exact, traceback, ladder, raised_at)
 SELECT fault, id, 'limits', '1', 'activity', 'fail', 'open', epoch, attempt, 'ConnectionError',
        '["ConnectionError","OSError","Exception"]', 'not now', '["not now"]', true, '', '[]', statement_timestamp()
 FROM taken

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 import aft
-from aft.flows.registry import Registry
+from aft.flows.declare.registry import Registry
 from bench import jobs
 from bench.ours.running import NAMESPACE, Counting, clean, make_app
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from bench.scale.costs import Costs
 
-#: Seconds between two looks at all signs by one process, and between two of its sweeps (``store.signs``, ``sweeper``).
+#: Seconds between two looks at all signs by one process, and between two of its sweeps (``store.liveness``,
+#: ``sweeper``).
 LOOK_EVERY, SWEEP_EVERY = 0.9, 1.0
 #: Heartbeats a second of one process, with the default lease of 30 s.
 BEATS = 3 / 30

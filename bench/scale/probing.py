@@ -16,9 +16,9 @@ from aft.brokers.rabbitmq import RabbitBroker
 from aft.brokers.rabbitmq.topology import exchanges
 from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId, new_id
-from aft.runs.rescue import any_expired
-from aft.store.moments import later, now
-from aft.store.signs.sessions import SessionLookout
+from aft.runs.ownership.rescue import any_expired
+from aft.store.db_time import later, now
+from aft.store.liveness.sessions import SessionLivenessProbe
 from aft.store.tables import runs, workers
 from bench.scale.costs import Broker
 from bench.scale.watching import cpu_of, listening_at
@@ -110,13 +110,16 @@ def looks(app: Aft) -> tuple[float, float]:
 
 
 def _time_looks(connection: Connection, namespace: str) -> tuple[float, float]:
-    lookout = SessionLookout()
+    liveness_probe = SessionLivenessProbe()
     signs, sweeps = [], []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        lookout.look(connection, {})
+        liveness_probe.look(connection, {})
         connection.execute(
-            text("SELECT id, sign FROM aft_workers WHERE namespace = :n AND sign IS NOT NULL AND stopped_at IS NULL"),
+            text(
+                "SELECT id, liveness_lock FROM aft_workers "
+                "WHERE namespace = :n AND liveness_lock IS NOT NULL AND stopped_at IS NULL"
+            ),
             {"n": namespace},
         ).all()
         between = time.perf_counter()

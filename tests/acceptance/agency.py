@@ -6,43 +6,12 @@ Activities keep a ledger, by journey; ``trouble`` is what they raise next, and `
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import defaultdict
 from typing import Any, Literal
 
 import aft
-
-ledger: defaultdict[str, list[str]] = defaultdict(list)
-trouble: dict[tuple[str, str], list[BaseException]] = {}
-gates: dict[tuple[str, str], threading.Event] = {}
+from tests.world import Busy, Refused, gates, ledger, trouble
 
 LEVELS = [aft.Level("50ms", tries=2), aft.Level("100ms")]
-
-
-class Busy(Exception):
-    """Will pass."""
-
-
-class Refused(Exception):
-    """Will not."""
-
-
-class Gate(threading.Event):
-    """A gate that tells when somebody has come to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.reached.set()
-        return super().wait(timeout)
-
-
-def shut(journey: str, what: str) -> Gate:
-    """Hold something up, until its gate is opened."""
-    gates[journey, what] = gate = Gate()
-    return gate
 
 
 def do(journey: str, what: str) -> None:

@@ -6,14 +6,11 @@ What each run does is in ``ledger``; ``gates`` hold steps up, and ``mended`` are
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import defaultdict
 from typing import Any
 
 import aft
+from tests.world import gates, ledger
 
-ledger: dict[str, list[str]] = defaultdict(list)
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
 mended: set[str] = set()
 
 #: What may hold up a branch.

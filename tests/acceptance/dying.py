@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import aft
 from aft.config import Settings
-from aft.dispatcher.plans import Plans
-from aft.rules import plans
+from aft.dispatcher.exlets.plans import Plans
+from aft.rules.exlets import plans
 
 #: ``before 3``, ``after 1``: the third commit does not happen, the first is the last that does.
 WHERE = "AFT_TEST_DIES"

@@ -24,12 +24,12 @@ from sqlalchemy import Connection, text
 
 import aft
 from aft.errors import OrderRefused, StoreError
-from aft.flows.runner import Runner
+from aft.flows.replay.runner import Runner
 from aft.ids import RunId
-from aft.runs.deeds import Recording
-from aft.runs.owner import Owner, Shared
-from aft.runs.rescue import rescue_orphans
-from aft.runs.rows import RunRow
+from aft.runs.ownership.owner import Owner, Shared
+from aft.runs.ownership.owner_writes import Recording
+from aft.runs.ownership.rescue import rescue_orphans
+from aft.runs.run_rows import RunRow
 from aft.store import Store
 
 
@@ -183,7 +183,7 @@ def _of(owner: Owner) -> World | None:
 @contextmanager
 def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the writes of owners come to what their worlds say."""
-    real_write, real_write_in, real_run, real_call = Store.write, Owner.write_in, Runner.run, Recording.__call__
+    real_write, real_write_in, real_run = Store.write, Owner.write_in, Runner.run
     real_share = Owner.share
 
     @contextmanager
@@ -205,17 +205,19 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise StoreError("the answer was lost", transient=True)
         _disturb(world, owner, mine.fate)
 
-    def write_in(owner: Owner, connection: Connection, then: Any, **changes: Any) -> None:
+    def write_in(owner: Owner, connection: Connection, recording: Any) -> None:
         world = _of(owner)
         if world is None:
-            return real_write_in(owner, connection, then, **changes)
+            return real_write_in(owner, connection, recording)
         fate = world.fate(owner)
         if fate == "die before":
             world.kill(owner)
         if fate == "refused":
             raise StoreError("refused", transient=True)
         _local.write.owner, _local.write.fate = owner, fate
-        return real_write_in(owner, connection, then, **changes)
+        real_write_in(owner, connection, recording)
+        if isinstance(recording, Recording) and recording.write.entry is not None:
+            _local.write.notes.append(("recorded", owner.run_id, recording.write.entry["path"], 0))
 
     def share(owner: Owner, write: Any, **more: Any) -> Shared | None:
         world = _of(owner)
@@ -237,21 +239,16 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         _disturb(world, owner, fate)
         return shared
 
-    def call(recording: Recording, connection: Connection, seq: int) -> None:
-        real_call(recording, connection, seq)
-        if recording.write.entry is not None:
-            _local.write.notes.append(("recorded", recording.run_id, recording.write.entry["path"], 0))
-
     def run(runner: Runner, row: RunRow, **more: Any) -> None:
-        tools = runner._tools
+        deps = runner._deps
         try:
             real_run(runner, row, **more)
         except Killed:
             assert row.worker_id is not None
-            with tools.store.write() as connection:
-                rescue_orphans(connection, tools.namespace, tools.clock.now(), row.worker_id, [(row.id, row.epoch)])
+            with deps.store.write() as connection:
+                rescue_orphans(connection, deps.namespace, deps.clock.now(), row.worker_id, [(row.id, row.epoch)])
         finally:
-            tools.making_room.clear()
+            deps.making_room.clear()
 
     def _disturb(world: World, owner: Owner, fate: Fate | None) -> None:
         handle = world.app.run(owner.run_id)
@@ -268,15 +265,14 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _runner_tools: list[Any] = []
     real_init = Runner.__init__
 
-    def init(runner: Runner, tools: Any) -> None:
-        real_init(runner, tools)
-        _runner_tools[:] = [tools]
+    def init(runner: Runner, deps: Any) -> None:
+        real_init(runner, deps)
+        _runner_tools[:] = [deps]
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", write)
         patch.setattr(Owner, "write_in", write_in)
         patch.setattr(Owner, "share", share)
-        patch.setattr(Recording, "__call__", call)
         patch.setattr(Runner, "run", run)
         patch.setattr(Runner, "__init__", init)
         yield

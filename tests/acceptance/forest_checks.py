@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 import aft
 from aft.errors import OrderRefused
 from aft.ids import RunId
-from aft.runs.rows import COLUMNS, RunRow, from_row
+from aft.runs.run_rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
 from aft.store.tables import frames, journal, runs
@@ -266,11 +266,11 @@ def describe(world: World, run: aft.Run) -> str:
                 text(f"SELECT {_OF_FAULTS} FROM aft_faults WHERE run_id = :run"), {"run": row.id}
             ):
                 lines.append(f"  fault: {tuple(fault)}")
-            for letter in connection.execute(
+            for item in connection.execute(
                 text(f"SELECT {_OF_INBOX} FROM aft_inbox WHERE run_id = :run"),
                 {"run": row.id},
             ):
-                lines.append(f"  inbox: {tuple(letter)}")
+                lines.append(f"  inbox: {tuple(item)}")
         for nth, seen in enumerate(world.seen.get(str(row.id), ()), start=1):
             lines.append(f"  pass {nth}: {[(what, number, value) for what, number, value, *_ in seen]}")
     lines += [f"  {event}" for event in world.ledger]

@@ -10,10 +10,10 @@ import aft
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
 from aft.fault import FaultState
-from aft.runs import faults, inbox, journal
-from aft.runs.inbox import HINTS, MAIL, Letter, Verb
-from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.rows import RunRow
+from aft.runs.records import faults, inbox, journal
+from aft.runs.records.inbox import HINTS, MAIL, InboxItem, InboxVerb
+from aft.runs.records.journal import Entry, EntryKind, Outcome
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
 
@@ -31,11 +31,11 @@ def rests(row: RunRow) -> bool:
     return row.status is Status.WAITING and row.due_at is None
 
 
-def orders_of(app: aft.Aft, run: aft.Run[Any]) -> list[Letter]:
+def orders_of(app: aft.Aft, run: aft.Run[Any]) -> list[InboxItem]:
     """All that people have asked of a run."""
     with app.store.read() as connection:
         found = inbox.of_run(connection, run.id)
-    return [letter for letter in found if letter.verb not in (*MAIL, *HINTS)]
+    return [item for item in found if item.verb not in (*MAIL, *HINTS)]
 
 
 def check_rest(app: aft.Aft, run: aft.Run[Any]) -> list[str]:
@@ -47,9 +47,9 @@ def check_rest(app: aft.Aft, run: aft.Run[Any]) -> list[str]:
     return wrong if rests(row) and run.row == row else []
 
 
-def _find_wrong_at_rest(row: RunRow, orders: list[Letter], parked: list[str]) -> Iterator[str]:
-    unread = [letter for letter in orders if not letter.read]
-    if any(letter.note is None for letter in unread):
+def _find_wrong_at_rest(row: RunRow, orders: list[InboxItem], parked: list[str]) -> Iterator[str]:
+    unread = [item for item in orders if not item.read]
+    if any(item.note is None for item in unread):
         yield f"rests {row.status} with an order that nobody has looked at"
     undoing = row.status is Status.PARKED and any(path.endswith("/undo") for path in parked)
     stopping = row.status is Status.WAITING and any(wait.kind is WaitKind.CHILD for wait in row.waits)
@@ -57,8 +57,8 @@ def _find_wrong_at_rest(row: RunRow, orders: list[Letter], parked: list[str]) ->
         yield f"rests {row.status} with an order that is put off"
     if parked and row.status not in STOPPED and row.ended_as is None and not stopping:
         yield f"is {row.status}, and faults are parked: {parked}"
-    stops = [letter for letter in orders if letter.verb in (Verb.SUSPEND, Verb.RESUME)]
-    suspended = bool(stops) and stops[-1].verb is Verb.SUSPEND and stops[-1].read and stops[-1].note is None
+    stops = [item for item in orders if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]
+    suspended = bool(stops) and stops[-1].verb is InboxVerb.SUSPEND and stops[-1].read and stops[-1].note is None
     if suspended and row.status is not Status.SUSPENDED and row.cause is None and row.ended_as is None:
         yield f"was suspended, and is {row.status}"
 
@@ -83,18 +83,18 @@ def check_end(app: aft.Aft, run: aft.Run[Any], did: list[str], *, again: bool, r
     ]
 
 
-def _find_wrong_answers(orders: list[Letter], told: set[str], status: Status) -> Iterator[str]:
-    for letter in orders:
-        what = f"{letter.verb} of {letter.actor}"
-        if not letter.read:
-            yield f"{what} was never read: {letter.note}"
-        elif letter.note is not None and not letter.note.startswith(("refused: ", "done with ")):
-            yield f"{what} is answered {letter.note!r}"
-        elif letter.note is not None and letter.note.startswith(_ABANDONED):
+def _find_wrong_answers(orders: list[InboxItem], told: set[str], status: Status) -> Iterator[str]:
+    for item in orders:
+        what = f"{item.verb} of {item.actor}"
+        if not item.read:
+            yield f"{what} was never read: {item.note}"
+        elif item.note is not None and not item.note.startswith(("refused: ", "done with ")):
+            yield f"{what} is answered {item.note!r}"
+        elif item.note is not None and item.note.startswith(_ABANDONED):
             continue  # its branches may have been told, while others were still to come to their end
-        elif "to" in letter.payload and (letter.note is None) != (letter.actor in told):
-            yield f"{what} is answered {letter.note!r}; {'a' if letter.actor in told else 'no'} step was told"
-        elif letter.verb is Verb.CANCEL and letter.note is None and status is Status.COMPLETED:
+        elif "to" in item.payload and (item.note is None) != (item.actor in told):
+            yield f"{what} is answered {item.note!r}; {'a' if item.actor in told else 'no'} step was told"
+        elif item.verb is InboxVerb.CANCEL and item.note is None and status is Status.COMPLETED:
             yield f"{what} was carried out, and the run has completed"
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 import aft
 from aft.errors import OrderRefused
 from aft.ids import RunId
-from aft.runs.rows import COLUMNS, RunRow, from_row
+from aft.runs.run_rows import COLUMNS, RunRow, from_row
 from aft.runs.states import Status
 from aft.runs.waits import WaitKind
 from aft.store.tables import runs

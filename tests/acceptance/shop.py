@@ -12,15 +12,8 @@ from uuid import UUID
 from sqlalchemy import text
 
 import aft
+from tests.world import Busy, gates, keys, ledger, trouble
 
-#: What was done for an order, in order.
-ledger: dict[str, list[str]] = defaultdict(list)
-#: Exceptions to be raised, by (order, function): taken off one by one.
-trouble: dict[tuple[str, str], list[BaseException]] = defaultdict(list)
-#: Idempotency keys that were seen, by (order, function).
-keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-#: Set to let ``slow`` go on.
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
 entered: dict[str, threading.Event] = defaultdict(threading.Event)
 
 
@@ -30,10 +23,6 @@ class OutOfStock(Exception):
     def __init__(self, item: str, left: int) -> None:
         super().__init__(item, left)
         self.item = item
-
-
-class Busy(Exception):
-    """For now."""
 
 
 @dataclass(frozen=True)

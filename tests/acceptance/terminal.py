@@ -14,9 +14,9 @@ from tests.setups import Setup
 class Terminal:
     """Types commands; a traceback is a failure of any test."""
 
-    def __init__(self, setup: Setup, *, check: bool = True) -> None:
+    def __init__(self, setup: Setup, *, check: bool = True, **settings: Any) -> None:
         self._setup = setup
-        self.app = setup.app()
+        self.app = setup.app(**settings)
         if check:
             self.app.check()  # a new SQLite file is made here
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import secrets
-from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
@@ -15,20 +14,18 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
-
-#: What was executed for each family.
-deeds: defaultdict[str, list[str]] = defaultdict(list)
+from tests.world import fixed, ledger
 
 
 def undo(family: str, what: str) -> None:
-    deeds[family].append(f"un{what}")
+    ledger[family].append(f"un{what}")
 
 
 @aft.compensate_with(undo)
 @aft.activity(name="agen_step", levels=["50ms*3"])
 async def step(family: str, what: str) -> str:
-    deeds[family].append(what)
-    if what == "flaky" and deeds[family].count(what) == 1:
+    ledger[family].append(what)
+    if what == "flaky" and ledger[family].count(what) == 1:
         raise aft.Recoverable("once")
     return what
 
@@ -144,14 +141,14 @@ def test_every_step_that_closes_a_left_generator_is_executed(setup: Setup, famil
     app = setup.app()
     with app.dispatcher():
         app.submit(flow, family).result(60)
-    assert [deed for deed in deeds[family] if deed != "after"] == ["lock", "page0", *CLOSED]
+    assert [deed for deed in ledger[family] if deed != "after"] == ["lock", "page0", *CLOSED]
 
 
 def test_a_generator_at_its_end_is_closed_once(setup: Setup, family: str) -> None:
     app = setup.app()
     with app.dispatcher():
         assert app.submit(exhausted, family).result(60) == "page0, page1, page2"
-    assert deeds[family] == ["lock", "page0", "page1", "page2", *CLOSED]
+    assert ledger[family] == ["lock", "page0", "page1", "page2", *CLOSED]
 
 
 def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup, family: str) -> None:
@@ -161,7 +158,7 @@ def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
     undone = ["untell", "unflaky", "ununlock", "unpage0", "unlock"]
-    assert deeds[family] == ["lock", "page0", *CLOSED, *undone]
+    assert ledger[family] == ["lock", "page0", *CLOSED, *undone]
 
 
 def test_a_generator_left_under_a_savepoint_is_closed_after_that_was_undone(setup: Setup, family: str) -> None:
@@ -170,14 +167,14 @@ def test_a_generator_left_under_a_savepoint_is_closed_after_that_was_undone(setu
         assert app.submit(under_savepoint, family).result(60) == "left"
     # What closes it is under the savepoint, too, and undone as soon as it was done.
     closed = ["unlock", "ununlock", "flaky", "flaky", "unflaky", "tell", "untell"]
-    assert deeds[family] == ["lock", "page0", "unpage0", "unlock", *closed]
+    assert ledger[family] == ["lock", "page0", "unpage0", "unlock", *closed]
 
 
 def test_a_run_that_begins_anew_closes_its_generators_before(setup: Setup, family: str) -> None:
     app = setup.app()
     with app.dispatcher():
         assert app.submit(anew, family, True).result(60) == "page0"
-    assert deeds[family] == [
+    assert ledger[family] == [
         "lock",
         "page0",
         "unlock",
@@ -229,26 +226,24 @@ def test_a_failure_that_leaves_a_savepoint_in_another_task_parks_the_run(setup: 
         run = app.submit(strays, family)
         eventually(lambda: run.status is Status.PARKED)
         assert "aclosing" in str(run.row.reason)
-    assert deeds[family] == ["reserve", "after"]
+    assert ledger[family] == ["reserve", "after"]
 
 
 def test_a_failure_that_leaves_a_savepoint_where_it_was_entered_undoes_it(setup: Setup, family: str) -> None:
     app = setup.app()
     with app.dispatcher():
         app.submit(closes_itself, family).result(60)
-    assert deeds[family] == ["reserve", "unreserve", "after"]
+    assert ledger[family] == ["reserve", "unreserve", "after"]
 
 
 # Past a pivot -----------------------------------------------------------------------------------------------------
-
-mended: set[str] = set()
 
 
 @aft.activity(name="agen_send", levels=["300ms*3"])
 async def send(family: str, what: str) -> None:
     if what == "slow" and aft.current().attempt == 1:
         raise aft.Recoverable("later")
-    if what == "bad" and family not in mended:
+    if what == "bad" and family not in fixed:
         raise aft.Unrecoverable("not yet")
 
 
@@ -265,10 +260,10 @@ def test_a_retry_goes_back_before_what_closed_generators_at_the_end(setup: Setup
     with app.dispatcher():
         run = app.submit(past_its_pivot, family)
         eventually(lambda: run.status is Status.PARKED)
-        mended.add(family)
+        fixed.add(family)
         run.retry()
         run.result(60)
-    assert deeds[family][-1] == "tell"
+    assert ledger[family][-1] == "tell"
 
 
 # Reference cycles that the code does not see -----------------------------------------------------------------------
@@ -325,7 +320,7 @@ def test_a_generator_in_a_variable_is_closed_whenever_the_collector_comes(setup:
     app = setup.app()
     with app.dispatcher():
         app.submit(flow, family).result(60)
-    assert sorted(deed for deed in deeds[family] if deed != "use") == sorted(["lock", "page0", "after", *CLOSED])
+    assert sorted(deed for deed in ledger[family] if deed != "use") == sorted(["lock", "page0", "after", *CLOSED])
 
 
 # What closing raises ------------------------------------------------------------------------------------------------
@@ -359,7 +354,7 @@ def test_a_failure_that_nobody_could_await_is_raised_at_the_end(setup: Setup, fa
         run = app.submit(unheard, family, False)
         with pytest.raises(aft.FlowCompensated, match="Unrecoverable"):
             run.result(60)
-    assert deeds[family] == ["after", "unafter"]
+    assert ledger[family] == ["after", "unafter"]
 
 
 def test_a_mistake_that_nobody_could_await_parks_the_run(setup: Setup, family: str) -> None:
@@ -368,4 +363,4 @@ def test_a_mistake_that_nobody_could_await_parks_the_run(setup: Setup, family: s
         run = app.submit(unheard, family, True)
         eventually(lambda: run.status is Status.PARKED)
         assert "TypeError" in str(run.row.reason)
-    assert sorted(deeds[family]) == ["after", "close"]
+    assert sorted(ledger[family]) == ["after", "close"]

@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from sqlalchemy import delete, update
 
 import aft
+from aft.app.run import me
 from aft.cli.root import root
 from aft.config import Settings
-from aft.runs import audit, audit_chain
+from aft.runs.records import audit, audit_chain, quarantine
 from aft.runs.states import Status
 from aft.store.tables import audit as table
 from aft.store.tables import runs
@@ -66,7 +67,7 @@ def setup(setup: Setup) -> Setup:
 
 
 def do_much(setup: Setup) -> aft.Aft:
-    """Let people do four things, and have them chained."""
+    """Let people do five things, and have them chained."""
     app = setup.app()
     with app.dispatcher():
         run = app.submit(ordering, secrets.token_hex(4))
@@ -76,7 +77,7 @@ def do_much(setup: Setup) -> aft.Aft:
             eventually(lambda: run.status is Status.SUSPENDED)
             run.resume(by="ben")
             eventually(lambda: run.status is Status.WAITING)
-        run.signal("go", "on")
+        run.signal("go", "on", by="ann")
         assert run.result(60) == "on"
         eventually(lambda: not is_loose(app))
     return app
@@ -102,14 +103,15 @@ def test_an_unbroken_chain_is_told_with_its_end(setup: Setup) -> None:
     do_much(setup)
     told = cli(setup, "--verify")
     assert told.exit_code == 0, told.output
-    assert "4 records, none is gone or changed" in told.output
+    assert "5 records, none is gone or changed" in told.output
     known = told.output.rpartition("The last one is ")[2].strip()
-    assert known.startswith("4:")
+    assert known.startswith("5:")
     assert cli(setup, "--verify", "--known", known).exit_code == 0
     shown = json.loads(cli(setup, "--verify", "--json").output)
-    assert shown == {"ok": True, "records": 4, "not_chained_yet": 0, "last": known, "problems": []}
+    assert shown == {"ok": True, "records": 5, "not_chained_yet": 0, "last": known, "problems": []}
     listed = json.loads(cli(setup, "--json").output)
     assert [(one["record"], one["by"], one["action"]) for one in listed] == [
+        (5, "ann", "signal"),
         (4, "ben", "resume"),
         (3, "ann 1", "suspend"),
         (2, "ben", "resume"),
@@ -165,7 +167,7 @@ def test_an_end_that_was_cut_off_shows_to_whoever_knows_it(setup: Setup) -> None
     assert cli(setup, "--verify").exit_code == 0
     told = cli(setup, "--verify", "--known", known)
     assert told.exit_code == 1
-    assert "record 4 is gone" in told.output
+    assert "record 5 is gone" in told.output
     assert cli(setup, "--verify", "--known", "4").exit_code == 2
 
 
@@ -173,7 +175,58 @@ def test_a_record_outlives_its_run(setup: Setup) -> None:
     app = do_much(setup)
     with app.store.write() as connection:
         connection.execute(delete(runs).where(runs.c.namespace == setup.namespace))
-    assert "4 records, none is gone" in cli(setup, "--verify").output
+    assert "5 records, none is gone" in cli(setup, "--verify").output
+
+
+@pytest.mark.parametrize("places", [[2**63 - 1], [2**53], [2**53, 2**53 - 1], [2**53 + 1, 2**53], [9]], ids=str)
+def test_a_position_far_beyond_the_others_stops_no_numbering(setup: Setup, places: list[int]) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        for before, place in enumerate(places, start=4):
+            connection.execute(update(table).where(table.c.seq == before).values(seq=place))
+    for _ in range(3):
+        with app.store.write() as connection:
+            for _ in range(5):
+                audit.write_about(connection, "ann", "schedule pause", "nightly")
+        while is_loose(app):
+            with app.store.write() as connection:
+                assert audit_chain.extend(connection, 3)
+    told = cli(setup, "--verify")
+    assert (told.exit_code, " gone" in told.output or "was changed" in told.output) == (1, True), told.output
+
+
+def test_what_people_do_to_anything_else_is_recorded_without_values(setup: Setup) -> None:
+    app, value = setup.app(), secrets.token_hex(8)
+    schedule = app.schedule("nightly", ordering.call(value), every="1d")
+    app.schedule("nightly", ordering.call(value), every="1d")
+    schedule.pause(by="ann")
+    schedule.resume(by="ben")
+    app.schedule("nightly", ordering.call(value), every="2d")
+    schedule.remove(by="ann")
+    app.rules.add_exlet(aft.Exlet("give_up", [aft.do.unwind()], about=value), by="ben")
+    tree = app.rules.tree("audited_order", "fault")
+    app.rules.save_all([tree], [], by="ann", note=value)
+    with app.store.write() as connection:
+        quarantine.add(connection, app.namespace, [(f"{app.namespace}.q", value.encode(), value)] * 2)
+        for refusal in quarantine.listing(connection, app.namespace):
+            quarantine.discard(connection, app.namespace, refusal, "ben", value)
+    with app.store.read() as connection:
+        found = audit.newest(connection, 20)
+    assert [(one.actor, one.action) for one in reversed(found)] == [
+        (me(), "schedule add"),
+        ("ann", "schedule pause"),
+        ("ben", "schedule resume"),
+        (me(), "schedule change"),
+        ("ann", "schedule remove"),
+        ("ben", "exlet change"),
+        ("ann", "rule change"),
+        ("ben", "message discard"),
+        ("ben", "message discard"),
+    ]
+    assert value not in str(found)
+    shown = cli(setup).output
+    assert "nightly" in shown
+    assert "audited_order" in shown
 
 
 # With the roles that are shipped ---------------------------------------------------------------------------------

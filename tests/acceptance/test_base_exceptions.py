@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,31 +11,25 @@ import pytest
 from pydantic import BaseModel, field_serializer
 
 import aft
-from aft.flows.runner import Runner
-from aft.flows.settling import Settler
-from aft.runs.rescue import MOST_LAPSES
+from aft.flows.replay.runner import Runner
+from aft.flows.scheduler.scheduler import StepScheduler
+from aft.runs.ownership.rescue import MOST_LAPSES
 from tests.setups import Setup, eventually
-
-did: dict[str, list[str]] = defaultdict(list)
+from tests.world import ledger
 
 
 class Panic(BaseException):
     """As a library in another language raises it."""
 
 
-@pytest.fixture
-def place() -> str:
-    return secrets.token_hex(4)
-
-
 def undo(place: str) -> None:
-    did[place].append("undone")
+    ledger[place].append("undone")
 
 
 @aft.compensate_with(undo)
 @aft.activity(name="base_done")
 def done(place: str) -> None:
-    did[place].append("done")
+    ledger[place].append("done")
 
 
 RAISED: list[Callable[[], BaseException]] = [
@@ -50,19 +42,19 @@ RAISED: list[Callable[[], BaseException]] = [
 
 @aft.activity(name="base_raise", levels=[])
 def raise_it(place: str, which: int) -> None:
-    did[place].append("raises")
+    ledger[place].append("raises")
     raise RAISED[which]()
 
 
 @aft.activity(name="base_raise_async", levels=[])
 async def raise_async(place: str, which: int) -> None:
-    did[place].append("raises")
+    ledger[place].append("raises")
     raise RAISED[which]()
 
 
 @aft.activity(name="base_raise_in_time", levels=[], timeout="60s")
 def raise_in_time(place: str, which: int) -> None:
-    did[place].append("raises")
+    ledger[place].append("raises")
     raise RAISED[which]()
 
 
@@ -80,7 +72,7 @@ def test_whatever_an_activity_raises_fails_it_once(setup: Setup, place: str, how
     with app.dispatcher():
         run = app.submit(of_activity, place, how, which)
         eventually(lambda: run.status == "compensated")
-    assert did[place] == ["done", "raises", "undone"]
+    assert ledger[place] == ["done", "raises", "undone"]
 
 
 @aft.flow(name="base_flow")
@@ -88,7 +80,7 @@ def of_flow(place: str) -> None:
     done(place)
     with aft.savepoint("inside"):
         done(place)
-        did[place].append("panics")
+        ledger[place].append("panics")
         raise Panic("in the flow's own code")
 
 
@@ -98,7 +90,7 @@ def test_whatever_a_flow_raises_undoes_it(setup: Setup, place: str) -> None:
         run = app.submit(of_flow, place)
         eventually(lambda: run.status == "compensated")
         fault = app.faults()[0]
-    assert did[place] == ["done", "done", "panics", "undone", "undone"]
+    assert ledger[place] == ["done", "done", "panics", "undone", "undone"]
     assert fault.type.endswith("Panic")
 
 
@@ -117,7 +109,7 @@ class Odd(Exception):
 
 @aft.activity(name="base_odd", levels=[], immediate=1)
 def be_odd(place: str) -> None:
-    did[place].append("odd")
+    ledger[place].append("odd")
     raise Odd("x")
 
 
@@ -136,7 +128,7 @@ def test_an_exception_that_cannot_be_shown_is_a_failure_like_others(setup: Setup
     with app.dispatcher():
         run = app.submit(odd_flow, place)
         eventually(lambda: run.status == "parked")
-    assert did[place] == ["odd", "done"]
+    assert ledger[place] == ["odd", "done"]
     assert "failed after its pivot, so nothing is undone: Odd: (Odd cannot be shown" in (run.row.reason or "")
 
 
@@ -164,7 +156,7 @@ def test_an_exception_whose_class_has_a_name_that_cannot_be_stored_is_a_failure_
     app = setup.app()
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
         app.submit(unnameable_flow, place, name).result(60)
-    assert did[place] == ["done", "undone"]
+    assert ledger[place] == ["done", "undone"]
 
 
 def panicking(_: object) -> bool:
@@ -172,14 +164,14 @@ def panicking(_: object) -> bool:
 
 
 def refuse(place: str) -> None:
-    did[place].append("compensator panics")
+    ledger[place].append("compensator panics")
     raise Panic("in a compensator")
 
 
 @aft.compensate_with(refuse)
 @aft.activity(name="base_refused")
 def refused(place: str) -> None:
-    did[place].append("done")
+    ledger[place].append("done")
 
 
 @aft.activity(name="base_predicate", levels=[], recoverable=panicking)
@@ -198,7 +190,7 @@ def test_a_compensator_that_raises_anything_parks(setup: Setup, place: str) -> N
     with app.dispatcher():
         run = app.submit(of_compensator, place)
         eventually(lambda: run.status == "parked")
-    assert did[place] == ["done", "compensator panics"]
+    assert ledger[place] == ["done", "compensator panics"]
 
 
 class Stored(BaseModel):
@@ -211,7 +203,7 @@ class Stored(BaseModel):
 
 @aft.activity(name="base_stored")
 def make_stored(place: str) -> Stored:
-    did[place].append("made")
+    ledger[place].append("made")
     return Stored(place=place)
 
 
@@ -222,7 +214,7 @@ def is_owed(place: str) -> bool:
 @aft.compensate_with(undo, only_if=is_owed)
 @aft.activity(name="base_only_if")
 def conditional(place: str) -> None:
-    did[place].append("conditional")
+    ledger[place].append("conditional")
 
 
 @aft.flow(name="base_codec")
@@ -237,7 +229,7 @@ def test_a_serializer_or_a_condition_that_raises_anything_costs_one_execution(se
         run = app.submit(of_codec, place)
         eventually(lambda: run.status == "parked")
         assert "cannot be stored" in (run.row.reason or "")
-    assert did[place] == ["conditional", "made"]
+    assert ledger[place] == ["conditional", "made"]
 
 
 NAMES = ["a\ud800b", "a\x00b", "bell \x07"]
@@ -268,7 +260,7 @@ def test_a_name_that_no_database_stores_is_refused_where_it_is_given(
     run = setup.app().start(of_names, place, which, name)
     assert run.status == "parked"
     assert "DefinitionError" in (run.row.reason or "")
-    assert did[place] == ["done"]
+    assert ledger[place] == ["done"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "", "x" * 201])
@@ -279,7 +271,7 @@ def test_a_signal_that_nobody_could_send_is_refused_by_the_exception_that_asks_f
 
 @aft.activity(name="base_later", levels=[])
 def later(place: str) -> None:
-    did[place].append("later")
+    ledger[place].append("later")
     error = aft.Recoverable("later")
     error.on_signal = NAMES[0]
     raise error
@@ -295,7 +287,7 @@ def test_one_that_is_given_afterwards_is_none(setup: Setup, place: str) -> None:
     with app.dispatcher():
         run = app.submit(of_later, place)
         eventually(lambda: run.status == "compensated")
-    assert did[place] == ["later"]
+    assert ledger[place] == ["later"]
 
 
 # Defects of aft -----------------------------------------------------------------------------------------------------
@@ -304,7 +296,7 @@ def test_one_that_is_given_afterwards_is_none(setup: Setup, place: str) -> None:
 @aft.flow(name="base_defect")
 def of_defect(place: str) -> str:
     done(place)
-    did[place].append("flow")
+    ledger[place].append("flow")
     return "fine"
 
 
@@ -326,7 +318,7 @@ def test_a_defect_of_aft_parks_the_run_with_its_traceback_and_a_retry_goes_on(
         assert "in defective" in fault.traceback
         run.retry(note="fixed")
         assert run.result(60) == "fine"
-    assert did[place] == ["done", "flow"]
+    assert ledger[place] == ["done", "flow"]
 
 
 def test_a_run_whose_thread_ends_again_and_again_is_executed_alone_and_then_parked(
@@ -335,14 +327,14 @@ def test_a_run_whose_thread_ends_again_and_again_is_executed_alone_and_then_park
     app = setup.app(lease=quick_beats)
 
     def dying(self: Runner, row: Any, **more: Any) -> None:
-        did[place].append("dies")
+        ledger[place].append("dies")
         sys.exit("the thread ends")
 
     monkeypatch.setattr(Runner, "run", dying)
     with app.dispatcher():
         run = app.submit(of_defect, place)
         eventually(lambda: run.status == "parked", within=120)
-    assert MOST_LAPSES < len(did[place]) <= MOST_LAPSES + 6
+    assert MOST_LAPSES < len(ledger[place]) <= MOST_LAPSES + 6
 
 
 @aft.flow(name="base_catching")
@@ -350,7 +342,7 @@ def catching(place: str) -> str:
     try:
         done(place)
     except Exception:
-        did[place].append("caught")
+        ledger[place].append("caught")
         done(place)
     return "fine"
 
@@ -372,16 +364,16 @@ def test_a_defect_of_aft_beneath_a_step_is_no_failure_that_the_flow_hears_of(
 ) -> None:
     app = setup.app()
 
-    def defective(self: Settler, *_: Any) -> None:
+    def defective(self: StepScheduler, *_: Any) -> None:
         raise ZeroDivisionError("a defect")
 
     with app.dispatcher():
         with monkeypatch.context() as patch:
-            patch.setattr(Settler, "_settle_alone" if flow is catching else "_begin_pending", defective)
+            patch.setattr(StepScheduler, "_may_begin" if flow is catching else "_start_pending", defective)
             run = app.submit(flow, place)
             eventually(lambda: (row := run.row).status.ended or row.status == "parked")
         assert "a defect of aft: ZeroDivisionError: a defect" in (run.row.reason or "")
-        assert did[place] == []
+        assert ledger[place] == []
         run.retry(note="fixed")
         assert run.result(60) == "fine"
-    assert did[place] == ["done"]
+    assert ledger[place] == ["done"]

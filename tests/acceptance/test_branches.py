@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 
 import pytest
 
 import aft
-from aft.runs import families
-from aft.runs.rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import Busy, Refused, gates, ledger, trouble
+from tests.acceptance.observe import children_of
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
+from tests.world import Busy, Refused, gates, ledger, trouble
 
 
 def test_calls_are_executed_side_by_side_and_their_results_come_in_order(setup: Setup, journey: str) -> None:
@@ -129,11 +122,6 @@ def test_a_worker_that_stops_in_the_middle_leaves_branches_to_the_next(setup: Se
 
 
 # Children -------------------------------------------------------------------------------------------------------
-
-
-def children_of(app: aft.Aft, run: aft.Run) -> list[RunRow]:
-    with app.store.read() as connection:
-        return families.of(connection, run.id)
 
 
 def test_a_flow_called_in_a_flow_is_a_run_of_its_own(setup: Setup, journey: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from datetime import timedelta
 
 import pytest
@@ -11,17 +10,13 @@ from sqlalchemy import delete
 
 import aft
 from aft.ids import RunId
-from aft.runs import families
-from aft.runs.rows import RunRow
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
+from aft.runs.wakes import child_runs
 from aft.store.tables import runs
-from tests.acceptance.agency import Refused, book, do, ledger, shut, trouble
+from tests.acceptance.agency import book, do
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
+from tests.world import Refused, ledger, shut, trouble
 
 
 @aft.flow(name="undone_kid")
@@ -38,7 +33,7 @@ def beside(journey: str) -> str:
 
 def children(app: aft.Aft, run: aft.Run) -> list[Status]:
     with app.store.read() as connection:
-        return [child.status for child in families.of(connection, RunId(run.id))]
+        return [child.status for child in child_runs.of(connection, RunId(run.id))]
 
 
 @aft.flow(name="undone_two")
@@ -53,7 +48,7 @@ def test_a_run_whose_child_was_deleted_is_undone_as_far_as_it_can_be(setup: Setu
         run = app.submit(two, journey)
         run.result(60)
         with app.store.write() as connection:
-            gone = next(child.id for child in families.of(connection, RunId(run.id)) if child.parent_path == "2")
+            gone = next(child.id for child in child_runs.of(connection, RunId(run.id)) if child.parent_path == "2")
             connection.execute(delete(runs).where(runs.c.id == gone))
         told = [(undo.activity, undo.obstacle) for undo in run.compensate()]
         eventually(lambda: run.status is Status.FAILED)
@@ -156,7 +151,7 @@ def top(journey: str, below: str) -> None:
 
 def descendants(app: aft.Aft, run: aft.Run) -> list[RunRow]:
     with app.store.read() as connection:
-        return families.all_of(connection, run.id)[1:]
+        return child_runs.all_of(connection, run.id)[1:]
 
 
 @pytest.mark.parametrize("below", ["skips", "catches"])

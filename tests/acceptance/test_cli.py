@@ -26,8 +26,8 @@ import aft
 from aft.app.process import DispatcherProcess
 from aft.cli.modules import load_module
 from aft.cli.root import PLACES, root
-from aft.flows.registry import declared
-from aft.runs import quarantine
+from aft.flows.declare.registry import declared
+from aft.runs.records import quarantine
 from aft.store.schema import HEAD
 from tests.acceptance.commands import REPOSITORY, Dispatcher, until
 
@@ -147,12 +147,12 @@ FAULT_KEYS = {
     "try_in_level",
     "wait_seconds",
     "ladder",
-    "verdict",
-    "exception",
+    "why",
+    "rule_type",
     "decision",
     "ruling",
-    "said",
-    "declared",
+    "own_answer",
+    "declared_answer",
     "http_status",
     "resource",
     "signal",

@@ -12,8 +12,8 @@ import pytest
 
 import aft
 from aft import Aft, ConstraintViolated, Exlet, RuleRefused, Run, Status, do
-from aft.cli.replay.rules import Teacher
-from aft.rules import files
+from aft.replay.rules import Teacher
+from aft.rules.toml import read
 from aft.runs.waits import awaits_signal
 from examples.organise_concert import box_office
 from examples.organise_concert.box_office import Show, State
@@ -42,7 +42,7 @@ def app(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aft]:
     made = setup.app()
     made.check()
     box_office.prepare()
-    Teacher(made, organise_concert.name).put_up(files.read(EXAMPLE / "rules"))
+    Teacher(made, organise_concert.name).put_up(read.read(EXAMPLE / "rules"))
     yield made
     box_office.database().close()
     box_office._connect.cache_clear()
@@ -123,7 +123,7 @@ def test_a_rule_taught_while_a_run_waits_is_obeyed_by_that_run(app: Aft) -> None
         assert proposal.conflicts == ()
         assert [change.fault.id for change in app.rules.preview(proposal.tree).changes] == [fault.id]
         app.rules.add(proposal)
-        eventually(lambda: len(app.book.current().trees[*KEY].tree.nodes) == 4)
+        eventually(lambda: len(app.rule_cache.current().trees[*KEY].tree.nodes) == 4)
         waiting.signal("sales_closed", 99)
         assert waiting.result(timeout=30) == Show(State.POSTPONED, "stadium")
     assert asked(app, waiting) == [(1, True), (2, True), (3, True), (4, True)]
@@ -158,9 +158,9 @@ def test_the_organisers_are_told(app: Aft) -> None:
     with HTTPServer(("127.0.0.1", 0), Organisers) as server, app.dispatcher():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         text = (EXAMPLE / "rules" / "exlets.toml").read_text().replace(":9/", f":{server.server_port}/")
-        app.rules.save_all([], files.read_text(text).exlets)
+        app.rules.save_all([], read.read_text(text).exlets)
         wanted = app.rules.exlet("cancel_show")
-        eventually(lambda: app.book.current().exlets["cancel_show"] == wanted)
+        eventually(lambda: app.rule_cache.current().exlets["cancel_show"] == wanted)
         run = organise(app, "cancelled")
         run.signal("sales_closed", 80)
         eventually(lambda: heard)
@@ -178,7 +178,7 @@ def test_a_flow_may_be_told_instead(app: Aft) -> None:
         app.rules.add_exlet(Exlet("give_up", [do.fail("nobody wants to see it")]))
         (fault,) = app.faults()
         app.rules.add(app.rules.propose(fault.id, "activity.args.sold == 80", "give_up"))
-        eventually(lambda: len(app.book.current().trees[*KEY].tree.nodes) == 4)
+        eventually(lambda: len(app.rule_cache.current().trees[*KEY].tree.nodes) == 4)
         run.signal("sales_closed", 80)
         with pytest.raises(aft.FlowCompensated) as ended:
             run.result(timeout=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -15,14 +14,11 @@ from sqlalchemy.exc import IntegrityError
 import aft
 from aft.fault import FaultState
 from tests.acceptance import shop
-from tests.acceptance.shop import Busy, OutOfStock, ledger, trouble
+from tests.acceptance.observe import late_effects
+from tests.acceptance.shop import OutOfStock
 from tests.conftest import make_setup
 from tests.setups import SETUPS, Setup, eventually
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
+from tests.world import Busy, gates, keys, ledger, trouble
 
 
 @pytest.fixture(params=SETUPS)
@@ -67,7 +63,7 @@ def test_exhausted_levels_undo_everything_in_reverse_order(setup: Setup, order: 
         with pytest.raises(aft.FlowCompensated, match="Busy") as ended:
             run.result(60)
     assert ended.value.fault is not None
-    assert "exhausted" in (ended.value.fault.verdict or "")
+    assert "exhausted" in (ended.value.fault.why or "")
     assert ledger[order] == ["reserve", "pay", "ship!", "ship!", "ship!", "refund", "release"]
 
 
@@ -147,8 +143,8 @@ def test_every_attempt_of_a_step_has_the_same_key_and_its_undo_another(setup: Se
         run = app.submit(shop.buy, order)
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
-    assert shop.keys[order, "reserve"] == [f"{run.id}/0/1"]
-    assert shop.keys[order, "release"] == [f"{run.id}/0/1/undo"]
+    assert keys[order, "reserve"] == [f"{run.id}/0/1"]
+    assert keys[order, "release"] == [f"{run.id}/0/1/undo"]
 
 
 def test_a_compensator_that_fails_has_its_own_ladder_and_the_unwinding_resumes_at_its_frame(
@@ -356,18 +352,10 @@ def test_a_timed_out_activity_is_retried_and_its_late_effect_dropped_once_record
         run = app.submit(shop.limited, order)
         assert shop.entered[order].wait(60)
         eventually(lambda: app.faults())
-        shop.gates[order].set()
+        gates[order].set()
         assert run.result(60) == "in time"
         assert app.faults()[0].short_type == "TimeoutError"
-        eventually(lambda: _late_states(app) == ["drop"])
-
-
-def _late_states(app: aft.Aft) -> list[str]:
-    with app.store.read() as connection:
-        rows = connection.execute(
-            text("SELECT state FROM aft_late_effects WHERE namespace = :ns"), {"ns": app.namespace}
-        )
-        return list(rows.scalars())
+        eventually(lambda: late_effects(app) == ["drop"])
 
 
 def test_the_same_key_is_the_same_run_and_other_arguments_are_refused(setup: Setup, order: str) -> None:
@@ -387,7 +375,7 @@ def test_a_stop_gives_a_run_back_at_its_next_step_and_burns_no_attempt(setup: Se
     run = app.submit(shop.with_slow, order)
     assert shop.entered[order].wait(60)
     stopping.drain()
-    shop.gates[order].set()
+    gates[order].set()
     assert stopping.stop(20)
     assert ledger[order] == ["reserve", "slow"]
     assert run.status == "running"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,10 +12,10 @@ from aft.clock import SystemClock
 from aft.config import Settings
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import ledger, trouble
-from tests.acceptance.looking import database_now
+from tests.acceptance.observe import database_now
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
+from tests.world import ledger, trouble
 
 
 class WrongClock(SystemClock):
@@ -27,11 +26,6 @@ class WrongClock(SystemClock):
 
     def now(self) -> datetime:
         return super().now() + timedelta(minutes=self.minutes)
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
 
 
 def make_app(setup: Setup, minutes: int) -> aft.Aft:

@@ -7,7 +7,6 @@ returns. The promise that all tests make: an effect is recorded, or undone, or f
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,32 +18,23 @@ from sqlalchemy import update
 
 import aft
 from aft import do
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import runs
-from tests.acceptance.looking import children_of, unread
+from tests.acceptance.observe import children_of, unread
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
+from tests.world import gates, ledger
 
 #: What the next execution of an item does, by order: "hang" after its effect, "later" and "never" raise before it.
 plans: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-#: What was executed, asked and undone for an order, in order.
-log: defaultdict[str, list[str]] = defaultdict(list)
 #: The items of an order whose effects stand.
 standing: defaultdict[str, set[int]] = defaultdict(set)
-ends: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 #: Orders whose flow's code has a mistake for now.
 bugs: set[str] = set()
 #: Whether the code of an order's flow shall hang now.
 ready: dict[str, Callable[[], bool]] = {}
 #: How many items of an order the code executes at a time.
 widths: dict[str, int] = {}
-
-
-@pytest.fixture
-def order() -> Iterator[str]:
-    made = secrets.token_hex(4)
-    yield made
-    ends[made].set()
 
 
 class Regret(Exception):
@@ -57,7 +47,7 @@ class Dead(BaseException):
 
 def charge(order: str, item: int) -> int:
     """Have an effect, as the plan says."""
-    log[order].append(f"charge {item}")
+    ledger[order].append(f"charge {item}")
     plan = plans[order, item].pop(0) if plans[order, item] else ""
     if plan == "later":
         raise aft.Recoverable("later")
@@ -65,24 +55,24 @@ def charge(order: str, item: int) -> int:
         raise aft.Unrecoverable("never")
     standing[order].add(item)
     if plan == "hang":
-        log[order].append(f"hangs {item}")
-        ends[order].wait(120)
+        ledger[order].append(f"hangs {item}")
+        gates[order].wait(120)
         raise Dead
     return item
 
 
 def was_charged(order: str, item: int) -> int | None:
-    log[order].append(f"asked {item}")
+    ledger[order].append(f"asked {item}")
     return item if item in standing[order] else None
 
 
 def take_back(order: str, item: int) -> None:
-    log[order].append(f"take back {item}")
+    ledger[order].append(f"take back {item}")
     standing[order].discard(item)
     if plans[f"undo {order}", item]:
         plans[f"undo {order}", item].pop()
-        log[order].append(f"hangs {item}")
-        ends[order].wait(120)
+        ledger[order].append(f"hangs {item}")
+        gates[order].wait(120)
         raise Dead
 
 
@@ -140,7 +130,7 @@ def charge_pair(pair: tuple[str, int]) -> int:
 
 
 def take_back_started(pair: tuple[str, int], result: int | aft.Unknown) -> None:
-    log[pair[0]].append("result UNKNOWN" if result is aft.UNKNOWN else f"result {result!r}")
+    ledger[pair[0]].append("result UNKNOWN" if result is aft.UNKNOWN else f"result {result!r}")
     take_back(*pair)
 
 
@@ -178,9 +168,9 @@ def charge_transactional(order: str, item: int) -> int:
 
 def enter(order: str) -> None:
     """Hang in the flow's own code, the first time."""
-    if "hangs 7" not in log[order]:
-        log[order].append("hangs 7")
-        ends[order].wait(120)
+    if "hangs 7" not in ledger[order]:
+        ledger[order].append("hangs 7")
+        gates[order].wait(120)
         raise Dead
 
 
@@ -198,10 +188,10 @@ def entering_transactional(order: str) -> int:
 
 def enter_again(order: str) -> None:
     """Hang in the flow's own code, once its step has failed and the order is ready."""
-    log[order].append("enters")
-    if log[order].count("enters") > 1 and "hangs 8" not in log[order] and ready[order]():
-        log[order].append("hangs 8")
-        ends[order].wait(120)
+    ledger[order].append("enters")
+    if ledger[order].count("enters") > 1 and "hangs 8" not in ledger[order] and ready[order]():
+        ledger[order].append("hangs 8")
+        gates[order].wait(120)
         raise Dead
 
 
@@ -290,7 +280,7 @@ async def two_tasks(order: str) -> None:
 
 def hangs(order: str, *items: int) -> Callable[[], bool]:
     """Whether these items, and no fewer, are being executed, and do not come to their end."""
-    return lambda: all(f"hangs {item}" in log[order] for item in items)
+    return lambda: all(f"hangs {item}" in ledger[order] for item in items)
 
 
 @contextmanager
@@ -299,7 +289,7 @@ def all_ending(order: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ends[order].set()
+        gates[order].set()
 
 
 @contextmanager
@@ -339,7 +329,7 @@ def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_the_deadline_ends_the
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
             run.result(60)
     assert (standing[order], run.status) == (set(), "compensated")
-    assert log[order].count("take back 0") == 1
+    assert ledger[order].count("take back 0") == 1
 
 
 def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_a_person_has_it_undone(setup: Setup, order: str) -> None:
@@ -370,7 +360,7 @@ def test_a_run_is_cancelled_when_it_is_seen_what_its_lost_worker_did(setup: Setu
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
     assert (standing[order], run.status) == (set(), "compensated")
-    assert "charge 1" not in log[order], "nothing more is begun"
+    assert "charge 1" not in ledger[order], "nothing more is begun"
     assert unread(app, run) == []
 
 
@@ -417,7 +407,7 @@ def test_a_run_past_its_deadline_is_cancelled_after_one_try_of_what_is_in_doubt(
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
     assert (standing[order], run.status) == (set(), "compensated")
-    assert log[order].count("charge 1") == 2
+    assert ledger[order].count("charge 1") == 2
 
 
 @pytest.mark.parametrize("flow", [once, started], ids=lambda flow: flow.name)
@@ -433,7 +423,7 @@ def test_what_no_compensator_waits_for_is_not_executed_again_in_a_run_that_is_ca
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
-    assert log[order].count("charge 0") == 1
+    assert ledger[order].count("charge 0") == 1
     assert standing[order] == ({0} if flow is once else set())
 
 
@@ -469,7 +459,7 @@ def test_what_follows_a_map_that_failed_is_in_doubt_though_the_map_has_items_tha
             change(app, run, deadline_at=now())
         run.release()
         eventually(lambda: run.status.ended)
-    assert ("charge 1" in log[order], standing[order]) == (False, {100} if order_of == "deadline" else set())
+    assert ("charge 1" in ledger[order], standing[order]) == (False, {100} if order_of == "deadline" else set())
     assert run.status == ("completed" if order_of == "deadline" else "compensated")
 
 
@@ -481,7 +471,7 @@ def test_what_was_begun_beside_an_interrupted_step_is_no_result_for_its_compensa
         change(app, run, deadline_at=now())
     with app.dispatcher(), all_ending(order), pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
         run.result(60)
-    assert {line for line in log[order] if line.startswith("result")} == {"result UNKNOWN"}
+    assert {line for line in ledger[order] if line.startswith("result")} == {"result UNKNOWN"}
 
 
 def test_a_step_is_in_doubt_while_rules_have_it_wait_because_its_worker_was_lost(setup: Setup, order: str) -> None:
@@ -495,7 +485,7 @@ def test_a_step_is_in_doubt_while_rules_have_it_wait_because_its_worker_was_lost
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
-    assert (standing[order], "charge 1" in log[order]) == (set(), False)
+    assert (standing[order], "charge 1" in ledger[order]) == (set(), False)
 
 
 def test_a_run_that_is_parked_before_what_is_in_doubt_is_seen_is_cancelled_when_a_person_says_so_again(
@@ -574,7 +564,7 @@ def test_a_run_whose_step_hangs_again_and_again_is_parked_and_cancelled_when_a_p
         run.cancel()
         for times in (1, 2, 3):
             run.release()
-            eventually(lambda: log[order].count(f"hangs {item}") == times + 1)  # noqa: B023
+            eventually(lambda: ledger[order].count(f"hangs {item}") == times + 1)  # noqa: B023
         run.release()
         eventually(lambda: run.status == "parked")
         run.cancel()
@@ -594,7 +584,7 @@ def test_a_step_that_leaves_a_trace_is_not_in_doubt_where_there_is_none(
         run.cancel()
     with app.dispatcher(), all_ending(order), pytest.raises(aft.FlowCompensated, match="cancelled"):
         run.result(60)
-    assert "charge 0" not in log[order]
+    assert "charge 0" not in ledger[order]
 
 
 def test_a_transactional_step_that_has_failed_is_not_in_doubt(setup: Setup, order: str) -> None:
@@ -608,7 +598,7 @@ def test_a_transactional_step_that_has_failed_is_not_in_doubt(setup: Setup, orde
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
             run.result(60)
-    assert log[order].count("charge 0") == 1
+    assert ledger[order].count("charge 0") == 1
 
 
 def test_a_pending_step_is_seen_though_the_code_is_at_a_step_that_it_does_not_await(setup: Setup, order: str) -> None:
@@ -618,7 +608,7 @@ def test_a_pending_step_is_seen_though_the_code_is_at_a_step_that_it_does_not_aw
         run.cancel()
     with app.dispatcher(), all_ending(order), pytest.raises(aft.FlowCompensated, match="cancelled"):
         run.result(60)
-    assert (0 in standing[order], log[order].count("take back 0")) == (False, 1)
+    assert (0 in standing[order], ledger[order].count("take back 0")) == (False, 1)
 
 
 def test_a_rule_that_removes_a_run_because_its_worker_was_lost_has_it_undone(setup: Setup, order: str) -> None:
@@ -647,7 +637,7 @@ def test_a_step_stays_in_doubt_when_another_has_its_outcome_and_the_run_is_given
     run.signal("go", "now")
     with app.dispatcher(), all_ending(order):
         assert run.result(60) == "done"
-    assert log[order] == ["charge 0", "hangs 0", "asked 0"]
+    assert ledger[order] == ["charge 0", "hangs 0", "asked 0"]
 
 
 def test_a_step_stays_in_doubt_beside_a_compensator_that_was_executed(setup: Setup, order: str) -> None:
@@ -657,8 +647,8 @@ def test_a_step_stays_in_doubt_beside_a_compensator_that_was_executed(setup: Set
         pass
     with app.dispatcher(), all_ending(order):
         assert run.result(60) == "done"
-    assert (log[order].count("charge 0"), standing[order]) == (1, {0})
-    assert "asked 0" in log[order]
+    assert (ledger[order].count("charge 0"), standing[order]) == (1, {0})
+    assert "asked 0" in ledger[order]
 
 
 def test_what_more_at_a_time_had_begun_is_not_forgotten_by_code_that_allows_less(setup: Setup, order: str) -> None:
@@ -683,7 +673,7 @@ def test_items_that_nobody_can_have_begun_are_not_begun_after_the_deadline(setup
         change(app, run, deadline_at=now())
     with app.dispatcher(), all_ending(order), pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
         run.result(60)
-    executed = [line for line in log[order] if line.startswith("charge")]
+    executed = [line for line in ledger[order] if line.startswith("charge")]
     assert (sorted(set(executed)), standing[order]) == (["charge 0", "charge 1"], set())
 
 
@@ -699,7 +689,7 @@ def test_no_item_is_begun_after_one_has_failed_for_good_though_a_worker_was_lost
         run.release()
         with pytest.raises(aft.FlowCompensated, match="never"):
             run.result(60)
-    assert [line for line in log[order] if line.startswith("charge")] == ["charge 0"]
+    assert [line for line in ledger[order] if line.startswith("charge")] == ["charge 0"]
 
 
 def test_rules_are_asked_before_items_that_nobody_can_have_begun(setup: Setup, order: str) -> None:
@@ -718,7 +708,7 @@ def test_rules_are_asked_before_items_that_nobody_can_have_begun(setup: Setup, o
         pass
     with app.dispatcher(), all_ending(order), pytest.raises(aft.FlowCompensated, match="not that one"):
         run.result(60)
-    assert ("charge 3" in log[order], standing[order]) == (False, set())
+    assert ("charge 3" in ledger[order], standing[order]) == (False, set())
 
 
 def test_a_map_that_its_deadline_has_ended_begins_nothing_after_a_worker_is_lost_further_on(
@@ -735,4 +725,4 @@ def test_a_map_that_its_deadline_has_ended_begins_nothing_after_a_worker_is_lost
         eventually(hangs(order, 100))
         run.release()
         assert run.result(60) == 100
-    assert log[order] == ["charge 0", "hangs 0", "charge 0", "charge 100", "hangs 100", "charge 100"]
+    assert ledger[order] == ["charge 0", "hangs 0", "charge 0", "charge 100", "hangs 100", "charge 100"]

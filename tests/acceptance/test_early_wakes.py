@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from datetime import UTC, datetime
-
-import pytest
 
 import aft
 from aft import names
@@ -55,18 +52,33 @@ def hopping(order: str) -> str:
     return hop(order)
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
+@aft.activity(name="early_fail")
+def fail(order: str) -> str:
+    raise ValueError(order)
 
 
-def send_early(app: aft.Aft, run: aft.Run[str]) -> None:
-    """Do what moving a message from its delay queue to that of wakes does."""
-    row = run.row
-    (fault,) = (one for one in app.faults() if one.run_id == row.id and one.state is FaultState.WAITING)
-    body = Message.about_fault(MessageKind.RESUME, row.id, fault.id, datetime.now(UTC)).encode().encode()
-    queue, key = names.resume(app.namespace), names.key(row.flow, row.version)
-    app.broker.publish([Outgoing(queue, body, key)])
+@aft.flow(name="early_climbing_after_a_failure")
+def climbing_after_a_failure(order: str) -> str:
+    reserve(order)
+    try:
+        fail(order)
+    except ValueError:
+        pass
+    return climb(order)
+
+
+def send_early(app: aft.Aft, run: aft.Run[str], *states: FaultState) -> None:
+    """Do what moving messages from their delay queues to that of wakes does, or sending them once more."""
+    row, queue = run.row, names.resume(app.namespace)
+    wanted = states or (FaultState.WAITING,)
+    faults = sorted((one for one in app.faults(limit=50) if one.run_id == row.id), key=lambda one: one.raised_at)
+    messages = [
+        Message.about_fault(MessageKind.RESUME, row.id, fault.id, datetime.now(UTC))
+        for fault in faults
+        if fault.state in wanted
+    ]
+    key = names.key(row.flow, row.version)
+    app.broker.publish([Outgoing(queue, message.encode().encode(), key) for message in messages])
 
 
 def test_a_wake_before_its_time_is_ignored_and_burns_no_attempt(setup: Setup, order: str) -> None:
@@ -88,3 +100,20 @@ def test_a_wake_in_its_time_is_heeded(setup: Setup, order: str) -> None:
     app = setup.app()
     with app.dispatcher():
         assert app.submit(hopping, order).result(60) == order
+
+
+def test_a_repeated_message_of_an_earlier_fault_does_not_bring_a_wake_before_its_time_along(
+    setup: Setup, order: str
+) -> None:
+    app = setup.app()
+    heard = listen(app)
+    with app.dispatcher():
+        run = app.submit(climbing_after_a_failure, order)
+        eventually(lambda: run.status == "recovering" and run.row.due_at is not None)
+        epoch = run.row.epoch
+        for times in range(1, 3):
+            send_early(app, run, FaultState.FINAL, FaultState.WAITING)
+            eventually(lambda: sum(isinstance(event, WakeIgnored) for event in heard) >= 2 * times)  # noqa: B023
+        row = run.row
+    assert (tries[order], tries[f"undone {order}"], row.status, row.worker_id) == (1, 0, "recovering", None)
+    assert row.epoch == epoch, "nobody even claims it"

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,43 +11,17 @@ import aft
 from aft import do
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
-from aft.dispatcher.deciding import MOST_RESTARTS
-from aft.rules import plans
-from aft.rules.plans import Plan, PlanState
-from aft.rules.primitives import Primitive
+from aft.dispatcher.exlets.decisions import MOST_RESTARTS
+from aft.rules.exlets import plans
+from aft.rules.exlets.plans import Plan, PlanState
+from aft.rules.exlets.primitives import Primitive
 from aft.runs.states import Status
 from aft.store import tables
 from aft.telemetry import ExletDone
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Busy, Refused, keys, ledger, listen, stops, teach, trouble, undone
+from tests.acceptance.theatre import listen, stops, teach, undone
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def show() -> str:
-    return secrets.token_hex(4)
-
-
-@pytest.fixture
-def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A webhook on this machine, and what it has heard."""
-    heard: list[dict[str, Any]] = []
-
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/hook", heard
-        server.shutdown()
-        thread.join()
+from tests.world import Busy, Refused, keys, ledger, trouble
 
 
 def plan_of(app: aft.Aft, run: aft.Run) -> Plan:

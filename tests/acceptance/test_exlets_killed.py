@@ -14,18 +14,19 @@ from sqlalchemy import func, select
 
 import aft
 from aft import do
-from aft.rules import plans
-from aft.rules.plans import Plan, PlanState
-from aft.rules.primitives import Primitive
-from aft.runs import inbox, notices
-from aft.runs.inbox import Verb
+from aft.rules.exlets import plans
+from aft.rules.exlets.plans import Plan, PlanState
+from aft.rules.exlets.primitives import Primitive
+from aft.runs.records import inbox, notices
+from aft.runs.records.inbox import InboxVerb
 from aft.runs.states import Status
 from aft.store import tables
 from tests.acceptance import theatre
 from tests.acceptance.commands import PATIENCE
 from tests.acceptance.dying import WHERE
-from tests.acceptance.theatre import Refused, keys, ledger, stops, teach, trouble
+from tests.acceptance.theatre import stops, teach
 from tests.setups import Setup, eventually
+from tests.world import Refused, keys, ledger, trouble
 
 NOBODY = "http://127.0.0.1:9/"
 DECIDES = ["intake", "relay", "sweep"]
@@ -43,11 +44,11 @@ def die(setup: Setup, where: str) -> None:
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
 
 
-def orders(app: aft.Aft, run: aft.Run) -> list[Verb]:
+def orders(app: aft.Aft, run: aft.Run) -> list[InboxVerb]:
     """What an exlet has asked of a run, and of its owner."""
     with app.store.read() as connection:
-        letters = inbox.of_run(connection, run.id)
-    return [letter.verb for letter in letters if letter.actor.startswith("exlet ")]
+        items = inbox.of_run(connection, run.id)
+    return [item.verb for item in items if item.actor.startswith("exlet ")]
 
 
 def audited(app: aft.Aft, run: aft.Run) -> list[str]:
@@ -123,7 +124,7 @@ def test_many_runs_are_suspended_and_continued_once_and_the_step_is_decided_once
         assert len(notices.of_run(connection, run.id)) == 1
     for one in (run, *beside):
         assert audited(app, one) == ["resume", "suspend"]
-    assert orders(app, run).count(Verb.RULING) == 1
+    assert orders(app, run).count(InboxVerb.RULING) == 1
     assert run.row.tags == {"seen": True, "what": "tickets"}
     assert ledger[show] == ["hall 1", "tickets 1!"]
 
@@ -144,7 +145,7 @@ def test_what_is_begun_anew_is_undone_and_executed_once(setup: Setup, where: str
     with app.store.read() as connection:
         assert len(notices.of_run(connection, run.id)) == 1
     assert audited(app, run) == ["resume", "suspend"]
-    assert orders(app, run).count(Verb.RULING) == 1
+    assert orders(app, run).count(InboxVerb.RULING) == 1
     assert ledger[show] == ["hall 1", "unhall 1 for 10", "hall 2", "tickets 1"]
     assert len(set(keys[show, "hall"])) == 2
     assert left_held(app) == 0
@@ -166,6 +167,6 @@ def test_all_runs_of_a_flow_are_removed_once(setup: Setup, where: str) -> None:
             for one in (run, beside):
                 theatre.undone(one)
     for one in (run, beside):
-        assert orders(app, one).count(Verb.CANCEL) == 1
+        assert orders(app, one).count(InboxVerb.CANCEL) == 1
     assert ledger[show] == ["hall 1", "tickets 1!", "unhall 1 for 10"]
     assert ledger[f"{show}-2"] == ["hall 1", "unhall 1 for 10"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from typing import Any
 
@@ -10,17 +9,13 @@ import pytest
 from sqlalchemy import select
 
 import aft
-from aft.flows.children import Children
-from aft.runs.owner import Fenced
+from aft.flows.steps.children import Children
+from aft.runs.ownership.owner import Fenced
 from aft.runs.states import Status
 from aft.store.tables import frames
-from tests.acceptance.agency import Refused, book, ledger, shut, trouble, unbook
+from tests.acceptance.agency import book, unbook
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
+from tests.world import Refused, ledger, shut, trouble
 
 
 @aft.flow(name="generations_monthly")
@@ -92,17 +87,17 @@ def test_a_run_whose_worker_is_lost_between_two_children_of_one_step_is_undone_t
 ) -> None:
     """The steps of both children have the same path; what was awaited for the newer one is not for the older one."""
     app = setup.app(lease=quick_beats)
-    take_off = Children._take_off
+    take_off = Children._undo_frame
 
     def be_lost_after_it(self: Children, *given: Any) -> None:
-        monkeypatch.setattr(Children, "_take_off", take_off)
+        monkeypatch.setattr(Children, "_undo_frame", take_off)
         take_off(self, *given)
         raise Fenced("the worker was lost after a child's frame was off")
 
     with app.dispatcher():
         run = app.submit(by_child, journey)
         run.result(60)
-        monkeypatch.setattr(Children, "_take_off", be_lost_after_it)
+        monkeypatch.setattr(Children, "_undo_frame", be_lost_after_it)
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert ledger[journey][6:] == [f"un{what} {month}" for month in (3, 2, 1) for what in ("ship", "charge")]

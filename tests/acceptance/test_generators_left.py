@@ -6,7 +6,6 @@ import asyncio
 import gc
 import secrets
 import sys
-import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing
@@ -18,6 +17,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
+from tests.world import gates
 
 #: What was executed for each family, and in which run.
 deeds: defaultdict[str, list[tuple[str, str | None]]] = defaultdict(list)
@@ -239,7 +239,6 @@ def test_what_was_being_handled_when_a_run_was_started_keeps_what_its_frames_hol
 # An exception that several runs raise --------------------------------------------------------------------------------
 
 SHARED = KeyError("the same each time")
-gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
 
 @aft.activity(name="left_wait")

@@ -23,7 +23,7 @@ HOSTILE = "\x1b[2J\x9b2J\u202egnp.exe\u2066\u200b\x07\x85\u2028evil"
 #: Columns that people read, by table.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "runs": ("owner", "reason", "key"),
-    "faults": ("message", "type", "traceback", "verdict", "resource"),
+    "faults": ("message", "type", "traceback", "why", "resource"),
     "inbox": ("actor", "note"),
     "audit": ("actor", "note"),
     "workers": ("host",),

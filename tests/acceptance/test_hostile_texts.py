@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import aft
 from aft import do
-from aft.app.rules import RuleDesk
+from aft.app.rules.rules import RuleDesk
 from aft.cli.root import root
-from aft.rules.kinds import On
+from aft.rules.exception_types import On
 from tests.setups import Setup
 
 HOSTILE = settings(

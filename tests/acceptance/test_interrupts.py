@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from typing import Any
 
@@ -12,28 +11,24 @@ from sqlalchemy import update
 
 import aft
 from aft import do
-from aft.flows.asks import Ask, Landed
-from aft.flows.forward import Forward
-from aft.flows.interrupts import Interrupts
-from aft.flows.leaving import Leave
-from aft.flows.standing import Standing
+from aft.flows.orders.interrupts import Interrupts
+from aft.flows.session.blocks import Leave
+from aft.flows.session.step_states import StepStates
+from aft.flows.steps.activity_step import ActivityStep
+from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.ids import StepPath
-from aft.runs.journal import Entry
+from aft.runs.records.journal import Entry
 from aft.runs.states import Status
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import runs
-from tests.acceptance.agency import Busy, book, book_async, gates, later, ledger, shut, trouble
-from tests.acceptance.looking import children_of, recorded, unread
+from tests.acceptance.agency import book, book_async, later
+from tests.acceptance.observe import children_of, recorded, unread
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
+from tests.world import Busy, gates, ledger, shut, trouble
 
 #: A ladder's level that no test outlasts.
 LONG = "1h"
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
 
 
 def fails_for_long(journey: str, *whats: str) -> None:
@@ -226,12 +221,14 @@ def test_a_child_that_completes_while_its_step_is_interrupted_is_undone_all_the_
     app = setup.app()
     fail = Interrupts.fail
 
-    def complete_and_fail(interrupts: Interrupts, ask: Ask, landed: Landed | None, **named: Any) -> Entry:
+    def complete_and_fail(
+        interrupts: Interrupts, ask: StepRequest, on_recorded: OnRecorded | None, **named: Any
+    ) -> Entry:
         for child in children_of(app, run):
             if child.parent_path == ask.path:
                 app.run(child.id).signal("word", "too late")
                 assert app.run(child.id).result(60) == "too late"
-        return fail(interrupts, ask, landed, **named)
+        return fail(interrupts, ask, on_recorded, **named)
 
     monkeypatch.setattr(Interrupts, "fail", complete_and_fail)
     with app.dispatcher():
@@ -378,11 +375,11 @@ def test_an_owner_that_is_lost_between_two_failures_leaves_the_others_to_the_nex
     told: list[str] = []
     fail = Interrupts.fail
 
-    def fail_and_lose(interrupts: Interrupts, ask: Ask, landed: Landed | None, **named: Any) -> Entry:
+    def fail_and_lose(interrupts: Interrupts, ask: StepRequest, on_recorded: OnRecorded | None, **named: Any) -> Entry:
         told.append(ask.path)
         if len(told) == 2:
             app.run(interrupts._owner.run_id).release()
-        return fail(interrupts, ask, landed, **named)
+        return fail(interrupts, ask, on_recorded, **named)
 
     monkeypatch.setattr(Interrupts, "fail", fail_and_lose)
     with app.dispatcher():
@@ -427,24 +424,24 @@ def test_a_step_in_doubt_stays_so_in_a_run_that_is_given_back_while_its_deadline
     with app.store.write() as connection:
         connection.execute(update(runs).where(runs.c.id == run.id).values(deaths=2, deadline_at=now()))
     recorded, left = threading.Event(), threading.Event()
-    execute, passed = Forward.execute, Standing.passed
+    execute, passed = ActivityStep.execute, StepStates.note_recorded
 
-    def execute_late(self: Forward, *given: Any, **named: Any) -> Entry:
-        assert self.stepper.owner.run_id != run.id or recorded.wait(60)
+    def execute_late(self: ActivityStep) -> Entry:
+        assert self.session.owner.run_id != run.id or recorded.wait(60)
         try:
-            return execute(self, *given, **named)
+            return execute(self)
         except Leave:
             left.set()
             raise
 
-    def pass_late(self: Standing, path: StepPath) -> None:
+    def pass_late(self: StepStates, path: StepPath) -> None:
         if self._owner.run_id == run.id and not recorded.is_set():
             recorded.set()
             assert left.wait(60)
         passed(self, path)
 
-    monkeypatch.setattr(Forward, "execute", execute_late)
-    monkeypatch.setattr(Standing, "passed", pass_late)
+    monkeypatch.setattr(ActivityStep, "execute", execute_late)
+    monkeypatch.setattr(StepStates, "note_recorded", pass_late)
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
         run.result(60)
     # It is executed once more under its key, or found to be late before; undone once, or again under its key if it is

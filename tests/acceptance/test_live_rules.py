@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -14,31 +13,27 @@ import aft
 from aft import do
 from aft.clock import SystemClock
 from aft.fault import Fault
-from aft.rules import book, rows
-from aft.rules.book import Book, Rules
-from aft.rules.kinds import On
+from aft.rules.exception_types import On
+from aft.rules.trees import rows, rule_cache
+from aft.rules.trees.rule_cache import RuleCache, RuleSet
 from aft.runs.states import Status
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import exlets, rule_trees
 from aft.telemetry import RulesRefused, Telemetry
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Refused, ledger, listen, stops, teach, trouble, undone
+from tests.acceptance.theatre import listen, stops, teach, undone
 from tests.setups import Setup, eventually
 from tests.storing import HandClock
+from tests.world import Refused, ledger, trouble
 
 KEY = (theatre.premiere.name, On.FAULT, "*")
 
 
-@pytest.fixture
-def show() -> str:
-    return secrets.token_hex(4)
-
-
 def in_force(*apps: aft.Aft) -> None:
-    """Wait until what was taught last is in force; ``book.FRESH`` says how soon that is."""
+    """Wait until what was taught last is in force; ``rule_cache.FRESH`` says how soon that is."""
     with apps[0].store.read() as connection:
         wanted = rows.version(connection, apps[0].namespace)
-    eventually(lambda: {app.book.current().version for app in apps} == {wanted})
+    eventually(lambda: {app.rule_cache.current().version for app in apps} == {wanted})
 
 
 def failed(app: aft.Aft, show: str, flow: Any = theatre.premiere) -> Fault:
@@ -76,12 +71,12 @@ def test_a_rule_is_in_force_at_once_in_the_process_that_taught_it(setup: Setup, 
     app = setup.app()
     with app.dispatcher():
         fault = failed(app, f"{show}-0")
-        app.book.current()  # looked at a moment ago
+        app.rule_cache.current()  # looked at a moment ago
         app.rules.add_exlet(aft.Exlet("give_away", [do.complete(0)]))
         app.rules.add(app.rules.propose(fault.id, "fault.name == 'Refused'", "give_away"))
         with app.store.read() as connection:
-            assert app.book.current().version == rows.version(connection, app.namespace)
-        assert aft.Exlet("give_away", [do.complete(0)]) in app.book.current().exlets.values()
+            assert app.rule_cache.current().version == rows.version(connection, app.namespace)
+        assert aft.Exlet("give_away", [do.complete(0)]) in app.rule_cache.current().exlets.values()
 
 
 @pytest.mark.parametrize("bad", ["no JSON", "{}", '{"root": 1, "nodes": {"1": {"id": 1}}}', "[" * 100_000])
@@ -114,7 +109,7 @@ def test_an_exlet_that_cannot_be_read_leaves_the_last_good_one_in_force(setup: S
         values = {"name": "give_away", "revision": 2, "exlet": "{}", "made_by": "a hand", "made_at": now()}
         connection.execute(insert(exlets).values(namespace=app.namespace, **values))
     in_force(app)
-    assert app.book.current().exlets["give_away"].steps == (do.complete(0),)
+    assert app.rule_cache.current().exlets["give_away"].steps == (do.complete(0),)
     assert [event.what for event in heard if isinstance(event, RulesRefused)] == ["exlet 'give_away'"]
 
 
@@ -181,7 +176,7 @@ def test_a_preview_counts_what_would_be_decided_otherwise(setup: Setup, show: st
 
 def test_a_change_is_in_force_within_a_second_of_the_last_look(setup: Setup) -> None:
     app, clock = setup.app(), HandClock()
-    kept = Book(app.store, app.namespace, clock, Telemetry())
+    kept = RuleCache(app.store, app.namespace, clock, Telemetry())
     assert kept.current().version == 0
     teach(app, theatre.premiere, "fault", "true", do.complete(4))
     clock.passed = 1.0
@@ -192,7 +187,7 @@ def test_a_change_that_comes_while_somebody_looks_is_not_taken_for_seen(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, clock, look = setup.app(), HandClock(), rows.version
-    kept = Book(app.store, app.namespace, clock, Telemetry())
+    kept = RuleCache(app.store, app.namespace, clock, Telemetry())
 
     def taught_just_after(connection: Connection, namespace: str) -> int:
         monkeypatch.setattr(rows, "version", look)
@@ -210,10 +205,10 @@ def test_nobody_goes_on_with_rules_that_are_too_old_while_another_looks(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, clock, look = setup.app(), HandClock(), rows.version
-    kept = Book(app.store, app.namespace, clock, Telemetry())
+    kept = RuleCache(app.store, app.namespace, clock, Telemetry())
     assert kept.current().version == 0
     teach(app, theatre.premiere, "fault", "true", do.complete(4))
-    clock.passed = book.TOO_OLD
+    clock.passed = rule_cache.TOO_OLD
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly(connection: Connection, namespace: str) -> int:
@@ -235,8 +230,8 @@ def test_whoever_asks_first_waits_for_the_rules(setup: Setup) -> None:
     """A process that has just begun must not go on as if nobody had taught anything."""
     app = setup.app()
     teach(app, theatre.premiere, "fault", "true", do.complete(4))
-    fresh = Book(app.store, app.namespace, SystemClock(), Telemetry())
+    fresh = RuleCache(app.store, app.namespace, SystemClock(), Telemetry())
     with ThreadPoolExecutor(4) as pool:
-        found: list[Rules] = [asked.result(60) for asked in [pool.submit(fresh.current) for _ in range(4)]]
+        found: list[RuleSet] = [asked.result(60) for asked in [pool.submit(fresh.current) for _ in range(4)]]
     assert {rules.version for rules in found} == {1}
-    assert book.FRESH <= 0.5
+    assert rule_cache.FRESH <= 0.5

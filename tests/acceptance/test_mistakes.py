@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +12,11 @@ import pytest
 import aft
 from aft import names
 from aft.brokers.base import Outgoing
-from aft.flows.registry import Registry
-from aft.runs import quarantine
+from aft.flows.declare.registry import Registry
+from aft.runs.records import quarantine
 from tests.acceptance import shop
-from tests.acceptance.shop import Busy, ledger, trouble
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
+from tests.world import Busy, ledger, trouble
 
 
 def changing(name: str, body: Callable[[str], Any]) -> aft.Flow[[str], Any]:

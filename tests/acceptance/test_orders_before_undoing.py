@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
-from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
 
 import aft
-from aft.runs import inbox
+from aft.runs.records import inbox
 from tests.setups import Setup, eventually
-
-did: dict[str, list[str]] = defaultdict(list)
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
+from tests.world import gates, ledger
 
 Ask = Callable[[aft.Run[None]], object]
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
-
-
 def refund_fare(order: str) -> None:
-    did[order].append("refund_fare")
+    ledger[order].append("refund_fare")
 
 
 @aft.compensate_with(refund_fare)
 @aft.activity
 def pay_fare(order: str) -> None:
-    did[order].append("pay_fare")
+    ledger[order].append("pay_fare")
 
 
 @aft.activity
 def ask_inspector(order: str) -> None:
-    did[order].append("ask_inspector")
+    ledger[order].append("ask_inspector")
     assert gates[order].wait(60)
 
 
@@ -66,13 +56,13 @@ def fare_trip(order: str) -> None:
 def answers(app: aft.Aft, run: aft.Run[None]) -> list[tuple[str, bool, str | None]]:
     """What was asked of a run: whether it was read, and what was answered."""
     with app.store.read() as connection:
-        return [(letter.verb.value, letter.read, letter.note) for letter in inbox.of_run(connection, run.id)]
+        return [(item.verb.value, item.read, item.note) for item in inbox.of_run(connection, run.id)]
 
 
 def ask_while_it_executes(app: aft.Aft, flow: aft.Flow[[str], None], order: str, *asks: Ask) -> aft.Run[None]:
     """Ask something of a run while it executes its last step, after which the flow's own code raises."""
     run = app.submit(flow, order)
-    eventually(lambda: "ask_inspector" in did[order])
+    eventually(lambda: "ask_inspector" in ledger[order])
     for ask in asks:
         ask(run)
     gates[order].set()
@@ -88,7 +78,7 @@ def test_a_run_that_is_to_stop_for_good_is_not_undone_though_its_code_raises(
     with app.dispatcher():
         run = ask_while_it_executes(app, flow, order, lambda run: run.cancel(compensate=False))
     assert run.status == "cancelled"
-    assert "refund_fare" not in did[order]
+    assert "refund_fare" not in ledger[order]
     assert answers(app, run) == [("cancel", True, None)]
 
 
@@ -96,14 +86,14 @@ def test_a_child_that_is_to_stop_for_good_is_not_undone_though_its_code_raises(s
     app = setup.app()
     with app.dispatcher():
         run = app.submit(fare_trip, order)
-        eventually(lambda: "ask_inspector" in did[order])
+        eventually(lambda: "ask_inspector" in ledger[order])
         run.cancel(compensate=False)
         eventually(lambda: run.status == "cancelled")
         (child,) = app.runs(flow="fare")
         eventually(lambda: answers(app, child))
         gates[order].set()
         eventually(lambda: child.status == "cancelled")
-    assert did[order] == ["pay_fare", "pay_fare", "ask_inspector"]
+    assert ledger[order] == ["pay_fare", "pay_fare", "ask_inspector"]
 
 
 @pytest.mark.parametrize("flow", [fare, inspection])
@@ -113,11 +103,11 @@ def test_a_run_that_is_to_stop_is_undone_only_after_it_was_resumed(
     app = setup.app()
     with app.dispatcher():
         run = ask_while_it_executes(app, flow, order, lambda run: run.suspend("wait a bit"))
-        assert (run.status, "refund_fare" in did[order]) == ("suspended", False)
+        assert (run.status, "refund_fare" in ledger[order]) == ("suspended", False)
         run.resume()
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
-    assert did[order].count("refund_fare") == did[order].count("pay_fare")
+    assert ledger[order].count("refund_fare") == ledger[order].count("pay_fare")
     assert answers(app, run) == [("suspend", True, None), ("resume", True, None)]
 
 

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import threading
-from collections import defaultdict
 from typing import Any
 
 import pytest
 
 import aft
-from aft.app import timeline
-from aft.app.timeline import What
-from aft.runs import inbox
+from aft.app.views import timeline
+from aft.app.views.timeline import StoryEventKind
+from aft.runs.records import inbox
 from tests.setups import Setup, eventually
+from tests.world import gates, ledger
 
-did: dict[str, list[str]] = defaultdict(list)
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
 LEFT = "refused: the run is not in that savepoint any more"
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
-
-
 def take_down_tent(order: str, what: str) -> None:
-    did[order].append(f"un{what}")
+    ledger[order].append(f"un{what}")
 
 
 @aft.compensate_with(take_down_tent)
 @aft.activity
 def pitch_tent(order: str, what: str) -> None:
-    did[order].append(what)
+    ledger[order].append(what)
 
 
 @aft.compensate_with(take_down_tent)
 @aft.activity
 async def pitch_tent_async(order: str, what: str) -> None:
-    did[order].append(what)
+    ledger[order].append(what)
 
 
 @aft.activity
 def hammer(order: str) -> None:
-    did[order].append("hammer")
+    ledger[order].append("hammer")
     assert gates[order].wait(60)
 
 
@@ -89,8 +80,8 @@ def camp_within(order: str) -> list[str]:
 def answers(app: aft.Aft, run: aft.Run[Any]) -> list[tuple[str, bool, str | None]]:
     """The orders that a run was given: which savepoint, whether it was read, and what was answered."""
     with app.store.read() as connection:
-        letters = inbox.of_run(connection, run.id)
-    return [(letter.payload.get("name", letter.verb.value), letter.read, letter.note) for letter in letters]
+        items = inbox.of_run(connection, run.id)
+    return [(item.payload.get("name", item.verb.value), item.read, item.note) for item in items]
 
 
 def waits_alone(run: aft.Run[Any]) -> bool:
@@ -108,7 +99,7 @@ def test_savepoints_of_several_branches_are_each_undone(setup: Setup, order: str
         eventually(lambda: waits_alone(run) and list((run.row.savepoints or {}).values()) == ["c"])
         run.signal("leave c", "done")
         assert run.result(60) == ["no a", "no b", "done"]
-    assert sorted(did[order][3:]) == ["una", "unb"]
+    assert sorted(ledger[order][3:]) == ["una", "unb"]
     assert answers(app, run)[:2] == [("a", True, None), ("b", True, None)]
 
 
@@ -116,12 +107,12 @@ def test_an_order_is_carried_out_though_another_one_after_it_cannot_be(setup: Se
     app = setup.app()
     with app.dispatcher():
         run = app.submit(camp_within, order)
-        eventually(lambda: "hammer" in did[order])
+        eventually(lambda: "hammer" in ledger[order])
         run.compensate(to="outer", by="ann")
         run.compensate(to="closed", by="bob")
         gates[order].set()
         assert len(run.result(60)) == 2
-    assert did[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
+    assert ledger[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
     assert answers(app, run) == [("outer", True, None), ("closed", True, LEFT)]
 
 
@@ -136,7 +127,7 @@ def test_a_savepoint_that_two_people_have_undone_is_undone_once_and_both_are_ans
     with app.dispatcher():
         said = "ann has it undone to savepoint 'outer'"
         assert run.result(60) == [f"inner: {said}", f"outer: {said}"]
-    assert did[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
+    assert ledger[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
     assert answers(app, run) == [("outer", True, None), ("outer", True, "done with ann's order to undo 'outer'")]
 
 
@@ -147,13 +138,13 @@ def test_of_savepoints_within_each_other_the_outer_one_is_undone_and_both_orders
     app = setup.app()
     with app.dispatcher():
         run = app.submit(camp_within, order)
-        eventually(lambda: "hammer" in did[order])
+        eventually(lambda: "hammer" in ledger[order])
         run.compensate(to=first, by="ann")
         run.compensate(to="inner" if first == "outer" else "outer", by="ann")
         gates[order].set()
         said = "ann has it undone to savepoint 'outer'"
         assert run.result(60) == [f"inner: {said}", f"outer: {said}"]
-    assert did[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
+    assert ledger[order] == ["closed", "outer", "inner", "hammer", "uninner", "unouter", "other"]
     told = {"outer": None, "inner": "done with ann's order to undo 'outer'"}
     assert {name: note for name, read, note in answers(app, run) if read} == told
 
@@ -195,5 +186,7 @@ def test_the_story_does_not_tell_that_time_has_passed_where_a_wait_was_interrupt
     with app.store.read() as connection:
         _, story = timeline.read(connection, app.namespace, run.id)
     told = [(happening.what, happening.name) for happening in story]
-    assert [one for one in told if one[0] in (What.TIMEOUT, What.SLEPT)] == [(What.TIMEOUT, "morning")]
-    assert told.count((What.FAULT, "camp_nap")) == 1
+    assert [one for one in told if one[0] in (StoryEventKind.TIMEOUT, StoryEventKind.SLEPT)] == [
+        (StoryEventKind.TIMEOUT, "morning")
+    ]
+    assert told.count((StoryEventKind.FAULT, "camp_nap")) == 1

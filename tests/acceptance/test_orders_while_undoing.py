@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
-from collections import defaultdict
 from typing import Any
 
 import pytest
 
 import aft
-from aft.runs import inbox
+from aft.runs.records import inbox
 from tests.setups import Setup, eventually
+from tests.world import gates, ledger
 
-did: dict[str, list[str]] = defaultdict(list)
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
 #: Orders in which the second undo fails.
 fails: set[str] = set()
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
-
-
 def unpaint(order: str, what: str) -> None:
-    did[order].append(f"unpaint {what}")
+    ledger[order].append(f"unpaint {what}")
     if what == "door":
         assert gates[order].wait(60)
     if what == "wall" and order in fails:
@@ -35,7 +26,7 @@ def unpaint(order: str, what: str) -> None:
 @aft.compensate_with(unpaint)
 @aft.activity(name="undoing_paint", levels=["1h"])
 def paint(order: str, what: str) -> None:
-    did[order].append(f"paint {what}")
+    ledger[order].append(f"paint {what}")
 
 
 @aft.activity(name="undoing_inspect", levels=[], unrecoverable=(ValueError,))
@@ -75,13 +66,13 @@ def undo_rooms(app: aft.Aft, order: str, how: str) -> aft.Run[str]:
     if how == "by order":
         eventually(lambda: run.status == "waiting")
         run.compensate(to="rooms")
-    eventually(lambda: "unpaint door" in did[order])
+    eventually(lambda: "unpaint door" in ledger[order])
     return run
 
 
 def answers(app: aft.Aft, run: aft.Run[Any]) -> dict[str, str | None]:
     with app.store.read() as connection:
-        return {letter.verb.value: letter.note for letter in inbox.of_run(connection, run.id) if letter.read}
+        return {item.verb.value: item.note for item in inbox.of_run(connection, run.id) if item.read}
 
 
 @pytest.mark.parametrize("how", ["by order", "after a failure"])
@@ -94,7 +85,7 @@ def test_a_savepoint_that_is_being_undone_is_undone_before_the_run_ends_as_it_is
         run.cancel(compensate=False)
         gates[order].set()
         eventually(lambda: run.status == "cancelled")
-    assert did[order] == ["paint house", "paint wall", "paint door", "unpaint door", "unpaint wall"]
+    assert ledger[order] == ["paint house", "paint wall", "paint door", "unpaint door", "unpaint wall"]
     assert not any(answers(app, run).values())
 
 
@@ -106,7 +97,7 @@ def test_so_it_is_if_another_worker_goes_on_with_that(setup: Setup, order: str) 
         run.release()
         gates[order].set()
         eventually(lambda: run.status == "cancelled")
-    assert did[order][3:] == ["unpaint door", "unpaint door", "unpaint wall"]
+    assert ledger[order][3:] == ["unpaint door", "unpaint door", "unpaint wall"]
 
 
 def test_where_its_compensator_fails_the_run_ends_and_its_story_says_that_the_order_was_not_carried_out(
@@ -119,7 +110,7 @@ def test_where_its_compensator_fails_the_run_ends_and_its_story_says_that_the_or
         run.cancel(compensate=False)
         gates[order].set()
         eventually(lambda: run.status == "cancelled")
-    assert did[order][3:] == ["unpaint door", "unpaint wall"]
+    assert ledger[order][3:] == ["unpaint door", "unpaint wall"]
     said = answers(app, run)
     assert (said["compensate"] or "").startswith("refused: the run was cancelled")
     assert said["cancel"] is None
@@ -134,5 +125,5 @@ def test_as_it_does_if_the_run_was_parked_for_that_compensator(setup: Setup, ord
         eventually(lambda: run.status == "parked")
         run.cancel(compensate=False)
         eventually(lambda: run.status == "cancelled")
-    assert did[order][3:] == ["unpaint door", "unpaint wall"]
+    assert ledger[order][3:] == ["unpaint door", "unpaint wall"]
     assert (answers(app, run)["compensate"] or "").startswith("refused: the run was cancelled")

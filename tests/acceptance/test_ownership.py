@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import update
 
 import aft
 from aft.store.leases import end_leases
 from aft.store.tables import runs
 from aft.telemetry import ServiceFailed
 from tests.acceptance import shop
+from tests.acceptance.observe import late_effects
 from tests.setups import Setup, eventually
+from tests.world import Busy, gates, ledger, paused_owner, trouble
 
-gates: dict[str, threading.Event] = {}
-calls: dict[str, list[str]] = {}
+calls: defaultdict[str, list[str]] = defaultdict(list)
 
 
 def undo_hold(order: str, result: str) -> None:
@@ -59,58 +58,34 @@ def touching(order: str) -> str:
     return touch(order)
 
 
-@contextmanager
-def paused_owner(setup: Setup, flow: aft.Flow[[str], str], order: str) -> Iterator[aft.Run]:
-    """Start a run whose owner stops beating while it is inside its activity, as a paused process would."""
-    gates[order], calls[order] = threading.Event(), []
-    app = setup.app(lease="2s", grace="300ms")
-    started = threading.Thread(target=app.start, args=(flow, order))
-    started.start()
-    eventually(lambda: calls[order])
-    assert app._tools is not None
-    app._tools.lease._stopping.set()
-    (run,) = app.runs()
-    yield run
-    gates[order].set()
-    started.join(30)
-
-
-def late(setup: Setup) -> list[str]:
-    with setup.apps[0].store.read() as connection:
-        found = connection.execute(
-            text("SELECT state FROM aft_late_effects WHERE namespace = :ns"), {"ns": setup.namespace}
-        )
-        return list(found.scalars())
-
-
 def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order, calls) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == "held by 3"
         (fault,) = setup.apps[0].faults()
         assert (fault.kind, fault.state) == ("abort", "resolved")
         gates[order].set()
         # The stale owner was refused; its effect is the recorded step's, under the same key.
-        eventually(lambda: late(setup) == ["drop"])
+        eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
         assert run.result(0) == "held by 3"
     assert calls[order] == ["hold 1", "hold 3"]
 
 
 def test_a_late_effect_of_a_step_that_failed_is_undone_by_its_compensator(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order, calls) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
         eventually(lambda: "undo held by 1" in calls[order])
-        eventually(lambda: late(setup) == ["undo"] and run.row.worker_id is None)
+        eventually(lambda: late_effects(setup.apps[0]) == ["undo"] and run.row.worker_id is None)
         assert run.status == "compensated"
     assert calls[order] == ["hold 1", "hold 3", "undo held by 1"]
 
 
 def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_it(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, touching, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, touching, order, calls) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
@@ -153,9 +128,9 @@ def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(s
 
         eventually(became_another)
         eventually(lambda: [fault.kind for fault in app.faults()] == ["abort"])
-        shop.gates[order].set()
+        gates[order].set()
         assert run.result(60) == f"parcel-{order}"
-    assert shop.ledger[order].count("reserve") == 1
+    assert ledger[order].count("reserve") == 1
 
 
 @pytest.mark.filterwarnings("ignore::aft.NoWorkerWarning")  # until the dispatcher has another lease, there is none
@@ -179,24 +154,24 @@ def test_no_message_at_all_costs_delay_and_no_run(setup: Setup, monkeypatch: pyt
     monkeypatch.setattr(app.broker, "publish", lambda messages: None)
     orders = [secrets.token_hex(4) for _ in range(5)]
     for order in orders:
-        shop.trouble[order, "reserve"] = [shop.Busy()]
-        shop.trouble[order, "ship"] = [shop.OutOfStock("book", 0)]
+        trouble[order, "reserve"] = [Busy()]
+        trouble[order, "ship"] = [shop.OutOfStock("book", 0)]
     with app.dispatcher():
         for run in [app.submit(shop.buy, order) for order in orders]:
             with pytest.raises(aft.FlowCompensated):
                 run.result(60)
     for order in orders:
-        assert shop.ledger[order] == ["reserve!", "reserve", "pay", "ship!", "refund", "release"]
+        assert ledger[order] == ["reserve!", "reserve", "pay", "ship!", "refund", "release"]
 
 
 def test_many_dispatchers_execute_each_step_once(setup: Setup) -> None:
     orders = [secrets.token_hex(4) for _ in range(20)]
     for order in orders:
-        shop.trouble[order, "pay"] = [shop.Busy()]
+        trouble[order, "pay"] = [Busy()]
     first, second = setup.app(), setup.app()
     with first.dispatcher(concurrency=4), second.dispatcher(concurrency=4):
         runs = [first.submit(shop.buy, order) for order in orders]
         for run, order in zip(runs, orders, strict=True):
             assert run.result(60) == f"parcel-{order}"
     for order in orders:
-        assert shop.ledger[order] == ["reserve", "pay!", "pay", "ship"]
+        assert ledger[order] == ["reserve", "pay!", "pay", "ship"]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -17,8 +13,9 @@ from aft import do
 from aft.runs.states import Status
 from aft.telemetry import RunOverdue
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Refused, listen, stops, teach, trouble
+from tests.acceptance.theatre import listen, stops, teach
 from tests.setups import Setup, eventually
+from tests.world import Refused, trouble
 
 broken: set[str] = set()
 
@@ -54,28 +51,6 @@ def undo(show: str) -> None:
     """Fails, and cannot be undone."""
     go(show)
     raise Refused("hiss")
-
-
-@pytest.fixture
-def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A webhook on this machine, and what it has heard."""
-    heard: list[dict[str, Any]] = []
-
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/hook", heard
-        server.shutdown()
-        thread.join()
 
 
 def test_each_parked_run_is_told_once_for_each_time_it_is_parked(

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 import aft
-from aft.ids import RunId
-from aft.runs import families
-from aft.runs.rows import RunRow
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
-from tests.acceptance.agency import Busy, Refused, book, book_async, do, ledger, shut, trouble
+from tests.acceptance.agency import book, book_async, do
+from tests.acceptance.observe import children_of
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
-
-
-def children_of(app: aft.Aft, run: aft.Run) -> list[RunRow]:
-    with app.store.read() as connection:
-        return families.of(connection, RunId(run.id))
+from tests.world import Busy, Refused, ledger, shut, trouble
 
 
 def child_of(app: aft.Aft, run: aft.Run) -> RunRow:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import aft
 from aft.cli.root import root
+from aft.errors import StoreError
 
 #: Whose user nobody is.
 STRANGER = 54321
@@ -60,6 +61,14 @@ def test_files_beside_a_shared_database_are_shared_as_it_is(tmp_path: Path) -> N
     assert (folder, set(found.values())) == (0o770, {0o660})
 
 
+@pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o600), (0o640, 0o600), (0o664, 0o660), (0o666, 0o660)])
+def test_who_may_only_read_the_database_cannot_lock_what_is_beside_it(tmp_path: Path, mode: int, expected: int) -> None:
+    (tmp_path / "shop.db").touch(mode=mode)
+    found = work(tmp_path)
+    locks = [found["shop.db-turn"], *(mode for name, mode in found.items() if len(name) == 36)]
+    assert (found["shop.db-workers"] & 0o666, set(locks)) == (expected, {expected})
+
+
 def test_files_that_an_older_aft_has_left_to_everybody_become_private_with_the_database(tmp_path: Path) -> None:
     for name in ("shop.db", "shop.db-turn"):
         (tmp_path / name).touch(mode=0o666)
@@ -87,6 +96,91 @@ def test_what_a_stranger_has_put_there_is_not_used(tmp_path: Path) -> None:
         (tmp_path / "shop.db-workers").rmdir()
         (tmp_path / "shop.db-workers").symlink_to(tmp_path)
     assert not any("-" in name and len(name) == 36 for name in work(tmp_path)), "no sign of a worker is there"
+
+
+def plant(path: Path, mode: int = 0o666) -> None:
+    """Put an empty file there, as a stranger would; who is not root can give nothing to a stranger: a link then."""
+    if os.geteuid() == 0:
+        path.touch()
+        os.chown(path, STRANGER, STRANGER)
+        path.chmod(mode)
+    else:
+        path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["shop.db-wal", "shop.db-shm", "shop.db-journal"])
+def test_a_file_of_sqlites_that_a_stranger_has_put_there_is_refused(tmp_path: Path, name: str) -> None:
+    tmp_path.chmod(0o1777)
+    plant(tmp_path / name)
+    with pytest.raises(StoreError, match=rf"(?s)is not used: '.*/{name}' is .*(move|remove) it"):
+        work(tmp_path)
+    assert (tmp_path / name).lstat().st_size == 0 or (tmp_path / name).is_symlink(), "nothing was written there"
+
+
+def test_a_database_that_a_stranger_has_put_where_all_may_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    if os.geteuid() == 0:
+        plant(tmp_path / "shop.db")
+    else:
+        (tmp_path / "shop.db").mkdir()
+        (tmp_path / "shop.db").rmdir()
+        os.mkfifo(tmp_path / "shop.db")
+    with pytest.raises(StoreError, match=r"shop\.db' is .*remove it"):
+        work(tmp_path)
+
+
+def test_a_wal_that_a_stranger_has_filled_does_not_become_our_database(tmp_path: Path) -> None:
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    for folder in (tmp_path, forged):
+        app = aft.Aft(f"sqlite:///{folder}/shop.db")
+        app.submit(noting, "hello")
+        wal = (folder / "shop.db-wal").read_bytes()
+        app.close()
+    (tmp_path / "shop.db-wal").write_bytes(wal)
+    (tmp_path / "shop.db-wal").chmod(0o666)
+    app = aft.Aft(f"sqlite:///{tmp_path}/shop.db")
+    with pytest.raises(StoreError, match=r"more users may use '.*shop\.db-wal' \(666\).*chmod 600"):
+        app.check()
+    app.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_members_of_a_group_share_a_database_that_it_may_write(tmp_path: Path) -> None:
+    database = tmp_path / "shop.db"
+    work(tmp_path)
+    os.chown(database, STRANGER, STRANGER)
+    database.chmod(0o660)
+    for end in ("-wal", "-shm"):  # as another member has left them
+        plant(tmp_path / f"shop.db{end}", 0o660)
+        os.chown(tmp_path / f"shop.db{end}", STRANGER + 1, STRANGER)
+    work(tmp_path)
+    tmp_path.chmod(0o1777)
+    with pytest.raises(StoreError, match="everybody may make files in its folder"):
+        work(tmp_path)
+
+
+def test_a_strangers_link_where_all_may_make_files_is_not_followed_to_a_database(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    link, target = tmp_path / "shop.db", tmp_path / "inner" / "shop.db"
+    target.parent.mkdir(mode=0o700)
+    link.symlink_to(target)
+    work(tmp_path)  # a link of our own
+    if os.geteuid() == 0:
+        os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+        with pytest.raises(StoreError, match="is a link of user"):
+            work(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_doctor_names_files_that_a_stranger_has_put_there(tmp_path: Path) -> None:
+    work(tmp_path)
+    (tmp_path / "shop.db-turn").unlink()
+    for name in ("shop.db-turn", "shop.db-wal"):
+        plant(tmp_path / name, 0o600)
+        told = CliRunner().invoke(root, ["--database", f"sqlite:///{tmp_path}/shop.db", "doctor"]).output
+        assert f"{name}' is" in " ".join(told.split())
+        assert str(STRANGER) in told
 
 
 def test_doctor_names_a_database_that_others_may_read(tmp_path: Path) -> None:

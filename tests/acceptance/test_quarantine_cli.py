@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from sqlalchemy import select
 
 import aft
@@ -19,59 +17,21 @@ from aft.brokers.base import Outgoing
 from aft.cli.root import root
 from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId, new_id
-from aft.runs import quarantine
+from aft.runs.records import quarantine
 from aft.store.tables import outbox
 from tests.acceptance import shop
+from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
+from tests.world import ledger
+
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 KEYS = {"id", "queue", "state", "reason", "size", "body", "at", "settled_at", "settled_by", "note"}
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings but those that a command is given, and a name to be known by."""
-    for name in list(os.environ):
-        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("LOGNAME", "night-watch")
-
-
-class Terminal:
-    """A person at the command line, and the application that the commands are about."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self.app = setup.app(grace=600.0)  # what moves a run here is a message, never the sweeper
-        self.app.check()
-
-    def call(self, *arguments: str) -> Result:
-        """Run a command in this process; a traceback is a failure of any test."""
-        place = ["--database", self._setup.database, "--broker", self._setup.broker, "--namespace", self.app.namespace]
-        result = CliRunner().invoke(root, [*place, "faults", *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert "Traceback" not in result.output
-        return result
-
-    def good(self, *arguments: str) -> Result:
-        result = self.call(*arguments)
-        assert result.exit_code == 0, result.output
-        return result
-
-    def data(self, *arguments: str) -> Any:
-        return json.loads(self.good(*arguments, "--json").stdout)
-
-    def refused(self, *arguments: str, status: int = 1) -> str:
-        """Run a command that fails, and return the line that says why."""
-        result = self.call(*arguments)
-        assert result.exit_code == status, result.output
-        first, *more = result.stderr.splitlines()
-        assert first.startswith("aft: ")
-        assert status == 2 or not more, result.output
-        return first
-
+class Faults(Terminal):
     def held(self) -> list[str]:
-        return [one["id"] for one in self.data("list", "--quarantined")]
+        return [one["id"] for one in self.data("faults", "list", "--quarantined")]
 
     def hold(self, body: bytes, reason: str = "it was wrong") -> str:
         """Put a message into quarantine; tells the short id that a listing shows."""
@@ -92,8 +52,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(setup: Setup) -> Terminal:
-    return Terminal(setup)
+def terminal(setup: Setup) -> Faults:
+    return Faults(setup, grace=600.0)  # what moves a run here is a message, never the sweeper
 
 
 def message(run: RunId) -> bytes:
@@ -103,23 +63,23 @@ def message(run: RunId) -> bytes:
 # Looking --------------------------------------------------------------------------------------------------------
 
 
-def test_a_listing_shows_what_is_held_and_on_request_what_became_of_the_rest(terminal: Terminal) -> None:
-    assert "No message is held" in terminal.good("list", "--quarantined").stderr
+def test_a_listing_shows_what_is_held_and_on_request_what_became_of_the_rest(terminal: Faults) -> None:
+    assert "No message is held" in terminal.good("faults", "list", "--quarantined").stderr
     held, released, discarded = terminal.hold(b"{", "not JSON"), terminal.hold_good(), terminal.hold(b"[")
-    terminal.good("release", released, "--note", "deployed 1.2")
-    terminal.good("discard", discarded, "--note", "a test of ours")
-    lines = terminal.good("list", "--quarantined").stdout.splitlines()
+    terminal.good("faults", "release", released, "--note", "deployed 1.2")
+    terminal.good("faults", "discard", discarded, "--note", "a test of ours")
+    lines = terminal.good("faults", "list", "--quarantined").stdout.splitlines()
     assert lines[0].split() == ["MESSAGE", "STATE", "QUEUE", "AT", "UTC", "BYTES", "REASON"]
     assert [line.split()[:3] for line in lines[1:]] == [[held, "held", names.resume(terminal.app.namespace)]]
     assert lines[1].endswith(" 1  not JSON")
-    found = {one["id"][-12:]: one for one in terminal.data("list", "--quarantined", "--all")}
+    found = {one["id"][-12:]: one for one in terminal.data("faults", "list", "--quarantined", "--all")}
     assert all(set(one) == KEYS for one in found.values())
     assert {short: (one["state"], one["settled_by"], one["note"]) for short, one in found.items()} == {
         held: ("held", None, None),
         released: ("released", "night-watch", "deployed 1.2"),
         discarded: ("discarded", "night-watch", "a test of ours"),
     }
-    shown = terminal.good("list", "--quarantined", "--all").stdout
+    shown = terminal.good("faults", "list", "--quarantined", "--all").stdout
     assert {line.split()[0]: line.split()[1] for line in shown.splitlines()[1:]} == {
         held: "held",
         released: "released",
@@ -127,9 +87,9 @@ def test_a_listing_shows_what_is_held_and_on_request_what_became_of_the_rest(ter
     }
 
 
-def test_a_message_is_shown_with_its_reason_its_beginning_and_what_to_do(terminal: Terminal) -> None:
+def test_a_message_is_shown_with_its_reason_its_beginning_and_what_to_do(terminal: Faults) -> None:
     made = terminal.hold(b'{"v":1,\xff\x1b[31m\n' + b"x" * 20_000, "not UTF-8")
-    shown = terminal.good("show", made)
+    shown = terminal.good("faults", "show", made)
     assert "not UTF-8" in shown.stdout
     assert '{"v":1,\\xff\\x1b[31m xxx' in shown.stdout
     assert "\x1b" not in shown.output
@@ -137,14 +97,14 @@ def test_a_message_is_shown_with_its_reason_its_beginning_and_what_to_do(termina
     assert "It could not be let in now, either: only the first 16384 of its 20014 bytes were kept" in shown.stderr
     assert f"aft faults release {made}" in shown.stderr
     assert f"aft faults discard {made} --note" in shown.stderr
-    assert set(terminal.data("show", made)) == KEYS
+    assert set(terminal.data("faults", "show", made)) == KEYS
 
 
-def test_a_message_that_was_dealt_with_is_shown_with_who_and_why(terminal: Terminal) -> None:
+def test_a_message_that_was_dealt_with_is_shown_with_who_and_why(terminal: Faults) -> None:
     made = terminal.hold_good()
-    assert "It could be let in now." in terminal.good("show", made).stderr
-    terminal.good("release", made, "--note", "deployed 1.2")
-    shown = terminal.good("show", made)
+    assert "It could be let in now." in terminal.good("faults", "show", made).stderr
+    terminal.good("faults", "release", made, "--note", "deployed 1.2")
+    shown = terminal.good("faults", "show", made)
     assert "night-watch" in shown.stdout
     assert "deployed 1.2" in shown.stdout
     assert shown.stderr == ""
@@ -153,14 +113,14 @@ def test_a_message_that_was_dealt_with_is_shown_with_who_and_why(terminal: Termi
 # By hand --------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_released_once(terminal: Terminal) -> None:
+def test_a_message_is_released_once(terminal: Faults) -> None:
     made = terminal.hold_good()
-    said = terminal.good("release", made).stderr
+    said = terminal.good("faults", "release", made).stderr
     assert f"goes to queue '{names.resume(terminal.app.namespace)}'" in said
     assert "note: no live dispatcher relays messages" in said
     assert len(terminal.sent()) == 1
-    assert "released already, by night-watch" in terminal.refused("release", made)
-    assert "released already, by night-watch" in terminal.refused("discard", made, "--note", "too late")
+    assert "released already, by night-watch" in terminal.refused("faults", "release", made)
+    assert "released already, by night-watch" in terminal.refused("faults", "discard", made, "--note", "too late")
     assert len(terminal.sent()) == 1
 
 
@@ -174,43 +134,45 @@ def test_a_message_is_released_once(terminal: Terminal) -> None:
         (b"\xff\x1b[31m", "not UTF-8"),
     ],
 )
-def test_a_message_that_is_still_wrong_is_not_released(terminal: Terminal, body: bytes, says: str) -> None:
+def test_a_message_that_is_still_wrong_is_not_released(terminal: Faults, body: bytes, says: str) -> None:
     made = terminal.hold(body)
-    line = terminal.refused("release", made)
+    line = terminal.refused("faults", "release", made)
     assert says in line
     assert "discard it with a note" in line
     assert terminal.held()[0].endswith(made)
     assert terminal.sent() == []
 
 
-def test_discarding_needs_a_note_and_sends_nothing(terminal: Terminal) -> None:
+def test_discarding_needs_a_note_and_sends_nothing(terminal: Faults) -> None:
     made = terminal.hold_good()
-    assert "--note" in terminal.refused("discard", made, status=2)
-    assert "needs a note" in terminal.refused("discard", made, "--note", " ")
-    assert "half a character" in terminal.refused("discard", made, "--note", "nobody waits for it \udcff", status=2)
-    terminal.good("discard", made, "--note", "nobody waits for it")
+    assert "--note" in terminal.refused("faults", "discard", made, status=2)
+    assert "needs a note" in terminal.refused("faults", "discard", made, "--note", " ")
+    assert "half a character" in terminal.refused(
+        "faults", "discard", made, "--note", "nobody waits for it \udcff", status=2
+    )
+    terminal.good("faults", "discard", made, "--note", "nobody waits for it")
     assert terminal.held() == []
     assert terminal.sent() == []
-    assert "discarded already" in terminal.refused("release", made)
-    assert terminal.data("show", made)["note"] == "nobody waits for it"
+    assert "discarded already" in terminal.refused("faults", "release", made)
+    assert terminal.data("faults", "show", made)["note"] == "nobody waits for it"
 
 
 @pytest.mark.parametrize("arguments", [("show", "beef"), ("release", "beef"), ("discard", "beef", "--note", "x")])
-def test_a_message_that_nobody_knows_is_told_in_one_line(terminal: Terminal, arguments: tuple[str, ...]) -> None:
-    line = terminal.refused(*arguments)
+def test_a_message_that_nobody_knows_is_told_in_one_line(terminal: Faults, arguments: tuple[str, ...]) -> None:
+    line = terminal.refused("faults", *arguments)
     assert "'beef'" in line
     assert "--quarantined" in line
 
 
-def test_a_message_of_another_namespace_is_nobodys(terminal: Terminal) -> None:
+def test_a_message_of_another_namespace_is_nobodys(terminal: Faults) -> None:
     with terminal.app.store.write() as connection:
         quarantine.add(connection, "elsewhere", [(names.resume("elsewhere"), b"{", secrets.token_hex(8))])
         theirs = quarantine.listing(connection, "elsewhere")[0].id
-    assert theirs in terminal.refused("release", theirs)
+    assert theirs in terminal.refused("faults", "release", theirs)
 
 
-def test_all_goes_with_quarantined(terminal: Terminal) -> None:
-    assert "--all goes with --quarantined" in terminal.refused("list", "--all", status=2)
+def test_all_goes_with_quarantined(terminal: Faults) -> None:
+    assert "--all goes with --quarantined" in terminal.refused("faults", "list", "--all", status=2)
 
 
 @pytest.mark.parametrize("arguments", [("release", "x"), ("discard", "x", "--note", "y"), ("show", "x")])
@@ -227,25 +189,25 @@ def test_dealing_with_a_message_does_not_make_a_database(
 # From the queue and back ----------------------------------------------------------------------------------------
 
 
-def test_a_person_finds_what_a_dispatcher_refused_and_the_queue_goes_on(terminal: Terminal) -> None:
+def test_a_person_finds_what_a_dispatcher_refused_and_the_queue_goes_on(terminal: Faults) -> None:
     order, app = secrets.token_hex(4), terminal.app
     with app.dispatcher():
         app.broker.publish([Outgoing(names.resume(app.namespace), b"{")])
-        (held,) = eventually(lambda: terminal.data("list", "--quarantined"))
+        (held,) = eventually(lambda: terminal.data("faults", "list", "--quarantined"))
         assert app.submit(shop.buy, order).result(60) == f"parcel-{order}"
     assert held["reason"].startswith("not JSON")
     assert (held["queue"], held["body"]) == (names.resume(app.namespace), "{")
 
 
-def test_a_released_message_sets_its_run_going(terminal: Terminal) -> None:
+def test_a_released_message_sets_its_run_going(terminal: Faults) -> None:
     order, app = secrets.token_hex(4), terminal.app
     run = app.submit(shop.buy, order)
     held = quarantine_the_wake_of(app)
     with app.dispatcher():
-        said = terminal.good("release", held, "--note", "the rule was wrong").stderr
+        said = terminal.good("faults", "release", held, "--note", "the rule was wrong").stderr
         assert "no live dispatcher" not in said
         assert run.result(60) == f"parcel-{order}"
-    assert shop.ledger[order].count("ship") == 1
+    assert ledger[order].count("ship") == 1
 
 
 def quarantine_the_wake_of(app: aft.Aft) -> str:

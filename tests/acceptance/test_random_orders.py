@@ -15,10 +15,11 @@ from typing import Any
 
 import aft
 from aft.runs.states import Status
-from tests.acceptance.campground import TROUBLES, gates, ledger, line, mended, sides
-from tests.acceptance.looking import children_of
+from tests.acceptance.campground import TROUBLES, line, mended, sides
+from tests.acceptance.observe import children_of
 from tests.acceptance.order_checks import check_end, check_rest, rests
 from tests.setups import Setup, eventually
+from tests.world import gates, ledger
 
 EXAMPLES = int(os.environ.get("AFT_TEST_EXAMPLES", "8"))
 SEED = os.environ.get("AFT_TEST_SEED", "" if "AFT_TEST_EXAMPLES" in os.environ else "15")

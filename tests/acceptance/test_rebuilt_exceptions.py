@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import secrets
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,8 +15,8 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
+from tests.world import ledger
 
-did: dict[str, list[str]] = defaultdict(list)
 seen: dict[str, list[Any]] = defaultdict(list)
 
 
@@ -69,18 +68,13 @@ CARRIED: dict[str, Callable[[], Exception]] = {
 }
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
-
-
 def refund(order: str) -> None:
-    did[order].append("refund")
+    ledger[order].append("refund")
 
 
 @aft.compensate_with(refund)
 def charge(order: str) -> None:
-    did[order].append("charge")
+    ledger[order].append("charge")
 
 
 @aft.activity(levels=[])
@@ -90,7 +84,7 @@ def decline(order: str, what: str) -> None:
 
 @aft.activity(levels=[])
 def invoice(order: str) -> None:
-    did[order].append("invoice")
+    ledger[order].append("invoice")
 
 
 @aft.flow
@@ -114,7 +108,7 @@ def test_a_fallback_is_taken_whatever_the_exception_carries(setup: Setup, order:
     with app.dispatcher():
         run.signal("go")
         assert run.result(60) == "sold"
-    assert did[order] == ["charge", "invoice"]
+    assert ledger[order] == ["charge", "invoice"]
     assert len(seen[order]) >= 2
     assert len(set(seen[order])) == 1
 
@@ -265,7 +259,7 @@ def test_what_was_not_kept_parks_the_run_and_is_named(setup: Setup, order: str) 
         eventually(lambda: run.status is Status.PARKED)
     assert "NotKept: response.text" in (run.row.reason or "")
     assert "e.fault" in (run.row.reason or "")
-    assert did[order] == ["charge"]
+    assert ledger[order] == ["charge"]
 
 
 def test_the_failure_is_the_cause_of_what_result_raises(setup: Setup, order: str) -> None:
@@ -296,7 +290,7 @@ def test_a_run_that_was_cancelled_and_undone_says_so(setup: Setup, order: str) -
         run.cancel()
         with pytest.raises(aft.FlowCompensated, match=r"was cancelled, and everything it had done was undone$"):
             run.result(60)
-    assert did[order] == ["charge", "refund"]
+    assert ledger[order] == ["charge", "refund"]
 
 
 def test_a_completed_run_that_was_undone_by_order_says_so(setup: Setup, order: str) -> None:

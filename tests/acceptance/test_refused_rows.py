@@ -16,23 +16,19 @@ from sqlalchemy import text
 import aft
 from aft import do
 from aft.ids import RunId, StepPath, new_id
-from aft.runs import late
-from aft.runs.late import LateEffect
+from aft.runs.records import late_effects
+from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
 from aft.store import Store
-from aft.store.moments import later
+from aft.store.db_time import later
 from aft.telemetry import Event, ServiceFailed
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Refused, ledger, listen, stops, teach, trouble, undone
+from tests.acceptance.theatre import listen, stops, teach, undone
 from tests.setups import Setup, eventually
 from tests.storing import Stage
+from tests.world import Refused, ledger, trouble
 
 POISON = "poison"
-
-
-@pytest.fixture
-def show() -> str:
-    return secrets.token_hex(4)
 
 
 @contextmanager
@@ -85,7 +81,7 @@ def test_a_decision_that_the_database_refuses_parks_its_run_and_the_others_are_d
     for one in shows:
         trouble[one, "tickets"] = [Refused("no")]
     ours = f"NEW.namespace = '{app.namespace}'"
-    tainted = f"{ours} AND (NEW.verdict LIKE '%{POISON}%' OR NEW.ruling LIKE '%{POISON}%')"
+    tainted = f"{ours} AND (NEW.why LIKE '%{POISON}%' OR NEW.ruling LIKE '%{POISON}%')"
     tainted_plan = f"{ours} AND NEW.exlet LIKE '%{POISON}%'"
     with (
         refusing(app.store, "aft_faults", "UPDATE", tainted),
@@ -136,7 +132,7 @@ def test_a_late_effect_that_the_database_refuses_parks_its_run_and_the_others_ar
     with app.store.write() as connection:
         for number, run in enumerate(runs):
             args = f'{{"show":"{show}-{number}","what":"hall","seats":1}}'
-            late.write(connection, new_id(), effect_of(app, run.id, args))
+            late_effects.write(connection, new_id(), effect_of(app, run.id, args))
     condition = f"NEW.run_id = '{runs[1].id}'"
     with refusing(app.store, "aft_frames", "INSERT", condition), app.dispatcher():
         stops(runs[1], Status.PARKED)

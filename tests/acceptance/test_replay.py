@@ -210,6 +210,15 @@ def test_a_worker_that_cannot_start_shows_its_last_lines(tmp_path: Path) -> None
     assert "not in this house" in played.stderr
 
 
+def test_a_file_in_the_current_folder_is_not_taken_for_an_installed_module(tmp_path: Path) -> None:
+    for name in ("tenacity", "sqlalchemy", "tomllib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('trapped')\n")
+    command = [sys.executable, "-P", *COMMAND[1:], str(EXAMPLE), "--scenario", "approved"]
+    played = subprocess.run(command, cwd=tmp_path, env=environ(), capture_output=True, text=True, timeout=300)
+    assert "trapped" not in played.stdout + played.stderr
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
 def test_a_second_replay_in_the_same_namespace_is_refused(tmp_path: Path) -> None:
     settings = Settings.load(database_url=f"sqlite:///{tmp_path / 'aft.db'}", namespace="aft-replay")
     with Aft(settings=settings) as app, app.dispatcher():

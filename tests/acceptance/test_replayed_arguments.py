@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from collections import defaultdict
@@ -23,11 +22,6 @@ from tests.setups import Setup, eventually
 did: dict[str, list[Any]] = defaultdict(list)
 #: What the flow's code hands to its steps: a test changes it between two passes, as a deploy or chance would.
 given: dict[str, Any] = {}
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
 
 
 def dispatch(setup: Setup, hashes: int) -> subprocess.Popen[bytes]:

@@ -10,13 +10,13 @@ import pytest
 
 import aft
 from aft import do
-from aft.rules.kinds import On
-from aft.rules.primitives import Primitive
+from aft.rules.exception_types import On
+from aft.rules.exlets.primitives import Primitive
 from aft.runs.states import Status
 from tests.acceptance.theatre import stops, teach
 from tests.setups import Setup
+from tests.world import ledger
 
-log: defaultdict[str, list[str]] = defaultdict(list)
 keys: defaultdict[str, set[str]] = defaultdict(set)
 
 
@@ -24,10 +24,10 @@ def posted(name: str, **options: Any) -> Any:
     """An activity and its compensator, both of which log."""
 
     def take_back(account: str) -> None:
-        log[account].append("taken back")
+        ledger[account].append("taken back")
 
     def post(account: str) -> int:
-        log[account].append("posted")
+        ledger[account].append("posted")
         keys[account].add(aft.current().key)
         return 100
 
@@ -74,13 +74,13 @@ def test_a_retry_undoes_the_effect_that_rules_objected_to(
     with app.dispatcher():
         run = app.submit(effect_posts, kind, account, fails)
         stops(run, Status.PARKED)
-        assert log[account] == ["posted"]
+        assert ledger[account] == ["posted"]
         app.rules.undo((effect_posts.name, On.ACTIVITY_POST, KINDS[kind].name), to=0)
         run.retry()
         if fails:
             stops(run, Status.COMPENSATED)
-            assert log[account] == ["posted", "taken back", "posted", "taken back"]
+            assert ledger[account] == ["posted", "taken back", "posted", "taken back"]
         else:
             assert run.result(60) == 100
-            assert log[account] == ["posted", "taken back", "posted"]
+            assert ledger[account] == ["posted", "taken back", "posted"]
     assert len(keys[account]) == 2  # or the service would take the second for the first, which is undone

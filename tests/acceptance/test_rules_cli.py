@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,19 +14,20 @@ import pytest
 from sqlalchemy import update
 
 import aft
-from aft.cli.rules.meanings import MEANINGS
+from aft.cli.commands.rules.meanings import MEANINGS
 from aft.fault import Fault
-from aft.rules import plans, sources
-from aft.rules.asking import Asked, RuleChoice
-from aft.rules.defaults import DEFAULTS
-from aft.rules.facts import KINDS
-from aft.rules.kinds import On
-from aft.rules.sources import source
-from aft.rules.tree import Node, Tree
-from aft.runs import faults as fault_rows
-from aft.runs import notices, quarantine
+from aft.rules.cases import sources
+from aft.rules.cases.facts import KINDS
+from aft.rules.cases.sources import source
+from aft.rules.exception_types import On
+from aft.rules.exlets import plans
+from aft.rules.trees.choose import AskedTree, RuleChoice
+from aft.rules.trees.defaults import DEFAULTS
+from aft.rules.trees.tree import Node, Tree
+from aft.runs.records import faults as fault_rows
+from aft.runs.records import notices, quarantine
 from aft.store import tables
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import exlets, faults, rule_trees
 from tests.acceptance import hall
 from tests.acceptance.terminal import Terminal
@@ -46,21 +46,10 @@ steps = [{do = "set", tags = {gave = "up"}}, {do = "unwind"}]
 
 
 @pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings but those that a command is given, a name to be known by, and a terminal of 80 columns."""
-    for name in list(os.environ):
-        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("LOGNAME", "ann")
     monkeypatch.setenv("COLUMNS", "80")
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Commands on an SQLite file of the test's own."""
-    small = Setup("sqlite", f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
-    yield Terminal(small)
-    small.close()
 
 
 @pytest.fixture
@@ -83,7 +72,7 @@ def fails(terminal: Terminal, order: str) -> Fault:
 
 def ended(terminal: Terminal, run: aft.Run) -> aft.Run:
     """Let a dispatcher bring a run to its end, whatever that is."""
-    terminal.app.book.look_again()  # what was taught just now counts at once
+    terminal.app.rule_cache.look_again()  # what was taught just now counts at once
     with terminal.app.dispatcher():
         eventually(lambda: run.status.ended)
     return run
@@ -369,7 +358,7 @@ def test_a_fault_that_nobody_taught_about_is_told_by_what_is_built_in(terminal: 
     assert "Nobody had taught rules about it" in told
     assert "  2  did not hold          fault.recoverable && !fault.exhausted" in told
     assert "→ unwind, by rule 1" in told
-    assert "verdict    unrecoverable: 'hall_seat' declares Gone unrecoverable" in told
+    assert "why        unrecoverable: 'hall_seat' declares Gone unrecoverable" in told
     assert terminal.data("rules", "explain", run.id)["told"] == "built_in"
 
 
@@ -643,7 +632,7 @@ def test_an_exlet_cannot_become_what_its_rules_cannot_use(taught: Terminal, tmp_
 def test_a_fault_that_is_being_handled_says_by_which_rule_and_how_far(taught: Terminal) -> None:
     run = taught.app.start(hall.visit, "gone-1")
     fault = fault_of(taught, run)
-    asked = Asked("hall_visit", "hall_seat", 3, [(1, True, None)])
+    asked = AskedTree("hall_visit", "hall_seat", 3, [(1, True, None)])
     decision = RuleChoice("fault", "give_up", 1, "fault.name == 'Gone'", [asked], {"fault.name": "Gone"}, [])
     with taught.app.store.write() as connection:
         plans.begin(connection, taught.app.namespace, run.id, fault.id, taught.app.rules.exlet("give_up"), {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -19,26 +18,30 @@ from aft.app.process import Role
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
 from aft.fault import FaultState
-from aft.flows import ruled
-from aft.flows.attempt import Attempt, Performer
-from aft.flows.constraints import Constraints
-from aft.flows.context import AttemptContext, Current
-from aft.flows.vigil import AttemptWatch, Vigil
-from aft.rules import plans, rows, sources
-from aft.rules.kinds import On
-from aft.rules.plans import Plan, PlanState
-from aft.rules.primitives import Primitive
-from aft.runs import faults
-from aft.runs.owner import Fenced
-from aft.runs.rescue import make_abort
+from aft.flows.declare.context import AttemptContext, in_attempt
+from aft.flows.orders import rulings
+from aft.flows.runtime.rule_watch import AttemptWatch, RuleWatch
+from aft.flows.steps import attempt
+from aft.flows.steps.constraints import Constraints
+from aft.flows.steps.step import Step
+from aft.rules.cases import sources
+from aft.rules.exception_types import On
+from aft.rules.exlets import plans
+from aft.rules.exlets.plans import Plan, PlanState
+from aft.rules.exlets.primitives import Primitive
+from aft.rules.trees import rows
+from aft.runs.ownership.owner import Fenced
+from aft.runs.ownership.rescue import make_abort
+from aft.runs.records import faults
 from aft.runs.states import Status
 from aft.store import tables
 from aft.telemetry import RuleWarned
 from tests.acceptance import theatre
-from tests.acceptance.theatre import Busy, Refused, gates, keys, ledger, listen, rule, stops, teach, trouble, undone
+from tests.acceptance.theatre import listen, rule, stops, teach, undone
 from tests.conftest import make_setup
 from tests.setups import Setup, eventually
 from tests.storing import Stage
+from tests.world import Busy, Refused, gates, keys, ledger, trouble
 
 
 @pytest.fixture(params=["sqlite"])
@@ -53,11 +56,6 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
 NOBODY = "http://127.0.0.1:9/"
 WORKS = [Role.WORK]
 DECIDES = [role for role in Role if role is not Role.WORK]
-
-
-@pytest.fixture
-def show() -> str:
-    return secrets.token_hex(4)
 
 
 @pytest.fixture
@@ -215,8 +213,8 @@ def test_a_notice_that_could_never_be_sent_is_refused_where_it_is_written(url: s
 
 def test_a_rule_that_the_dispatcher_has_not_seen_yet_stops_a_step(setup: Setup, show: str) -> None:
     worker, decider = setup.app(), setup.app()
-    decider.book.current()
-    decider.book._looked = decider.clock.ticks() + 1e6  # as if it had looked just before the edit
+    decider.rule_cache.current()
+    decider.rule_cache._looked = decider.clock.ticks() + 1e6  # as if it had looked just before the edit
     teach(worker, revue, "activity_pre", "true", do.fail("not tonight"))
     with worker.dispatcher(only=WORKS), decider.dispatcher(only=DECIDES):
         undone(worker.submit(revue, show))
@@ -242,7 +240,7 @@ def test_a_constraint_whose_exlet_is_gone_lets_nothing_through(setup: Setup, sho
     with app.store.write() as connection:
         rows.begin_edit(connection, app.namespace)
         connection.execute(delete(tables.exlets).where(tables.exlets.c.namespace == app.namespace))
-    app.book.look_again()
+    app.rule_cache.look_again()
     with app.dispatcher(only=DECIDES):
         stops(run, Status.PARKED)
     assert "no such exlet" in (run.row.reason or "")
@@ -332,20 +330,21 @@ def test_a_step_that_may_have_had_its_effect_is_not_kept_from_beginning(
     setup: Setup, show: str, quick_beats: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = setup.app(lease=quick_beats)
-    taught, outside = threading.Event(), Performer._outside
+    taught, perform = threading.Event(), attempt.perform
 
-    def die_after_it(self: Performer, attempt: Attempt, current: Current) -> None:
-        monkeypatch.setattr(Performer, "_outside", outside)
-        self._call(attempt, AttemptContext(current))
+    def die_after_it(step: Step) -> None:
+        monkeypatch.setattr(attempt, "perform", perform)
+        with in_attempt(AttemptContext(step.current(0))):
+            step.fn(*step.args, **step.kwargs)
         assert taught.wait(60)
         raise Fenced("the worker was lost after the effect")
 
-    monkeypatch.setattr(Performer, "_outside", die_after_it)
+    monkeypatch.setattr(attempt, "perform", die_after_it)
     with app.dispatcher():
         run = app.submit(revue, show)
         eventually(lambda: ledger[show])
         teach(app, revue, "activity_pre", "true", do.fail("too late"))
-        app.book.look_again()
+        app.rule_cache.look_again()
         taught.set()
         assert run.result(60) == 2
     assert len(set(keys[show, "number"])) == 1
@@ -438,7 +437,7 @@ def test_a_run_that_has_begun_is_not_asked_whether_it_may(setup: Setup, show: st
         run = app.submit(revue, show)
         eventually(lambda: keys[show, "number"])
         teach(app, revue, "run_pre", "true", do.fail("must not begin"))
-        app.book.look_again()
+        app.rule_cache.look_again()
         gate.set()
         assert run.result(60) == 2
 
@@ -467,7 +466,7 @@ def test_arguments_of_a_wrong_type_park_and_are_forgotten_by_a_retry(setup: Setu
         stops(run, Status.PARKED)
         assert "do not fit" in (run.row.reason or "")
         app.rules.undo((theatre.evening.name, On.ACTIVITY_PRE, "*"))
-        app.book.look_again()
+        app.rule_cache.look_again()
         run.retry()
         assert run.result(60) == [10, 10, 10]
     assert ledger[show] == ["hall 1", "tickets 1", "bar 1"]
@@ -499,7 +498,7 @@ def test_faults_do_not_keep_what_is_large(setup: Setup, show: str) -> None:
         assert app.start(announced, show, "x" * 30_000).result(60) == 30_002
         assert app.start(announced, f"{show}-2", "x").result(60) == 2
     (fault,) = app.faults()
-    assert len(fault.step or "") < 1_000
+    assert len(fault.step_snapshot or "") < 1_000
 
 
 # Removing, suspending -----------------------------------------------------------------------------------------------
@@ -535,7 +534,7 @@ def test_what_a_person_has_asked_meanwhile_is_heard_before_a_run_is_removed(
     teach(app, theatre.evening, "fault", "true", do.remove("activity"))
     refuse(show)
     asked: list[bool] = []
-    is_branch = ruled._is_branch
+    is_branch = rulings._is_branch
 
     def cancel_first(*args: Any) -> bool:
         if not asked:
@@ -543,7 +542,7 @@ def test_what_a_person_has_asked_meanwhile_is_heard_before_a_run_is_removed(
             run.cancel(note="undo it all", by="somebody")
         return is_branch(*args)
 
-    monkeypatch.setattr(ruled, "_is_branch", cancel_first)
+    monkeypatch.setattr(rulings, "_is_branch", cancel_first)
     run = app.submit(theatre.evening, show)
     with app.dispatcher():
         undone(run)
@@ -579,7 +578,7 @@ def test_a_fault_that_cannot_be_judged_goes_its_own_way_and_holds_up_no_other(se
             stops(run, Status.RECOVERING)
     with app.store.write() as connection:
         table = tables.faults
-        connection.execute(update(table).where(table.c.run_id == found[1].id).values(step="no JSON"))
+        connection.execute(update(table).where(table.c.run_id == found[1].id).values(step_snapshot="no JSON"))
     with app.dispatcher():
         undone(found[1])
         assert [found[nth].result(60) for nth in (0, 2)] == [[10, 1, 10]] * 2
@@ -588,16 +587,16 @@ def test_a_fault_that_cannot_be_judged_goes_its_own_way_and_holds_up_no_other(se
 
 
 def test_attempts_are_watched_again_when_there_was_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    vigil, asked = Vigil(), threading.Event()
+    rule_watch, asked = RuleWatch(), threading.Event()
 
     def no_thread(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with vigil.over(AttemptWatch(lambda: asked.set(), lambda decision: None)):
+    with rule_watch.over(AttemptWatch(lambda: asked.set(), lambda decision: None)):
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", no_thread)
-            vigil.look()
-        vigil.look()
+            rule_watch.look()
+        rule_watch.look()
         assert asked.wait(60)
 
 

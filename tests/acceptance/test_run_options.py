@@ -19,9 +19,9 @@ import aft
 from aft.app.schedule import Schedule
 from aft.cli.root import root
 from aft.dispatcher.schedules import Schedules
-from aft.flows.flow import Options
-from aft.runs.rows import RunRow
-from aft.runs.schedules import RunOptions
+from aft.flows.declare.flow import Options
+from aft.runs.run_rows import RunRow
+from aft.runs.schedules.schedule_rows import RunOptions
 from tests.setups import Setup
 
 THEN = datetime(2041, 5, 17, 3, tzinfo=UTC)

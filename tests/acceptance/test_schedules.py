@@ -5,7 +5,6 @@ Time is moved in two ways: a round is told what time it is, or a row is set back
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,24 +18,20 @@ from sqlalchemy import text, update
 import aft
 from aft.app.schedule import Schedule
 from aft.dispatcher.schedules import Schedules
-from aft.runs import firing, submit
-from aft.runs.calendar import MOST_MISSED
-from aft.runs.rows import RunRow
+from aft.runs import submit
+from aft.runs.run_rows import RunRow
+from aft.runs.schedules import fire as firing
+from aft.runs.schedules.calendar import MOST_MISSED
 from aft.runs.states import Status
 from aft.store.tables import runs, schedules
 from aft.telemetry import Event, ScheduleBroken, ScheduleFired, ScheduleSkipped
 from tests.acceptance import agency
-from tests.acceptance.agency import ledger
 from tests.setups import Setup, eventually
+from tests.world import ledger
 
 DAY = timedelta(days=1)
 #: A moment of ``0 3 * * *`` in UTC, long after today.
 THREE = datetime(2041, 5, 17, 3, tzinfo=UTC)
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
 
 
 def fire(app: aft.Aft, at: datetime) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import UTC, datetime
-
-import pytest
 
 import aft
 from aft import names
 from aft.brokers.base import Outgoing
 from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, OrderId, RunId
-from aft.runs import quarantine
+from aft.runs.records import quarantine
 from tests.setups import Setup, eventually
 
 KEY, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
@@ -31,11 +28,6 @@ def pay(order: str) -> str:
 def ordering(order: str) -> str:
     aft.wait_for("go")
     return pay(order)
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
 
 
 def quarantined(app: aft.Aft) -> list[quarantine.Refusal]:

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 import aft
-from aft.cli.dispatcher import write_log
-from aft.cli.output import print_json
+from aft.cli.commands.dispatcher import write_log
 from aft.cli.root import root
+from aft.cli.show.output import print_json
 from aft.runs.states import Status
 from aft.telemetry import log_event
 from tests.setups import Setup, eventually

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
+import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pydantic import BaseModel
 from sqlalchemy import text
 
 import aft
 from aft.cli.root import root
+from aft.runs.records import notices, parked_runs
+from aft.runs.states import Status
 from aft.store import Store
-from tests.setups import Setup
+from tests.setups import Setup, eventually
 
 CARD = "4111 1111 1111 1111"
 
@@ -25,11 +29,6 @@ def charge(order: str, card: str) -> None:
 @aft.flow(name="secrets_charging")
 def charging(order: str, card: str) -> None:
     charge(order, card)
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
 
 
 def test_no_parameter_of_a_statement_is_in_the_fault_that_it_raises(setup: Setup, order: str) -> None:
@@ -53,3 +52,259 @@ def test_a_password_in_the_options_of_a_url_is_not_shown(name: str) -> None:
     assert "hunter" not in store.url
     assert "sslmode=require" in store.url
     assert "me:***@host/shop" in store.url
+
+
+@aft.activity(name="secrets_refuse", levels=["1h"])
+def refuse(person: dict[str, object]) -> None:
+    raise aft.Recoverable("not now")
+
+
+@aft.flow(name="secrets_refused")
+def refused(person: dict[str, object]) -> None:
+    refuse(person)
+
+
+def test_what_has_a_hidden_name_is_not_among_the_facts_that_a_condition_asks(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        app.submit(refused, {"name": order, "pin": ["hunter2"], "account": {"password": {"now": "hunter3"}}})
+        eventually(lambda: any(fault.due_at for fault in app.faults()))
+    (fault,) = app.faults()
+    for more in ([], ["--json"]):
+        command = ["rules", "test", fault.id, "--if", f"activity.args.person.name == '{order}'", *more]
+        shown = CliRunner().invoke(root, command, env=setup.environ())
+        assert shown.exit_code == 0, shown.output
+        assert order in shown.output
+        assert "hunter" not in shown.output
+
+
+def test_a_url_leads_to_where_it_says_by_itself() -> None:
+    with pytest.raises(aft.ConfigError, match="conninfo") as refused:
+        Store("postgresql://me@/shop?conninfo=host%3Dfar.example%20password%3Dhunter2")
+    assert "hunter" not in str(refused.value)
+
+
+#: Secrets in ordinary texts.
+TEXTS = [
+    f"Card:\n{CARD}",
+    f"Card:\t{CARD.replace(' ', '')}",
+    "x\npassword=hunter2",
+    "x\npwd=hunter2",
+    "x\nBearer hunter2secret",
+    "x\neyJhbGciOiJIUzI1NiJ9.eyJzdWIi.hunter2secret",
+    "postgresql://u:hunter2/secret@h/d",
+    json.dumps({"Message": json.dumps({"detail": json.dumps({"password": "hunter2"})})}),
+]
+#: All of them, as values and as names.
+VALUE: Any = {"texts": TEXTS, **{text: number for number, text in enumerate(TEXTS)}}
+HELD = ("4111", "hunter2", "eyJzdWIi")
+
+
+@aft.activity(name="secrets_keep")
+def keep(value: Any) -> Any:
+    return value
+
+
+@aft.activity(name="secrets_lose", levels=[])
+def lose(value: Any) -> None:
+    raise ValueError(str(value), value)
+
+
+@aft.flow(name="secrets_held")
+def held(value: Any) -> Any:
+    keep(value)
+    heard = aft.wait_for("go")
+    try:
+        lose(value)
+    except ValueError:
+        return heard
+    return None
+
+
+@aft.flow(name="secrets_mistaken")
+def mistaken(value: Any) -> None:
+    raise NameError(f"{'x' * 1980} {value}")
+
+
+def _show(setup: Setup, *words: str, columns: int = 80) -> str:
+    shown = CliRunner().invoke(root, words, env={**setup.environ(), "COLUMNS": str(columns)})
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def test_no_text_within_a_value_gets_round_redaction(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(held.options(tags={"of": VALUE}), VALUE)
+        eventually(lambda: run.status is Status.WAITING)
+        run.signal("later", VALUE, by=f"ann {CARD}")
+        waiting = _show(setup, "runs", "show", run.id)
+        run.signal("go", VALUE, by=f"ann {CARD}")
+        run.result(60)
+    shown = [_show(setup, "runs", "show", run.id, "--all", columns=columns) for columns in range(40, 84, 4)]
+    shown += [
+        _show(setup, *words) for words in (["runs", "list"], ["faults", "list"], ["runs", "show", run.id, "--json"])
+    ]
+    shown += [_show(setup, "runs", "list", "--json"), _show(setup, "faults", "list", "--json"), waiting]
+    (fault,) = app.faults()
+    shown += [_show(setup, "faults", "show", fault.id, *more) for more in ([], ["--json"])]
+    assert [(part, text) for text in shown for part in HELD if part in text] == []
+
+
+@pytest.mark.parametrize("words", [[], ["--wait", "60"]])
+def test_a_result_that_is_printed_at_once_is_redacted(setup: Setup, words: list[str]) -> None:
+    setup.app().check()
+    shown = _show(setup, "runs", "start", f"{__name__}:echoed", "-m", __name__, "--here", json.dumps(TEXTS), *words)
+    assert [part for part in HELD if part in shown] == []
+
+
+@aft.flow(name="secrets_echoed")
+def echoed(value: Any) -> Any:
+    return value
+
+
+def test_a_notice_of_a_parked_run_is_redacted(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(mistaken.options(key=CARD, owner="password=hunter2"), CARD)
+        eventually(lambda: run.status is Status.PARKED)
+    with app.store.write() as connection:
+        assert parked_runs.tell(connection, app.namespace, run.id, "https://hooks.example/")
+        (notice,) = notices.of_run(connection, run.id)
+    body = json.loads(notice.body)
+    assert [part for part in HELD if part in notice.body] == []
+    assert body["key"] == "**** **** **** 1111"
+    assert (body["owner"], body["reason"][-3:]) == ("password=*******", "**…")
+
+
+class Login(BaseModel):
+    user: str
+    pin: aft.Secret[int]
+
+
+@aft.activity(name="secrets_sign_in", levels=[])
+def sign_in(pin: Any) -> None:
+    try:
+        Login.model_validate({"user": "ann", "pin": pin})
+    except ValueError as error:
+        raise RuntimeError([error]) from error
+
+
+@aft.activity(name="secrets_validated", levels=[])
+def validated(pin: Any) -> None:
+    Login.model_validate({"user": "ann", "pin": pin})
+
+
+@aft.flow(name="secrets_signing_in")
+def signing_in(pin: aft.Secret[str], chained: bool) -> None:
+    (sign_in if chained else validated)(pin)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_pydantic_shows_of_a_secret_is_neither_kept_nor_shown(setup: Setup, chained: bool) -> None:
+    app = setup.app()
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated) as raised:
+        app.submit(signing_in, aft.Secret("hunter2"), chained).result(60)
+    fault = raised.value.fault
+    assert fault is not None
+    assert "hunter2" not in f"{raised.value} {fault.message} {fault.args} {fault.attributes}"
+    assert "hunter2" not in (fault.traceback or "")
+    assert "input_value=***, input_type=" in (fault.traceback or "")
+    assert "hunter2" not in _show(setup, "faults", "show", fault.id)
+
+
+@aft.activity(name="secrets_take")
+def take(cards: list[aft.Secret[str]], password: str) -> None: ...
+
+
+@aft.activity(name="secrets_give", levels=[])
+def give() -> list[aft.Secret[str]]:
+    given: Any = "hunter2secret"
+    return given  # type: ignore[no-any-return]
+
+
+@aft.flow(name="secrets_unfit")
+def unfit(how: str) -> None:
+    wrong: Any = b"hunter2secret"
+    if how == "type":
+        take([wrong], "x")
+    elif how == "name":
+        take([], wrong)
+    else:
+        give()
+
+
+@pytest.mark.parametrize("how", ["type", "name", "result"])
+def test_the_reason_why_a_run_is_parked_shows_no_secret_that_was_refused(setup: Setup, how: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(unfit, how)
+        eventually(lambda: run.status is Status.PARKED)
+    assert "hunter2" not in f"{run.row.reason} {[(fault.message, fault.traceback) for fault in app.faults()]}"
+    assert "***" in (run.row.reason or "")
+
+
+@aft.flow(name="secrets_asking")
+def asking() -> int:
+    return len(aft.wait_for("pins", list[aft.Secret[int]]))
+
+
+def test_a_signal_that_was_refused_is_a_secret_where_one_is_declared(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(asking)
+        eventually(lambda: run.status is Status.WAITING)
+        for value in ('["hunter2"]', '"hunter2"', "hunter2"):
+            _show(setup, "runs", "signal", run.id, "pins", value)
+        eventually(lambda: _show(setup, "runs", "show", run.id).count("refused") == 3)
+        shown = _show(setup, "runs", "show", run.id, "--json") + _show(setup, "runs", "show", run.id)
+        assert "hunter2" not in shown
+        run.signal("pins", [7])
+        assert run.result(60) == 1
+
+
+@aft.activity(name="secrets_again")
+def again(credentials: dict[str, str], count: int) -> None: ...
+
+
+first: list[bool] = []
+
+
+@aft.flow(name="secrets_diverging")
+def diverging() -> None:
+    first.append(not first)
+    again({"user": "ann", "cvv": f"hunter2{first[-1]}"}, 1)
+    aft.wait_for("go")
+
+
+def test_a_replay_that_diverges_shows_no_argument_whose_name_says_that_it_is_secret(setup: Setup) -> None:
+    first.clear()
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(diverging)
+        eventually(lambda: run.status is Status.WAITING)
+        run.signal("go")
+        eventually(lambda: run.status is Status.PARKED)
+    assert "credentials=***" in (run.row.reason or "")
+    assert "hunter2" not in (run.row.reason or "")
+
+
+@aft.flow(name="secrets_named")
+def named() -> int:
+    aft.wait_for("otp", int)
+    return len(aft.wait_for("password", str))
+
+
+def test_a_signal_whose_name_says_that_it_is_secret_is_not_shown(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(named)
+        eventually(lambda: run.status is Status.WAITING)
+        _show(setup, "runs", "signal", run.id, "otp", "hunter2")
+        _show(setup, "runs", "signal", run.id, "password", json.dumps("hunter2"))
+        eventually(lambda: run.row.waits and "refused" in _show(setup, "runs", "show", run.id))
+        shown = _show(setup, "runs", "show", run.id) + _show(setup, "runs", "show", run.id, "--json")
+        run.signal("otp", 7)
+        eventually(lambda: run.status is Status.COMPLETED)
+    shown += _show(setup, "runs", "show", run.id) + _show(setup, "runs", "show", run.id, "--json")
+    assert "hunter2" not in shown

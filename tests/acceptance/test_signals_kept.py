@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
 from sqlalchemy import select
 
 import aft
-from aft.store.moments import now
+from aft.store.db_time import now
 from tests.setups import Setup, eventually
+from tests.world import gates
 
-gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 handled: defaultdict[str, list[str]] = defaultdict(list)
 
 
@@ -89,13 +87,6 @@ async def listening(order: str, generation: int = 0) -> str:
     if "stop" in handled[order]:
         return "stopped"
     aft.continue_as_new(order, generation + 1)
-
-
-@pytest.fixture
-def order() -> Iterator[str]:
-    made = secrets.token_hex(4)
-    yield made
-    gates[made].set()
 
 
 def is_past(app: aft.Aft, moment: datetime) -> bool:

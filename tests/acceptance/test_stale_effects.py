@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,48 +10,38 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import update
 
 import aft
 from aft.runs.states import Status
-from aft.store.moments import later
+from aft.store.db_time import later
 from aft.store.tables import runs, workers
+from tests.acceptance.observe import late_effects
 from tests.conftest import make_setup
 from tests.contract.proxy import Proxy
-from tests.setups import Setup, eventually
+from tests.setups import SETUPS, Setup, eventually
+from tests.world import gates, ledger
 
 #: Calls side by side.
 SEATS = 12
-#: What was done and undone for an order, in order.
-done: dict[str, list[str]] = defaultdict(list)
-#: Orders whose first call waits in the middle.
-gates: dict[str, threading.Event] = {}
 
 
-@pytest.fixture(params=["sqlite+embedded", "postgresql+rabbitmq"])
+@pytest.fixture(params=SETUPS)
 def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
     made = make_setup(request.param, request, tmp_path)
     yield made
     made.close()
 
 
-@pytest.fixture
-def order() -> Iterator[str]:
-    made = secrets.token_hex(4)
-    gates[made] = threading.Event()
-    yield made
-    gates[made].set()
-
-
 def _do(order: str, what: str) -> None:
-    first = what not in done[order]
-    done[order].append(what)
+    first = what not in ledger[order]
+    ledger[order].append(what)
     if first:
         gates[order].wait(60)
 
 
 def unreserve(order: str) -> None:
-    done[order].append("unreserve")
+    ledger[order].append("unreserve")
 
 
 @aft.compensate_with(unreserve)
@@ -70,7 +58,7 @@ def print_label(order: str) -> None:
 @aft.compensate_with(unreserve)
 @aft.activity(name="stale_reserve_once")
 def reserve_once(order: str) -> None:
-    if "reserve" in done[order]:
+    if "reserve" in ledger[order]:
         raise aft.Unrecoverable("sold out")
     _do(order, "reserve")
 
@@ -87,7 +75,7 @@ def too_late(order: str) -> None:
 
 
 def free_seat(order: str, seat: int) -> None:
-    done[order].append(f"free {seat}")
+    ledger[order].append(f"free {seat}")
 
 
 @aft.compensate_with(free_seat)
@@ -123,10 +111,10 @@ def stale_worker(setup: Setup, flow: Any, order: str, *args: Any) -> Iterator[af
     app = setup.app(grace="300ms", lease="1m")  # so no heartbeat revives it meanwhile
     started = threading.Thread(target=app.start, args=(flow, order, *args))
     started.start()
-    eventually(lambda: done[order])
+    eventually(lambda: ledger[order])
     with app.store.write() as connection:
         ours = update(workers).where(workers.c.namespace == app.namespace)
-        connection.execute(ours.values(expires_at=later(-1), sign=None))
+        connection.execute(ours.values(expires_at=later(-1), liveness_lock=None))
     try:
         yield app.runs()[0]
     finally:
@@ -140,17 +128,10 @@ def behind(line: Proxy, setup: Setup) -> Setup:
     return Setup("behind", setup.database.replace(f":{port}/", f":{line.port}/"), setup.broker, setup.namespace)
 
 
-def fates(setup: Setup) -> list[str]:
-    """What became of late effects."""
-    statement = text("SELECT state FROM aft_late_effects WHERE namespace = :ns")
-    with setup.apps[0].store.read() as connection:
-        return list(connection.execute(statement, {"ns": setup.namespace}).scalars())
-
-
 def come_back(setup: Setup, order: str) -> list[str]:
     """Let the lost worker end its step; returns what became of its effect."""
     gates[order].set()
-    return list(eventually(lambda: (found := fates(setup)) and "open" not in found and found))
+    return list(eventually(lambda: (found := late_effects(setup.apps[0])) and "open" not in found and found))
 
 
 def test_what_stands_behind_the_pivot_is_not_undone_for_a_late_effect(setup: Setup, order: str) -> None:
@@ -158,7 +139,7 @@ def test_what_stands_behind_the_pivot_is_not_undone_for_a_late_effect(setup: Set
     with stale_worker(setup, past_the_pivot, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == order
         assert come_back(setup, order) == ["drop"]
-        assert (run.status, done[order]) == (Status.COMPLETED, ["reserve", "reserve"])
+        assert (run.status, ledger[order]) == (Status.COMPLETED, ["reserve", "reserve"])
 
 
 @pytest.mark.parametrize("kind", ["reserve", "print"])
@@ -167,7 +148,7 @@ def test_nor_what_stands_from_before_the_run_began_anew(setup: Setup, order: str
     with stale_worker(setup, again, order, kind) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == order
         assert come_back(setup, order) == ["drop"]
-        assert (run.status, done[order]) == (Status.COMPLETED, [kind, kind])
+        assert (run.status, ledger[order]) == (Status.COMPLETED, [kind, kind])
 
 
 def test_an_effect_that_could_not_be_recorded_in_time_is_kept_when_the_database_is_back(
@@ -179,7 +160,7 @@ def test_an_effect_that_could_not_be_recorded_in_time_is_kept_when_the_database_
         away = behind(line, setup).app(grace="300ms", lease="3s")
         started = threading.Thread(target=away.start, args=(sold_out, order))
         started.start()
-        eventually(lambda: done[order])
+        eventually(lambda: ledger[order])
         line.refuse(True)
         gates[order].set()
         with other.dispatcher():
@@ -187,7 +168,7 @@ def test_an_effect_that_could_not_be_recorded_in_time_is_kept_when_the_database_
             refused = line.refused
             eventually(lambda: line.refused > refused + 5)  # its lease is over: it tries to record no more
             line.refuse(False)
-            eventually(lambda: done[order] == ["reserve", "unreserve"])
+            eventually(lambda: ledger[order] == ["reserve", "unreserve"])
         started.join(30)
         away.close()
     setup.close()
@@ -200,17 +181,17 @@ def test_a_deadline_does_not_make_forget_what_a_dead_worker_may_have_done(setup:
             connection.execute(update(runs).where(runs.c.id == run.id).values(deadline_at=later(-1)))
         with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
             run.result(60)
-        assert done[order] == ["reserve", "reserve", "unreserve"]
+        assert ledger[order] == ["reserve", "reserve", "unreserve"]
 
 
 def test_nor_what_it_may_have_done_side_by_side(setup: Setup, order: str) -> None:
     """Each call is settled, though the first ones have their outcomes before the last ones are begun."""
     with stale_worker(setup, seats.options(deadline="1h"), order) as run:
-        eventually(lambda: len(done[order]) == SEATS)
+        eventually(lambda: len(ledger[order]) == SEATS)
         with setup.apps[0].store.write() as connection:
             connection.execute(update(runs).where(runs.c.id == run.id).values(deadline_at=later(-1)))
         with setup.app(grace="300ms").dispatcher(), pytest.raises(aft.FlowCompensated, match="had to end by"):
             run.result(60)
-        assert sorted(done[order]) == sorted(
+        assert sorted(ledger[order]) == sorted(
             [f"take {seat}" for seat in range(SEATS)] * 2 + [f"free {seat}" for seat in range(SEATS)]
         )

@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import enum
-import os
-import secrets
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import aft
-from aft.flows.registry import declared
-from aft.runs import families, inbox
-from aft.runs.rows import RunRow
+from aft.flows.declare.registry import declared
+from aft.runs.records import inbox
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
+from aft.runs.wakes import child_runs
 from tests.acceptance import agency
-from tests.acceptance.agency import gates, ledger
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
+from tests.world import gates, ledger
+
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 AGENCY = "tests.acceptance.agency"
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings but those that a command is given, and a name to be known by."""
-    for name in list(os.environ):
-        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("LOGNAME", "night-watch")
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Commands on an SQLite file of the test's own."""
-    small = Setup("sqlite", f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
-    yield Terminal(small)
-    small.close()
 
 
 def waiting(terminal: Terminal, journey: str) -> aft.Run:
@@ -56,7 +34,7 @@ def waiting(terminal: Terminal, journey: str) -> aft.Run:
 
 def unread(terminal: Terminal, run: aft.Run) -> list[object]:
     with terminal.app.store.read() as connection:
-        return [letter.payload for letter in inbox.unread(connection, run.id)]
+        return [item.payload for item in inbox.unread(connection, run.id)]
 
 
 def test_a_person_stops_a_run_lets_it_go_on_answers_it_and_takes_it_back(setup: Setup, journey: str) -> None:
@@ -93,8 +71,8 @@ def test_a_value_is_json_or_plain_text(terminal: Terminal, journey: str, word: s
     run = terminal.app.submit(agency.reminded, journey)
     terminal.good("runs", "signal", run.id, "anything", word)
     with terminal.app.store.read() as connection:
-        (letter,) = inbox.unread(connection, run.id)
-    assert letter.actor == "night-watch"
+        (item,) = inbox.unread(connection, run.id)
+    assert item.actor == "night-watch"
     assert terminal.data("runs", "show", run.id)["inbox"][0]["value"] == value
 
 
@@ -156,7 +134,7 @@ def test_a_signal_that_a_child_awaits_is_told_to_go_there(terminal: Terminal, jo
 
 def family(terminal: Terminal, run: aft.Run) -> list[RunRow]:
     with terminal.app.store.read() as connection:
-        return families.all_of(connection, run.id)
+        return child_runs.all_of(connection, run.id)
 
 
 def test_a_signal_with_a_used_key_is_dropped_and_that_is_said(terminal: Terminal, journey: str) -> None:

@@ -5,48 +5,29 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import aft
-from aft.flows.registry import declared
-from aft.runs import families
-from aft.runs.rows import RunRow
+from aft.flows.declare.registry import declared
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import Busy, Refused, gates, ledger, trouble
+from tests.acceptance.observe import children_of
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
+from tests.world import Busy, Refused, gates, ledger, trouble
 
 REPOSITORY = Path(aft.__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings but those that a command is given, and a terminal of 80 columns."""
-    for name in list(os.environ):
-        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "80")
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Commands on an SQLite file of the test's own."""
-    small = Setup("sqlite", f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
-    yield Terminal(small)
-    small.close()
 
 
 def drawn(terminal: Terminal, run: aft.Run, *options: str) -> list[str]:
@@ -63,11 +44,6 @@ def ended(terminal: Terminal, run: aft.Run) -> aft.Run:
     return run
 
 
-def children_of(terminal: Terminal, run: aft.Run) -> list[RunRow]:
-    with terminal.app.store.read() as connection:
-        return families.of(connection, run.id)
-
-
 def detail(terminal: Terminal, run: aft.Run) -> str:
     """What the listing says of a run."""
     (line,) = [line for line in terminal.good("runs", "list").stdout.splitlines() if line.startswith(run.id[-12:])]
@@ -78,9 +54,9 @@ def test_parents_children_and_waits_are_told_on_every_set_up(setup: Setup, journ
     terminal = Terminal(setup)
     with terminal.app.dispatcher():
         run = terminal.app.submit(agency.waits_below, journey)
-        eventually(lambda: [child.status for child in children_of(terminal, run)] == [Status.WAITING])
+        eventually(lambda: [child.status for child in children_of(terminal.app, run)] == [Status.WAITING])
         eventually(lambda: run.status is Status.WAITING)  # the child may wait before its parent does
-        (child,) = children_of(terminal, run)
+        (child,) = children_of(terminal.app, run)
         assert f"waits for child {child.id[-12:]} of flow agency_approval" in detail(terminal, run)
         assert "waits for signal 'verdict'" in detail(terminal, aft.Run(terminal.app, child.id))
         story = drawn(terminal, run)
@@ -139,13 +115,13 @@ def test_what_was_sent_is_told_also_where_it_was_refused_or_never_asked_for(term
     assert "✉ signal 'extra'  true  from eve: never asked for" in story
     assert "✉ signal 'number' refused" in story
     assert "✉ number  7  from ann" in story
-    letters = terminal.data("runs", "show", run.id)["inbox"]
-    assert [(one["name"], one["value"], one["from"], one["read"]) for one in letters] == [
+    items = terminal.data("runs", "show", run.id)["inbox"]
+    assert [(one["name"], one["value"], one["from"], one["read"]) for one in items] == [
         ("extra", True, "eve", False),
         ("number", "seven", "eve", True),
         ("number", 7, "ann", True),
     ]
-    assert letters[1]["note"].startswith("refused: ")
+    assert items[1]["note"].startswith("refused: ")
 
 
 def test_a_fault_that_waits_for_a_signal_says_for_which(terminal: Terminal, journey: str) -> None:
@@ -239,7 +215,7 @@ def test_branches_of_an_async_flow_are_told_one_after_the_other(terminal: Termin
 def test_a_child_is_undone_in_the_story_where_its_parent_had_it_undone(terminal: Terminal, journey: str) -> None:
     trouble[journey, "dinner"] = [Refused("closed")]
     run = ended(terminal, terminal.app.submit(agency.family, journey))
-    train, boat = (child.id[-12:] for child in children_of(terminal, run))
+    train, boat = (child.id[-12:] for child in children_of(terminal.app, run))
     story = [line for line in drawn(terminal, run) if "push unbook" not in line]
     assert story == [
         f'┌ agency_family  journey="{journey}"',
@@ -274,7 +250,7 @@ def test_a_child_is_undone_in_the_story_where_its_parent_had_it_undone(terminal:
 def test_children_may_be_left_out(terminal: Terminal, journey: str) -> None:
     trouble[journey, "boat back"] = [Refused("storm")]
     run = ended(terminal, terminal.app.submit(agency.family, journey))
-    train, boat = (child.id[-12:] for child in children_of(terminal, run))
+    train, boat = (child.id[-12:] for child in children_of(terminal.app, run))
     story = drawn(terminal, run, "--depth", "0")
     assert f"│ ↳ agency_leg  run {train}  compensated" in story
     assert f'│ ✓ agency_leg  "train back of {journey}"' in story
@@ -305,15 +281,15 @@ def test_a_parked_child_is_pointed_at(terminal: Terminal, journey: str) -> None:
 
     with terminal.app.dispatcher():
         run = terminal.app.submit(above, journey)
-        eventually(lambda: [child.status for child in children_of(terminal, run)] == [Status.PARKED])
-    short = children_of(terminal, run)[0].id[-12:]
+        eventually(lambda: [child.status for child in children_of(terminal.app, run)] == [Status.PARKED])
+    short = children_of(terminal.app, run)[0].id[-12:]
     said = terminal.good("runs", "show", run.id).stderr
     assert f"Its descendant {short} waits for a person. See `aft faults show {short}`" in said
 
 
 def test_the_stack_names_the_child_that_a_frame_stands_for(terminal: Terminal, journey: str) -> None:
     run = ended(terminal, terminal.app.submit(agency.family, journey))
-    train, boat = children_of(terminal, run)
+    train, boat = children_of(terminal.app, run)
     shown = terminal.good("stack", run.id).stdout.splitlines()
     assert re.match(rf"owed +agency_leg +child {boat.id[-12:]} ", shown[2])
     frames = terminal.data("stack", run.id)["frames"]
@@ -325,8 +301,8 @@ def test_the_stack_names_the_child_that_a_frame_stands_for(terminal: Terminal, j
 
 def test_following_goes_on_through_waits_and_children_until_the_end(terminal: Terminal, journey: str) -> None:
     def answer() -> None:
-        eventually(lambda: [child.status for child in children_of(terminal, run)] == [Status.WAITING])
-        terminal.app.run(children_of(terminal, run)[0].id).signal("verdict", "no", by="ann")
+        eventually(lambda: [child.status for child in children_of(terminal.app, run)] == [Status.WAITING])
+        terminal.app.run(children_of(terminal.app, run)[0].id).signal("verdict", "no", by="ann")
 
     with terminal.app.dispatcher():
         run = terminal.app.submit(agency.waits_below, journey)
@@ -334,7 +310,7 @@ def test_following_goes_on_through_waits_and_children_until_the_end(terminal: Te
         answering.start()
         lines = terminal.good("runs", "show", run.id, "--follow").stdout.splitlines()
         answering.join()
-    child = f"run {children_of(terminal, run)[0].id[-12:]}"
+    child = f"run {children_of(terminal.app, run)[0].id[-12:]}"
     told = [line.split("UTC")[1].split()[0] for line in lines if not line.endswith(child)]
     assert told == ["started", "activity", "pushed", "child", "returned", "pushed", "ended"]
     below = [line for line in lines if line.endswith(child)]

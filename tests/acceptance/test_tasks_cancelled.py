@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import secrets
-import threading
-from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -14,24 +12,19 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
+from tests.world import Refused, fixed, gates, ledger, retry_after_fix
 
-deeds: defaultdict[str, list[str]] = defaultdict(list)
-gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
 
 
-class Refused(Exception):
-    """A failure for good."""
-
-
 def undo(order: str, what: str) -> None:
-    deeds[order].append(f"un{what}")
+    ledger[order].append(f"un{what}")
 
 
 @aft.compensate_with(undo)
 @aft.activity(name="cancelled_do")
 async def do(order: str, what: str) -> str:
-    deeds[order].append(what)
+    ledger[order].append(what)
     return what
 
 
@@ -43,13 +36,13 @@ def book(order: str, what: str) -> str:
         gates[order].set()
         raise ConnectionError(what)
     if what == "slow":
-        deeds[order].append("began slow")
+        ledger[order].append("began slow")
         assert gates[order].wait(60)
     elif not gates[order].wait(60):
         raise TimeoutError
     if what == "bad":
         raise Refused(what)
-    deeds[order].append(what)
+    ledger[order].append(what)
     return what
 
 
@@ -136,7 +129,7 @@ def test_what_was_cancelled_ends(setup: Setup, flow: Any, status: Status, expect
         run = app.submit(flow, order)
         eventually(lambda: run.status.ended)
     assert run.status is status
-    assert deeds[order] == expected
+    assert ledger[order] == expected
 
 
 @aft.flow(name="cancelled_at_work")
@@ -152,12 +145,12 @@ def test_what_is_at_work_comes_to_its_end(setup: Setup) -> None:
     app = setup.app()
     with app.dispatcher():
         run = app.submit(at_work, order)
-        eventually(lambda: "began slow" in deeds[order])
+        eventually(lambda: "began slow" in ledger[order])
         run.signal("go on")
-        eventually(lambda: "next" in deeds[order])
+        eventually(lambda: "next" in ledger[order])
         gates[order].set()
         run.result(30)
-    assert deeds[order] == ["began slow", "next", "slow"]
+    assert ledger[order] == ["began slow", "next", "slow"]
 
 
 @aft.flow(name="cancelled_left_under_way")
@@ -173,7 +166,7 @@ def bring(order: str) -> None:
     if not gates[order].is_set():
         gates[order].set()
         raise ConnectionError
-    deeds[order].append("brought")
+    ledger[order].append("brought")
 
 
 async def brought(order: str) -> None:
@@ -185,7 +178,7 @@ def test_what_a_flow_that_returns_has_left_under_way_comes_to_its_end(setup: Set
     app = setup.app()
     with app.dispatcher():
         app.submit(left_under_way, order).result(30)
-    assert sorted(deeds[order]) == ["brought", "fast"]
+    assert sorted(ledger[order]) == ["brought", "fast"]
 
 
 @aft.flow(name="cancelled_tidies")
@@ -213,7 +206,7 @@ def test_what_is_done_under_a_savepoint_that_was_undone_is_undone(setup: Setup) 
     app = setup.app()
     with app.dispatcher():
         app.submit(tidies, order).result(30)
-    assert deeds[order] == ["room", "unroom", "voucher", "unvoucher"]
+    assert ledger[order] == ["room", "unroom", "voucher", "unvoucher"]
 
 
 @aft.flow(name="cancelled_context")
@@ -255,15 +248,12 @@ def test_what_tidies_up_does_not_overtake_the_step(setup: Setup) -> None:
     app = setup.app()
     with app.dispatcher():
         run = app.submit(tidies_after, order)
-        eventually(lambda: "began slow" in deeds[order])
+        eventually(lambda: "began slow" in ledger[order])
         run.signal("go on")
-        eventually(lambda: "next" in deeds[order])
+        eventually(lambda: "next" in ledger[order])
         gates[order].set()
         run.result(30)
-    assert deeds[order] == ["began slow", "next", "slow", "tidied", "last"]
-
-
-fixed: set[str] = set()
+    assert ledger[order] == ["began slow", "next", "slow", "tidied", "last"]
 
 
 @aft.activity(name="cancelled_invoice", unrecoverable=(Refused,))
@@ -278,7 +268,7 @@ def courier(order: str) -> None:
     if not gates[order].is_set():
         gates[order].set()
         raise ConnectionError
-    deeds[order].append("courier")
+    ledger[order].append("courier")
 
 
 @aft.flow(name="cancelled_past_pivot")
@@ -326,13 +316,11 @@ def test_a_retry_tries_again_what_was_cancelled_for_the_failure(setup: Setup, fl
     app = setup.app()
     with app.dispatcher():
         run = app.submit(flow, order)
-        eventually(lambda: run.status is Status.PARKED)
-        fixed.add(order)
-        run.retry()
+        retry_after_fix(run, order)
         run.result(30)
-    assert deeds[order].count("courier") == 1
-    assert deeds[order][-1] == "unlock"
-    assert deeds[order].count("unlock") - deeds[order].count("ununlock") == 1
+    assert ledger[order].count("courier") == 1
+    assert ledger[order][-1] == "unlock"
+    assert ledger[order].count("unlock") - ledger[order].count("ununlock") == 1
 
 
 @aft.flow(name="cancelled_two_fail")
@@ -361,11 +349,9 @@ def test_a_retry_goes_back_before_what_followed_each_of_two_failures(setup: Setu
     app = setup.app()
     with app.dispatcher():
         run = app.submit(two_fail, order)
-        eventually(lambda: run.status is Status.PARKED)
-        fixed.add(order)
-        run.retry()
+        retry_after_fix(run, order)
         run.result(30)
-    assert deeds[order] == ["unlock", "ununlock", "unlock"]
+    assert ledger[order] == ["unlock", "ununlock", "unlock"]
 
 
 @aft.flow(name="cancelled_no_coroutine")
@@ -380,7 +366,7 @@ def test_what_is_no_coroutine_is_refused_as_asyncio_does(setup: Setup) -> None:
 
 @aft.activity(name="cancelled_confirm")
 def confirm(order: str, number: int) -> None:
-    deeds[order].append(f"confirm {number}")
+    ledger[order].append(f"confirm {number}")
 
 
 @aft.flow(name="cancelled_bug_in_each")
@@ -404,13 +390,11 @@ def test_a_bug_that_several_tasks_met_is_taken_back_in_each(setup: Setup) -> Non
     app = setup.app()
     with app.dispatcher():
         run = app.submit(bug_in_each, order)
-        eventually(lambda: run.status is Status.PARKED)
-        fixed.add(order)
-        run.retry()
+        retry_after_fix(run, order)
         run.result(30)
     for number in range(3):
-        assert deeds[order].count(f"hold {number}") == deeds[order].count(f"confirm {number}") == 1
-        assert deeds[order].count(f"release {number}") - deeds[order].count(f"unrelease {number}") == 1
+        assert ledger[order].count(f"hold {number}") == ledger[order].count(f"confirm {number}") == 1
+        assert ledger[order].count(f"release {number}") - ledger[order].count(f"unrelease {number}") == 1
 
 
 @aft.flow(name="cancelled_why")
@@ -456,12 +440,10 @@ def test_one_retry_tries_again_all_that_failed_at_once(setup: Setup) -> None:
     gates[order].set()
     with app.dispatcher():
         run = app.submit(all_fail, order)
-        eventually(lambda: run.status is Status.PARKED)
-        fixed.add(order)
-        run.retry()
+        retry_after_fix(run, order)
         run.result(30)
-    mails = [deed for deed in deeds[order] if deed.startswith("mail")]
-    assert sorted(deeds[order]) == sorted([*mails, *(f"un{mail}" for mail in mails)])
+    mails = [deed for deed in ledger[order] if deed.startswith("mail")]
+    assert sorted(ledger[order]) == sorted([*mails, *(f"un{mail}" for mail in mails)])
 
 
 @aft.flow(name="cancelled_overcome")
@@ -520,8 +502,6 @@ def test_what_was_overcome_is_not_tried_again(setup: Setup, flow: Any) -> None:
     gates[order].set()
     with app.dispatcher():
         run = app.submit(flow, order)
-        eventually(lambda: run.status is Status.PARKED)
-        fixed.add(order)
-        run.retry()
+        retry_after_fix(run, order)
         run.result(30)
-    assert deeds[order] == ["confirm 1"]
+    assert ledger[order] == ["confirm 1"]

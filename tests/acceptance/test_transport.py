@@ -18,7 +18,7 @@ import trustme
 from psycopg import sql
 
 import aft
-from aft.cli.checks import CheckState, Examination
+from aft.cli.commands.checks import CheckState, Examination
 from aft.config import Settings
 from aft.errors import BrokerError, ConfigError, StoreError
 from aft.store import schema

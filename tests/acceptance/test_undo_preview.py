@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections import defaultdict
 
 import pytest
 
 import aft
 from aft.app import Run
 from aft.errors import OrderRefused
-from aft.flows.registry import Registry
+from aft.flows.declare.registry import Registry
 from aft.runs.states import Status
+from tests.acceptance.observe import children_of
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
+from tests.world import ledger
 
-#: What was really done and undone, by trip.
-ledger: defaultdict[str, list[str]] = defaultdict(list)
 #: Undoing these fails, for good.
 stuck: set[tuple[str, str]] = set()
 
@@ -200,11 +199,6 @@ def test_children_that_go_on_are_undone_before_the_stack_of_their_parent(setup: 
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert undone(trip) == promised(told)
-
-
-def children_of(app: aft.Aft, run: Run) -> list[aft.runs.rows.RunRow]:
-    with app.store.read() as connection:
-        return aft.runs.families.of(connection, run.id)
 
 
 def test_what_could_not_be_compensated_at_all_says_why(setup: Setup, trip: str) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 import aft
+from tests.acceptance.observe import late_effects
 from tests.setups import Setup, eventually
+from tests.world import Busy, gates, paused_owner
 
 #: What was called for an order, in order.
 calls: dict[str, list[str]] = defaultdict(list)
@@ -27,15 +25,10 @@ plans: dict[str, list[str]] = defaultdict(list)
 deaf: dict[str, list[Exception]] = defaultdict(list)
 #: What the bank says of an order instead of the truth.
 scraps: dict[str, str] = {}
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
 #: Flows of these orders cannot be executed for now.
 broken: set[str] = set()
 #: What happens once, when the flow of an order is entered.
 on_entry: dict[str, Callable[[], None]] = {}
-
-
-class Busy(Exception):
-    """For now."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +39,6 @@ class Receipt:
 
 #: The bank: payments by idempotency key.
 bank: dict[str, Any] = {}
-
-
-@pytest.fixture
-def order() -> Iterator[str]:
-    made = secrets.token_hex(4)
-    yield made
-    gates[made].set()
 
 
 def take_money(order: str) -> Receipt:
@@ -205,31 +191,6 @@ def wiring_twice(order: str) -> tuple[Receipt, Receipt]:
     return wire(order), wire(order)
 
 
-@contextmanager
-def dying_worker(setup: Setup, flow: aft.Flow[[str], Any], order: str) -> Iterator[aft.Run]:
-    """Start a run whose worker is lost while it is inside its activity; it comes back at the end of this block."""
-    app = setup.app(lease="2s", grace="300ms")
-    started = threading.Thread(target=app.start, args=(flow, order))
-    started.start()
-    eventually(lambda: calls[order])
-    assert app._tools is not None
-    app._tools.lease._stopping.set()
-    (run,) = app.runs()
-    try:
-        yield run
-    finally:
-        gates[order].set()
-        started.join(30)
-
-
-def late(setup: Setup) -> list[str]:
-    with setup.apps[0].store.read() as connection:
-        found = connection.execute(
-            text("SELECT state FROM aft_late_effects WHERE namespace = :ns"), {"ns": setup.namespace}
-        )
-        return list(found.scalars())
-
-
 # --- a worker died ---
 
 
@@ -238,11 +199,12 @@ def test_what_a_worker_did_before_it_died_is_found_and_not_done_again(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang"]
-    with dying_worker(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, flow, order, calls) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         assert calls[order] == ["wire", "probe", "confirm"]
         gates[order].set()
-        eventually(lambda: late(setup) == ["drop"])  # the dead worker comes back: its effect is the recorded one
+        # The dead worker comes back: its effect is the recorded one.
+        eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
     assert keys[order] == {f"{run.id}/0/1"}
     assert calls[order] == ["wire", "probe", "confirm"]
 
@@ -252,7 +214,7 @@ def test_where_nothing_is_found_the_activity_is_executed_under_the_same_key(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang without effect"]
-    with dying_worker(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, flow, order, calls) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
     assert calls[order] == ["wire", "probe", "wire", "confirm"]
     assert keys[order] == {f"{run.id}/0/1"}
@@ -260,7 +222,7 @@ def test_where_nothing_is_found_the_activity_is_executed_under_the_same_key(
 
 def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
-    with dying_worker(setup, wiring, order) as run:
+    with paused_owner(setup, wiring, order, calls) as run:
         broken.add(order)
         with setup.app(grace="300ms").dispatcher():
             eventually(lambda: run.status == "parked")
@@ -273,7 +235,7 @@ def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, o
 def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup, order: str) -> None:
     """What the death had left was settled by the stop before a person; only that owner knew, and hands it on."""
     plans[order] = ["hang"]
-    with dying_worker(setup, wiring, order) as run:
+    with paused_owner(setup, wiring, order, calls) as run:
         broken.add(order)
         with setup.app(grace="300ms").dispatcher() as stopping:
             eventually(lambda: run.status == "parked")
@@ -289,7 +251,7 @@ def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup
 
 def test_only_the_first_new_step_after_a_death_is_in_doubt(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
-    with dying_worker(setup, wiring_twice, order) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, wiring_twice, order, calls) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")),) * 2
     assert calls[order] == ["wire", "probe", "wire"]
 
@@ -334,7 +296,7 @@ def test_an_activity_that_timed_out_after_its_effect_is_found(setup: Setup, orde
         run = app.submit(wiring_in_time, order)
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         gates[order].set()
-        eventually(lambda: late(setup) == ["drop"])
+        eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
     assert calls[order] == ["wire", "probe", "confirm"]
 
 

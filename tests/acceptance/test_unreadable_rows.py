@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from sqlalchemy import text, update
+from click.testing import CliRunner, Result
+from sqlalchemy import insert, select, text, update
 
 import aft
+from aft.app.views.exlet_reports import plans_of
 from aft.cli.root import root
-from aft.store.tables import faults, runs
+from aft.store.db_time import later, now
+from aft.store.tables import delays, exlets, faults, plans, runs, workers
 from tests.setups import Setup, eventually
 
 
@@ -53,11 +54,6 @@ SPOILT = {
     "resources": ["{", "5"],
     "savepoints": ["{", "[]"],
 }
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
 
 
 def spoil(app: aft.Aft, run: aft.Run[str], **values: Any) -> None:
@@ -205,7 +201,7 @@ def test_a_run_whose_failure_somebody_has_deleted_is_parked_and_told_so(setup: S
     assert "deleted from the database" in (run.row.reason or "")
 
 
-@pytest.mark.parametrize("column", ["declared", "lineage", "state", "kind"])
+@pytest.mark.parametrize("column", ["declared_answer", "lineage", "state", "kind"])
 def test_a_fault_whose_row_is_spoilt_is_listed_with_the_others(setup: Setup, order: str, column: str) -> None:
     app = setup.app()
     with app.dispatcher():
@@ -216,3 +212,120 @@ def test_a_fault_whose_row_is_spoilt_is_listed_with_the_others(setup: Setup, ord
     told = {fault.run_id: fault.message or "" for fault in app.faults()}
     assert "cannot be read" in told[ids[0]]
     assert "no" in told[ids[1]]
+
+
+VERSIONS = json.dumps([f"{ordering.name}@{version}" for version in ("", "y", "99999999999", "²", "-1")])
+
+
+@pytest.mark.parametrize("spoilt", ["{", "5", '{"work": 1}', "[" * 5000, VERSIONS])
+def test_a_worker_whose_row_is_spoilt_breaks_no_schedule_and_no_list(setup: Setup, order: str, spoilt: str) -> None:
+    app = setup.app()
+    row = {"id": f"spoilt-{order}", "namespace": app.namespace, "host": "h", "pid": 1}
+    times = {"started_at": now(), "expires_at": later(600)}
+    with app.store.write() as connection:
+        told = {"roles": spoilt, "flows": spoilt, "sources": spoilt, "abandoned": spoilt}
+        connection.execute(insert(workers).values(**row, **times, **told))
+        serves = {**row, "id": f"flows-{order}", "roles": '["work"]', "flows": spoilt}
+        connection.execute(insert(workers).values(**serves, **times))
+    with app.dispatcher():
+        schedule = app.schedule(f"spoilt-{order}", ordering.call(order), every="1s")
+        eventually(lambda: schedule.last_run is not None)
+        assert schedule.row.broken is None
+    for command in (["workers", "list"], ["flows", "list"], ["doctor"]):
+        result = CliRunner().invoke(root, command, env=setup.environ())
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+
+
+@pytest.mark.parametrize("wait", [2**63 - 1, -1, 0])
+def test_a_delay_that_no_queue_can_have_keeps_no_dispatcher_from_starting(setup: Setup, order: str, wait: int) -> None:
+    app = setup.app()
+    with app.store.write() as connection:
+        connection.execute(insert(delays).values(namespace=app.namespace, wait_ms=wait, declared_at=now()))
+    with app.dispatcher():
+        assert app.start(ordering, order).result(30) == order
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("inf")])
+def test_a_fault_that_waits_for_ever_is_listed_with_the_others(setup: Setup, order: str, seconds: float) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(refused, order)
+        eventually(lambda: any(fault.due_at for fault in app.faults()))
+    with app.store.write() as connection:
+        connection.execute(update(faults).where(faults.c.run_id == run.id).values(after_seconds=seconds))
+    assert [fault.run_id for fault in app.faults()] == [run.id]
+
+
+@pytest.mark.parametrize("seconds", [1e308, None])
+def test_a_run_that_is_expected_to_take_for_ever_keeps_no_other_from_being_told_of(
+    setup: Setup, order: str, seconds: float | None
+) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        spoilt, late = app.submit(refused, order), app.submit(refused, order)
+        with app.store.write() as connection:
+            for run, expected in ((spoilt, seconds), (late, 1.0)):
+                changed = update(runs).where(runs.c.id == run.id)
+                connection.execute(changed.values(expected_seconds=expected, overdue_at=later(-1)))
+        ours = select(runs.c.overdue_at).where(runs.c.id.in_([spoilt.id, late.id]), runs.c.overdue_at.is_not(None))
+
+        def told() -> bool:
+            with app.store.read() as connection:
+                return not connection.execute(ours).all()
+
+        eventually(told)
+
+
+def call(setup: Setup, *words: str) -> Result:
+    result = CliRunner().invoke(root, [*words], env=setup.environ())
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+@pytest.mark.parametrize("deep", ["exlet", "facts"])
+def test_a_plan_that_cannot_be_read_ends_no_list(setup: Setup, order: str, deep: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(refused, order)
+        eventually(lambda: any(fault.due_at for fault in app.faults()))
+    (fault,) = app.faults()
+    with app.store.write() as connection:
+        given = {"exlet": "{}", "facts": "{}", deep: "[" * 200_000}
+        plan = {"id": f"plan-{order}", "namespace": app.namespace, "run_id": run.id, "fault_id": fault.id}
+        connection.execute(insert(plans).values(**plan, **given, state="open", due_at=later(600), made_at=now()))
+    for command in (["runs", "list"], ["runs", "show", run.id], ["faults", "list"]):
+        shown = call(setup, *command)
+        assert shown.exit_code == 0, shown.output
+    with app.store.read() as connection:
+        assert "cannot be read" in str(plans_of(connection, run.id)[fault.id].note)
+
+
+@pytest.mark.parametrize("args", ["[" * 200_000, nested(200_000), "[" * 200_000 + "]" * 200_000])
+def test_arguments_that_cannot_be_read_are_shown_as_they_are(setup: Setup, order: str, args: str) -> None:
+    app = setup.app()
+    run = app.submit(ordering, order)
+    spoil(app, run, args=args)
+    for command in (["runs", "list"], ["runs", "show", run.id], ["runs", "show", run.id, "--json"], ["doctor"]):
+        call(setup, *command)
+
+
+@pytest.mark.parametrize("text_of_it", ["{", "[" * 200_000, '{"name": "x", "steps": [' + "[" * 90_000])
+def test_an_exlet_that_cannot_be_read_hides_no_other(setup: Setup, order: str, text_of_it: str) -> None:
+    app = setup.app()
+    app.rules.save_all([], [aft.Exlet(f"{name}_{order}", [aft.do.unwind()]) for name in ("good", "bad")])
+    with app.store.write() as connection:
+        connection.execute(update(exlets).where(exlets.c.name == f"bad_{order}").values(exlet=text_of_it))
+    for command in (["exlets", "list"], ["exlets", "list", "--json"]):
+        shown = call(setup, *command)
+        assert (shown.exit_code, f"good_{order}" in shown.stdout) == (0, True), shown.output
+        assert f"bad_{order}" in shown.stderr
+    shown = call(setup, "rules", "tree")
+    assert (shown.exit_code, "cannot be read" in shown.stderr) == (0, True)
+
+
+def test_a_run_that_is_expected_to_take_no_number_of_seconds_hides_no_other_from_doctor(production: Setup) -> None:
+    app = production.app()
+    run = app.submit(ordering, "x")
+    spoil(app, run, expected_seconds=float("nan"), overdue_at=later(-1))
+    assert "out of range" not in call(production, "doctor").output
+    assert call(production, "runs", "list", "--overdue").exit_code == 0

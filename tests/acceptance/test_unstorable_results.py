@@ -12,8 +12,9 @@ import pytest
 import aft
 from aft.app.run import Run
 from aft.runs.states import Status
-from tests.acceptance.agency import do, ledger, shut
+from tests.acceptance.agency import do
 from tests.setups import Setup, eventually
+from tests.world import ledger, shut
 
 #: What each step returns, if not its name.
 returns: dict[tuple[str, str], Any] = {}

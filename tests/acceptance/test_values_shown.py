@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +14,10 @@ import pytest
 
 import aft
 from aft import do
-from aft.cli import shapes
+from aft.cli.show import documents
 from aft.runs.states import Status
 from tests.acceptance.terminal import Terminal
-from tests.setups import Setup, eventually
+from tests.setups import eventually
 
 HERE = __name__
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -74,20 +71,9 @@ def shown_fails(line: Line, at: datetime) -> None:
 
 
 @pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings but those that a command is given, and a wide terminal."""
-    for name in list(os.environ):
-        if name.startswith("AFT_") and not name.startswith("AFT_TEST_"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "400")
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Commands on an SQLite file of the test's own."""
-    small = Setup("sqlite", f"sqlite:///{tmp_path / 'aft.db'}", "embedded")
-    yield Terminal(small)
-    small.close()
 
 
 def said(terminal: Terminal, *arguments: str) -> str:
@@ -154,8 +140,8 @@ def test_a_fault_its_rules_and_its_tags_are_shown_without_tags_of_the_encoding(t
     assert data(terminal, "runs", "show", run.id)["tags"] == {"until": "2026-05-01"}
     assert 'tags until="2026-05-01"' in said(terminal, "runs", "show", run.id)
     (fault,) = (one for one in app.faults() if one.run_id == run.id)
-    assert shapes.fault(fault)["ruling"]["result"] == ["7.5"]
-    assert MARK not in json.dumps(shapes.fault(fault))
+    assert documents.fault(fault)["ruling"]["result"] == ["7.5"]
+    assert MARK not in json.dumps(documents.fault(fault))
     said(terminal, "rules", "explain", run.id)
     data(terminal, "rules", "explain", run.id)
     held = said(

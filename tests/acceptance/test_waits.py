@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from typing import Any
 
 import pytest
 
 import aft
-from aft.flows import writing
-from aft.flows.slots import Slots
-from aft.runs import inbox
-from aft.runs.rows import RunRow
+from aft.flows.session import release
+from aft.flows.worker.slots import Slots
+from aft.runs.records import inbox
+from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.acceptance.agency import Busy, gates, ledger, trouble
 from tests.setups import Setup, eventually
-
-
-@pytest.fixture
-def journey() -> str:
-    return secrets.token_hex(4)
+from tests.world import Busy, gates, ledger, trouble
 
 
 def is_in_its_ladder(row: RunRow) -> bool:
@@ -63,7 +57,7 @@ def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
     setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = setup.app()
-    real = writing.let_go
+    real = release.release_run
     sent: list[bool] = []
 
     def let_go(*given: Any) -> None:
@@ -71,7 +65,7 @@ def test_a_signal_that_comes_while_the_run_is_let_go_is_not_lost(
             sent.append(app.run(given[1].run_id).signal("verdict", "yes"))
         real(*given)
 
-    monkeypatch.setattr(writing, "let_go", let_go)
+    monkeypatch.setattr(release, "release_run", let_go)
     with app.dispatcher():
         run = app.submit(agency.approval, journey)
         assert run.result(60) == "yes"

@@ -6,7 +6,6 @@ timer long after the test has failed.
 
 from __future__ import annotations
 
-import secrets
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,30 +14,25 @@ from sqlalchemy import select, update
 
 import aft
 from aft import names
-from aft.app import versions
+from aft.app.views import versions
 from aft.brokers.base import Outgoing
-from aft.flows.registry import Registry
-from aft.runs import unserved
+from aft.flows.declare.registry import Registry
+from aft.runs.wakes import unserved_runs
+from aft.store.db_time import later
 from aft.store.leases import end_leases
-from aft.store.moments import later
 from aft.store.tables import messages, runs
 from aft.telemetry import Event, RunClaimed
 from tests.acceptance import shop
-from tests.acceptance.shop import ledger, trouble
 from tests.conftest import make_setup
 from tests.setups import Setup, eventually
 from tests.storing import Stage
+from tests.world import Busy, ledger, trouble
 
 GRACE = 600.0
 #: Seconds in which everything here is done, on a busy machine.
 SOON = 180.0
 #: With the usual broker rotation, an even share of these goes to each dispatcher that takes part.
 RUNS = 9
-
-
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
 
 
 def make_app(setup: Setup, *flows: aft.Flow[..., object], **settings: object) -> aft.Aft:
@@ -61,7 +55,7 @@ def submit(app: aft.Aft, flow: aft.Flow[..., object], order: str) -> list[aft.Ru
     """Runs that each come back from a fault's level, so that each is woken twice."""
     orders = [f"{order}-{number}" for number in range(RUNS)]
     for one in orders:
-        trouble[one, "reserve"].append(shop.Busy())
+        trouble[one, "reserve"].append(Busy())
     return [app.submit(flow, one) for one in orders]
 
 
@@ -113,7 +107,7 @@ def test_a_worker_whose_lease_returns_brings_back_what_was_put_off_meanwhile(
     setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a pause, by SIGSTOP or of the whole machine, in which a sweeper found that nobody had the flow."""
-    monkeypatch.setattr(unserved, "LONGEST", 2 * GRACE)
+    monkeypatch.setattr(unserved_runs, "LONGEST", 2 * GRACE)
     mine = named("paused")
     app = make_app(setup, mine, lease="2s")
     with app.dispatcher() as dispatcher:

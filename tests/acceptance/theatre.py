@@ -9,33 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import aft
-from aft.rules.kinds import On
-from aft.rules.primitives import Primitive
-from aft.rules.tree import Node, Tree
+from aft.rules.exception_types import On
+from aft.rules.exlets.primitives import Primitive
+from aft.rules.trees.tree import Node, Tree
 from aft.runs.states import Status
 from aft.telemetry import Event
 from tests.setups import eventually
-
-ledger: defaultdict[str, list[str]] = defaultdict(list)
-keys: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-trouble: dict[tuple[str, str], list[BaseException]] = {}
-gates: dict[tuple[str, str], threading.Event] = {}
+from tests.world import Busy, Refused, gates, keys, ledger, trouble
 
 LEVELS = [aft.Level("50ms", tries=2), aft.Level("100ms")]
-
-
-class Busy(Exception):
-    """Will pass."""
-
-
-class Refused(Exception):
-    """Will not."""
 
 
 def _do(show: str, what: str, seats: int) -> int:

@@ -32,11 +32,11 @@ def upside_down(tmp_path: Path) -> Path:
         copy.write_bytes(module.read_bytes())
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     outbox = tmp_path / "aft" / "store" / "outbox.py"
-    outbox.write_text(outbox.read_text(encoding="utf-8") + "\nimport aft.flows.slots\n", encoding="utf-8")
+    outbox.write_text(outbox.read_text(encoding="utf-8") + "\nimport aft.flows.worker.slots\n", encoding="utf-8")
     return tmp_path
 
 
 def test_the_contracts_notice_an_import_from_above(upside_down: Path) -> None:
     done = lint(upside_down)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "aft.store.outbox -> aft.flows.slots" in done.stdout
+    assert "aft.store.outbox -> aft.flows.worker.slots" in done.stdout

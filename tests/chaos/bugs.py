@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from aft.ids import WorkerId
-from aft.runs.claiming import Known, Wake
-from aft.runs.rows import RunRow
+from aft.runs.ownership.claims import Known, Wake
+from aft.runs.run_rows import RunRow
 from aft.store import Store
 from aft.store.tables import runs
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import part_broker
-from tests.chaos.results import Context
+from chaos import part_broker
+from chaos.results import Context
 
 
 def test_a_check_of_the_network_that_fails_is_told(tmp_path: Path) -> None:

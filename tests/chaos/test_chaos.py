@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import drive, part_crashpoints, part_kills, part_pauses
-from tests.chaos.load import plan_of
-from tests.chaos.setups import Site
+from chaos import drive, part_crashpoints, part_kills, part_pauses
+from chaos.load import plan_of
+from chaos.setups import Site
 
 SEED = 20_261
 #: Every so many points a process is killed; the first of them, and the distance to the next.

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import Violation, check
-from tests.chaos.facts import Facts, JournalRow, RunFacts
-from tests.chaos.ledger import Entry, Ledger
-from tests.chaos.lines import figures, longest_still
-from tests.chaos.load import FATAL, Plan, StepPlan, plan_of
+from chaos.checker import Violation, check
+from chaos.facts import Facts, JournalRow, RunFacts
+from chaos.ledger import Entry, Ledger
+from chaos.lines import figures, longest_still
+from chaos.load import FATAL, Plan, StepPlan, plan_of
 
 COMPLETED = Plan("good", (StepPlan("plain"), StepPlan("booked"), StepPlan("bare", failures=1)), "completed")
 COMPENSATED = Plan(

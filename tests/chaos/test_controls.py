@@ -20,29 +20,30 @@ from sqlalchemy import Connection, select, text, update
 
 import aft
 from aft import names
+from aft.app.new_run import make_new_run
 from aft.brokers.base import Outgoing
 from aft.brokers.rabbitmq import consumer as rabbit_consumer
 from aft.brokers.rabbitmq import publisher as rabbit_publisher
-from aft.flows.standing import Standing
-from aft.ids import RunId, WorkerId
-from aft.runs import claiming, owner
+from aft.flows.session.step_states import StepStates
 from aft.runs import submit as submitting
-from aft.runs.deeds import FENCE, OwnerDeed
-from aft.runs.owner import Fenced, Owner
-from aft.runs.rescue import rescue_expired
-from aft.store import Store, connecting, outbox
-from aft.store.moments import later
+from aft.runs.ownership import claims, owner
+from aft.runs.ownership.owner import Fenced, Owner
+from aft.runs.ownership.owner_statements import FENCE
+from aft.runs.ownership.owner_writes import FencedWrite, OwnerBatch
+from aft.runs.ownership.rescue import rescue_expired
+from aft.store import Store, connect, outbox
+from aft.store.db_time import later
 from aft.store.outbox import OutboxRow
 from aft.store.tables import outbox as outbox_rows
 from aft.store.tables import runs, workers
 from aft.telemetry import EffectLate, Event, FaultRouted
-from tests.chaos import load
+from chaos import load
+from chaos.checker import check, read_facts
+from chaos.drive import count
+from chaos.ledger import What
+from chaos.load import LADDER, Plan, StepPlan, chaos_flow
+from chaos.setups import Site
 from tests.chaos.bugs import without_stale_check
-from tests.chaos.checker import check, read_facts
-from tests.chaos.drive import count
-from tests.chaos.ledger import What
-from tests.chaos.load import LADDER, Plan, StepPlan, chaos_flow
-from tests.chaos.setups import Site
 from tests.setups import eventually
 
 #: Seconds that anybody waits for anybody else.
@@ -122,33 +123,25 @@ def expire_all(app: aft.Aft) -> None:
     """Let the database think that every worker's lease is over; none of them knows."""
     with app.store.write() as connection:
         connection.execute(
-            update(workers).where(workers.c.namespace == app.namespace).values(expires_at=later(-1), sign=None)
+            update(workers).where(workers.c.namespace == app.namespace).values(expires_at=later(-1), liveness_lock=None)
         )
 
 
 # 1. A stale owner writes ----------------------------------------------------------------------------------------
 
 
-def guard_without_fence(
-    connection: Connection, run_id: RunId, worker: WorkerId | None, epoch: int, seq: int, changes: dict[str, Any]
-) -> int:
-    """The bug: whoever comes may write."""
-    statement = (
-        update(runs).where(runs.c.id == run_id).values(seq=runs.c.seq + 1, **changes).returning(runs.c.inbox_seq)
-    )
-    return int(connection.execute(statement).scalar_one())
-
-
 def unfence(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """The same bug in what is written together; counts the statements that had a fence, and those that had none."""
-    real, fenced = OwnerDeed.statement, Counter[bool]()
+    """The bug: whoever comes may write; counts the statements whose fence was broken so, and the others."""
+    real, broken_so = OwnerBatch.for_postgresql, Counter[bool]()
 
-    def statement(deed: OwnerDeed, items: Sequence[Any]) -> str:
-        fenced[FENCE in real(deed, items)] += 1
-        return real(deed, items).replace(FENCE, "true")
+    def for_postgresql(batch: OwnerBatch, items: Sequence[Any]) -> Any:
+        found = real(batch, items)
+        broken_so["OR true)" in found[0]] += 1
+        return found
 
-    monkeypatch.setattr(OwnerDeed, "statement", statement)
-    return fenced
+    monkeypatch.setattr(OwnerBatch, "fence", f"({FENCE} OR true)")
+    monkeypatch.setattr(OwnerBatch, "for_postgresql", for_postgresql)
+    return broken_so
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -156,9 +149,7 @@ def test_no_fence(site: Site, bug: bool, shared: bool, monkeypatch: pytest.Monke
     """An owner that lost its run in the middle of a step comes back when the run has been undone by another."""
     if not shared:
         monkeypatch.setattr(Owner, "share", lambda *given, **more: None)
-    unfenced = unfence(monkeypatch) if bug else Counter()
-    if bug:  # in both ways of writing: what cannot be written together is written alone
-        monkeypatch.setattr(owner, "guard", guard_without_fence)
+    unfenced = unfence(monkeypatch) if bug else Counter()  # in both ways of writing, together and alone
     plan = Plan("stale", (StepPlan("plain"), StepPlan("fatal")), "compensated")
     gate = hold_at(monkeypatch, 0, "done")
     with site.app() as stale, site.app(grace="100ms") as other:
@@ -174,47 +165,43 @@ def test_no_fence(site: Site, bug: bool, shared: bool, monkeypatch: pytest.Monke
                 eventually(lambda: is_quiet(other, [plan]) or other.runs()[0].status == "parked", within=PATIENCE)
         # It finds its outcome written already, and parks a run that is no longer its own.
         assert broken(site, other, [plan], stale=True) == ({"1 parked"} if bug else set())
-        assert set(unfenced) == ({True} if bug and shared else set())
+        assert set(unfenced) == ({True} if bug else set())
 
 
 # 2. The fence reads a snapshot ----------------------------------------------------------------------------------
 
 
-def guard_by_where_exists(
-    meanwhile: Callable[[], None],
-    connection: Connection,
-    run_id: RunId,
-    worker: WorkerId | None,
-    epoch: int,
-    seq: int,
-    changes: dict[str, Any],
-) -> int:
+def check_by_where_exists(connection: Connection, item: FencedWrite) -> None:
     """The bug: the check locks nothing, so its answer may be old when something is written."""
     ours = text(
         "SELECT 1 FROM aft_runs WHERE id = :id AND EXISTS "
         "(SELECT 1 FROM aft_runs WHERE id = :id AND epoch = :epoch AND worker_id = :worker)"
     )
-    if connection.execute(ours, {"id": run_id, "epoch": epoch, "worker": worker}).one_or_none() is None:
-        raise Fenced(f"run {run_id} is no longer ours")
-    meanwhile()
-    return guard_without_fence(connection, run_id, worker, epoch, seq, changes)
+    given = {"id": item.run_id, "epoch": item.epoch, "worker": item.worker}
+    if connection.execute(ours, given).one_or_none() is None:
+        raise Fenced(f"run {item.run_id} is no longer ours")
 
 
 def test_fence_by_where_exists(site: Site, bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner has passed the fence and not written yet; meanwhile somebody wants to take its run over."""
-    monkeypatch.setattr(connecting, "IDLE_LEAST", 60.0)  # it is held inside, and is to come out alive
-    monkeypatch.setattr(connecting, "IDLE_MOST", 60.0)
-    inside, real = Gate(), owner.guard
+    monkeypatch.setattr(connect, "IDLE_LEAST", 60.0)  # it is held inside, and is to come out alive
+    monkeypatch.setattr(connect, "IDLE_MOST", 60.0)
+    inside, real = Gate(), owner.execute
     monkeypatch.setattr(Owner, "share", lambda *given, **more: None)  # that is a single statement
 
-    def guard(connection: Connection, *given: Any) -> int:
+    if bug:
+        unfence(monkeypatch)
+
+    def execute(connection: Connection, item: FencedWrite) -> int:
         if bug:
-            return guard_by_where_exists(inside.hold, connection, *given)
-        length = real(connection, *given)
+            check_by_where_exists(connection, item)
+            inside.hold()
+            return real(connection, item)
+        length = real(connection, item)
         inside.hold()
         return length
 
-    monkeypatch.setattr(owner, "guard", guard)
+    monkeypatch.setattr(owner, "execute", execute)
     plan = Plan("race", (StepPlan("plain"), StepPlan("plain")), "completed")
     second = hold_at(monkeypatch, 0, "done", call=2)
     with site.app() as first, site.app(grace="100ms") as other:
@@ -242,9 +229,9 @@ def test_no_check_for_stale_messages(site: Site, bug: bool, monkeypatch: pytest.
     """Whenever the run waits in its ladder, the message comes again that once began it."""
     if bug:
         # The bug: a message wakes its run, whatever the run is waiting for.
-        monkeypatch.setattr(claiming, "claim_now", without_stale_check(claiming.claim_now))
+        monkeypatch.setattr(claims, "claim_now", without_stale_check(claims.claim_now))
         # Whoever has claimed it too early would see that its next try is not due: the second line of defence.
-        monkeypatch.setattr(Standing, "_is_due", lambda *given: True)
+        monkeypatch.setattr(StepStates, "_is_due", lambda *given: True)
     plan = Plan("early", (StepPlan("plain", failures=len(LADDER)),), "completed")
     with site.app() as app:
         app.submit(chaos_flow.options(key=plan.name), plan.encode())
@@ -299,7 +286,7 @@ def test_relay_by_the_last_number(site: Site, bug: bool, monkeypatch: pytest.Mon
     with site.app() as app, app.dispatcher(only=["intake", "work", "relay"]):
         flow = chaos_flow.options(key=plans[0].name)
         with app.store.write() as connection, app.store.at_work(connection):
-            new = app._new_run(flow, (plans[0].encode(),), {})
+            new = make_new_run(app.namespace, flow, (plans[0].encode(),), {})
             submitting.enqueue(connection, new, app.clock.now(), timedelta(hours=1))
             app.submit(chaos_flow.options(key=plans[1].name), plans[1].encode())
             eventually(lambda: is_quiet(app, plans[1:]), within=PATIENCE)

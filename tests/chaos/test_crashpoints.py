@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import drive, part_crashpoints
-from tests.chaos.crashpoints import Death, read_deaths
-from tests.chaos.fleet import End
-from tests.chaos.part_crashpoints import SUBMITTING, unexpected
-from tests.chaos.setups import Site
+from chaos import drive, part_crashpoints
+from chaos.crashpoints import Death, read_deaths
+from chaos.fleet import End
+from chaos.part_crashpoints import SUBMITTING, unexpected
+from chaos.setups import Site
 
 #: Where one dies, and where the one after it does.
 FIRST, SECOND = 25, range(8, 32, 8)
@@ -44,7 +44,7 @@ def test_whoever_submits_may_die_at_any_point_and_asks_again(tmp_path: Path) -> 
     outcomes = list(part_crashpoints.crash(embedded(tmp_path), range(1, SUBMITTING + 1), submits=True))
     assert [violation for outcome in outcomes for violation in outcome.violations] == []
     points = [death.point for outcome in outcomes for death in outcome.deaths]
-    assert points == [f"{side} commit of runs.beginnings._make" for side in ("before", "after")] * (SUBMITTING // 2)
+    assert points == [f"{side} commit of runs.submit._make" for side in ("before", "after")] * (SUBMITTING // 2)
 
 
 def test_only_who_was_killed_at_its_own_point_has_crashed_there() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import drive
-from tests.chaos.drive import Count, Driver, stuck_after
-from tests.chaos.load import plan_of
-from tests.chaos.setups import Site
+from chaos import drive
+from chaos.drive import Count, Driver, stuck_after
+from chaos.load import plan_of
+from chaos.setups import Site
 
 
 class Restless(Driver):

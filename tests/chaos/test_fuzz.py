@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from aft import envelope
-from aft.runs import claiming
-from tests.chaos import fuzzing, part_fuzz
+from aft.runs.ownership import claims
+from chaos import fuzzing, part_fuzz
+from chaos.load import plan_of
+from chaos.part_fuzz import DOORS, flood, fuzz
+from chaos.setups import Site
 from tests.chaos.bugs import without_stale_check
-from tests.chaos.load import plan_of
-from tests.chaos.part_fuzz import DOORS, flood, fuzz
-from tests.chaos.setups import Site
 
 SEED = 990
 
@@ -75,6 +75,6 @@ def test_control_a_flood_is_found_out_where_stale_messages_wake_runs(
 ) -> None:
     site = Site("sqlite+embedded", f"sqlite:///{tmp_path / 'aft.db'}", "embedded", tmp_path)
     site.prepare()
-    monkeypatch.setattr(claiming, "claim_now", without_stale_check(claiming.claim_now))
+    monkeypatch.setattr(claims, "claim_now", without_stale_check(claims.claim_now))
     result = flood(site, [plan_of(SEED, number, slow=0.0) for number in range(5)], messages=60, seed=SEED, patience=2.0)
     assert any("was touched" in why or "5 early" in why for why in result.violations)

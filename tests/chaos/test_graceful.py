@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.fleet import Hit
-from tests.chaos.graceful import burned
-from tests.chaos.ledger import Entry
+from chaos.fleet import Hit
+from chaos.graceful import burned
+from chaos.ledger import Entry
 
 STOPPED, OTHER = 7, 8
 STOPS = [Hit(5.0, STOPPED, 0)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from aft.compensation import stack
-from aft.flows.standing import Standing
-from aft.runs import claiming, owner
-from aft.store.questions import PreparedQuery
+from aft.flows.session.step_states import StepStates
+from aft.runs.ownership import claims
+from aft.runs.ownership.owner_writes import OwnerBatch
+from aft.store.batch.statements import PreparedQuery
+from chaos.machine import Model, Outcome, steps_of
+from chaos.part_machine import FAULTS, Rules, check_end, explore, injected, rules_on
 from tests.chaos.bugs import without_stale_check
-from tests.chaos.machine import Model, Outcome, steps_of
-from tests.chaos.part_machine import FAULTS, Rules, check_end, explore, injected, rules_on
 
 SEED = 20_030
 
@@ -195,8 +194,8 @@ def test_an_effect_that_was_undone_in_a_run_that_is_completed_is_seen_in_the_end
 def test_control_without_the_check_for_stale_messages_the_game_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "claim", without_stale_check(claiming.claim))
-    monkeypatch.setattr(Standing, "_is_due", lambda *given: True)  # else the try is seen not to be due
+    monkeypatch.setattr(claims, "claim", without_stale_check(claims.claim))
+    monkeypatch.setattr(StepStates, "_is_due", lambda *given: True)  # else the try is seen not to be due
     rules = _rules(tmp_path)
     rules.submit("pp")
     rules.always()
@@ -210,16 +209,13 @@ def test_control_without_the_check_for_stale_messages_the_game_is_lost(
 
 
 def test_control_without_the_fence_the_game_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def guard(connection: Connection, run_id: str, *ours: Any) -> int:
-        return 0
-
     rules = _rules(tmp_path)
     rules.submit("pp")
     _wake(rules, 0)
     rules.expire(0)
     rules.sweep()
     rules.always()
-    monkeypatch.setattr(owner, "guard", guard)
+    monkeypatch.setattr(OwnerBatch, "fence", f"({OwnerBatch.fence} OR true)")
     with pytest.raises(AssertionError, match=r"a stale owner wrote|goes on"):
         rules.answer(0, "ok")
     rules.world.close()

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from tests.chaos.proxies import CommitProxy
-from tests.chaos.wire import Write
+from chaos.proxies import CommitProxy
+from chaos.wire import Write
 
 INSERT = b"INSERT INTO lossy (what) VALUES ($1)"
 WITHIN = b"WITH made AS (INSERT INTO lossy (what) VALUES ($1) RETURNING what) SELECT what FROM made"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import __main__ as profile
-from tests.chaos import results
-from tests.chaos.report import write_report
-from tests.chaos.results import Result, digest
+from chaos import __main__ as profile
+from chaos import results
+from chaos.report import write_report
+from chaos.results import Result, digest
 
 SEEN = {"takeover": {"count": 3, "p50": 0.2, "p99": 2.5}, "drift": 0.01}
 RESULT = Result("part", 1, 10, {"SIGKILL": 3}, [], 1.0, SEEN)
@@ -80,24 +81,37 @@ def test_a_profile_fails_for_a_missed_figure_and_repeats_what_is_of_older_code(
 def test_the_digest_is_of_what_is_broken_and_of_what_breaks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "ROOT", tmp_path)
     found = []
-    for name in ("aft/runs/owner.py", "tests/chaos/load.py", "tests/chaos/load.py", "docs/notes.py"):
+    for name in (
+        "aft/runs/ownership/owner.py",
+        "migrations/versions/0001_first.py",
+        "chaos/load.py",
+        "chaos/load.py",
+        "docs/notes.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         with (tmp_path / name).open("a") as file:
             file.write("# more\n")
         found.append(digest.__wrapped__())
-    assert len(set(found)) == 3
+    assert len(set(found)) == 4
     assert found[-1] == found[-2]
+
+
+def test_the_digest_is_also_of_the_helpers_that_chaos_shares_with_the_tests() -> None:
+    texts = [path.read_text() for path in Path(results.__file__).parent.glob("*.py")]
+    shared = {name for text in texts for name in re.findall(r"\bfrom (tests[\w.]+) import", text)}
+    assert shared
+    assert {f"{name.replace('.', '/')}.py" for name in shared} <= set(results.CODE)
 
 
 def test_the_digest_of_a_part_is_of_what_that_part_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "ROOT", tmp_path)
     texts = {
         "aft/clock.py": "",
-        "tests/chaos/load.py": "",
-        "tests/chaos/part_kills.py": "",
-        "tests/chaos/part_more.py": "from tests.chaos import part_kills\n",
-        "tests/chaos/part_soak.py": "",
-        "tests/chaos/report.py": "",
+        "chaos/load.py": "",
+        "chaos/part_kills.py": "",
+        "chaos/part_more.py": "from chaos import part_kills\n",
+        "chaos/part_soak.py": "",
+        "chaos/report.py": "",
     }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

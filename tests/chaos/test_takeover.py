@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.facts import RunFacts
-from tests.chaos.fleet import Hit
-from tests.chaos.ledger import Entry
-from tests.chaos.lines import longest_still
-from tests.chaos.load import Plan, StepPlan
-from tests.chaos.takeover import percentiles, takeovers
+from chaos.facts import RunFacts
+from chaos.fleet import Hit
+from chaos.ledger import Entry
+from chaos.lines import longest_still
+from chaos.load import Plan, StepPlan
+from chaos.takeover import percentiles, takeovers
 
 PLANS = [
     Plan(name, (StepPlan("plain"), StepPlan("slow", seconds=2.0)), "completed")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import part_takeover
-from tests.chaos.ledger import Ledger
-from tests.chaos.load import Plan, StepPlan
-from tests.chaos.part_takeover import Following, Host, kill_each, measure
-from tests.chaos.setups import Site
-from tests.chaos.takeover import Takeover
+from chaos import part_takeover
+from chaos.ledger import Ledger
+from chaos.load import Plan, StepPlan
+from chaos.part_takeover import Following, Host, kill_each, measure
+from chaos.setups import Site
+from chaos.takeover import Takeover
 
 PLANS = [Plan(f"p{number}", (StepPlan("slow", seconds=1.0), StepPlan("plain")), "completed") for number in range(4)]
 

@@ -13,6 +13,8 @@ from tests.contract.harness_embedded import EmbeddedHarness, PrivatePostgresHarn
 from tests.servers import PrivatePostgres, PrivateRabbit
 
 KINDS = ["rabbitmq", "rabbitmq-classic", "embedded-sqlite", "embedded-postgresql"]
+#: Those that carry live events.
+LIVE_KINDS = ["rabbitmq", "rabbitmq-classic", "embedded-postgresql"]
 #: Those with a server that can be ended.
 SERVER_KINDS = ["rabbitmq", "rabbitmq-classic", "embedded-postgresql"]
 

@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 
 from aft import names
-from aft.brokers.base import Broker, Consumer, Outgoing, Topology
+from aft.brokers.base import Broker, Consumer, Outgoing, Subscription, Topology
 from aft.errors import BrokerError, Unroutable
+from tests.contract.conftest import LIVE_KINDS
 from tests.contract.harness import LONG, SHORT, Harness, ServerHarness, collect, drain, eventually, receive
 
 
@@ -25,6 +26,12 @@ def numbered(topology: Topology, count: int) -> list[Outgoing]:
 
 def waiting(topology: Topology, wait: timedelta, body: bytes) -> Outgoing:
     return Outgoing(names.delay(topology.namespace, wait), body)
+
+
+def subscribed(broker: Broker, topology: Topology) -> Subscription:
+    subscription = broker.subscribe(topology.namespace)
+    assert subscription is not None
+    return subscription
 
 
 class TestPublishAndReceive:
@@ -372,59 +379,60 @@ class TestVersion:
         assert broker.version().lower().startswith(("rabbitmq ", "embedded"))
 
 
-class TestExpress:
+class TestLiveEvents:
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_a_subscriber_hears_what_is_sent_after_it_subscribed(
         self, harness: Harness, broker: Broker, topology: Topology
     ) -> None:
-        ears = [broker.subscribe(topology.namespace), harness.broker().subscribe(topology.namespace)]
+        ears = [subscribed(broker, topology), subscribed(harness.broker(), topology)]
         for number in range(10):
-            broker.express(topology.namespace, b"%d" % number)
+            broker.broadcast(topology.namespace, b"%d" % number)
         for ear in ears:
             assert [ear.receive(10) for _ in range(10)] == [b"%d" % number for number in range(10)]
             assert ear.receive(0.1) is None
 
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_what_nobody_hears_is_lost_silently(self, broker: Broker, topology: Topology) -> None:
-        broker.express(topology.namespace, b"lost")
-        other = broker.subscribe(topology.namespace)
-        broker.express(topology.namespace, b"after")
+        broker.broadcast(topology.namespace, b"lost")
+        other = subscribed(broker, topology)
+        broker.broadcast(topology.namespace, b"after")
         # They are sent in order: whoever listens from here on listens when the first is gone.
         assert any(other.receive(10) == b"after" for _ in range(2))
-        ear = broker.subscribe(topology.namespace)
-        broker.express(topology.namespace, b"heard")
+        ear = subscribed(broker, topology)
+        broker.broadcast(topology.namespace, b"heard")
         assert ear.receive(10) == b"heard"
 
-    def test_a_sender_that_nobody_heard_knows_at_once_of_whoever_has_subscribed(
-        self, harness: Harness, broker: Broker, topology: Topology
-    ) -> None:
-        for _ in range(20):  # some brokers find out that nobody listens, and ask again a moment later
-            broker.express(topology.namespace, b"lost")
-            time.sleep(0.01)
-        harness.broker().subscribe(topology.namespace)
-        assert broker.is_heard(topology.namespace)
-
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_a_slow_subscriber_does_not_block_the_sender(self, broker: Broker, topology: Topology) -> None:
-        ear = broker.subscribe(topology.namespace)
+        ear = subscribed(broker, topology)
         started = time.monotonic()
         for number in range(5000):
-            broker.express(topology.namespace, b"%d" % number)
+            broker.broadcast(topology.namespace, b"%d" % number)
         assert time.monotonic() - started < 60
         assert ear.receive(60) is not None
 
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_namespaces_do_not_hear_each_other(self, harness: Harness, broker: Broker, topology: Topology) -> None:
         other = harness.topology()
         broker.declare(other)
-        ear = broker.subscribe(topology.namespace)
-        broker.express(other.namespace, b"theirs")
-        broker.express(topology.namespace, b"ours")
+        ear = subscribed(broker, topology)
+        broker.broadcast(other.namespace, b"theirs")
+        broker.broadcast(topology.namespace, b"ours")
         assert ear.receive(10) == b"ours"
         assert ear.receive(0.1) is None
 
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_a_closed_subscription_hears_nothing(self, broker: Broker, topology: Topology) -> None:
-        ear = broker.subscribe(topology.namespace)
+        ear = subscribed(broker, topology)
         ear.close()
         ear.close()
-        broker.express(topology.namespace, b"late")
+        broker.broadcast(topology.namespace, b"late")
         assert ear.receive(0.2) is None
+
+    def test_a_broker_says_whether_it_carries_any(self, harness: Harness, broker: Broker, topology: Topology) -> None:
+        assert broker.has_live_events == (harness.kind in LIVE_KINDS)
+        broker.broadcast(topology.namespace, b"lost")
+        assert (broker.subscribe(topology.namespace) is not None) == broker.has_live_events
 
 
 class TestClose:
@@ -433,7 +441,7 @@ class TestClose:
         consumer = broker.consumer([names.faults(topology.namespace)], 1)
         receive(consumer, 1, 0.1)
         broker.publish(faults(topology, b"x"))
-        broker.express(topology.namespace, b"x")
+        broker.broadcast(topology.namespace, b"x")
         consumer.close()
         consumer.close()
         broker.close()
@@ -454,7 +462,7 @@ class TestClose:
         broker.close()
         with pytest.raises(BrokerError):
             broker.publish(faults(topology, b"after"))
-        broker.express(topology.namespace, b"after")
+        broker.broadcast(topology.namespace, b"after")
 
     def test_an_unused_broker_connects_to_nothing_and_closes(self, harness: Harness) -> None:
         harness.broker().close()
@@ -487,7 +495,7 @@ class TestServerComesAndGoes:
         broker.publish(faults(topology, b"before"))
         consumer = broker.consumer([names.faults(topology.namespace)], 10)
         drain(consumer, 1)
-        ear = broker.subscribe(topology.namespace)
+        ear = subscribed(broker, topology)
         server.kill()
 
         for call in (
@@ -501,7 +509,7 @@ class TestServerComesAndGoes:
                 call()
             assert time.monotonic() - started < 60  # bounded; a machine may stand still
         started = time.monotonic()
-        broker.express(topology.namespace, b"lost")
+        broker.broadcast(topology.namespace, b"lost")
         assert ear.receive(0.5) is None
         assert time.monotonic() - started < 60
 
@@ -510,7 +518,7 @@ class TestServerComesAndGoes:
         _receive_all(consumer, {b"after"})
 
         def heard() -> bool:
-            broker.express(topology.namespace, b"news")
+            broker.broadcast(topology.namespace, b"news")
             return ear.receive(1) == b"news"
 
         eventually(heard)

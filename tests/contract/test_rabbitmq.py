@@ -21,6 +21,7 @@ from aft.brokers.base import Outgoing, Topology
 from aft.brokers.rabbitmq import RabbitBroker
 from aft.brokers.rabbitmq.consumer import acknowledgements, share
 from aft.brokers.rabbitmq.topology import DELIVERY_LIMIT, LONGEST_WAIT, queues
+from aft.envelope import MOST_KEPT
 from aft.errors import AftError, BrokerError, ConfigError, Unroutable
 from tests.contract.harness import SHORT, RabbitHarness, collect, drain, eventually, receive
 from tests.contract.proxy import Proxy
@@ -98,7 +99,7 @@ class TestErrorsForPeople:
             with pytest.raises(AftError) as caught:
                 call()
             yield caught.value
-        broker.express("t0", b"never raises")
+        broker.broadcast("t0", b"never raises")
         broker.close()
 
     @pytest.mark.parametrize(
@@ -262,21 +263,10 @@ class TestConnectionLost:
             proxy.cut()
 
             def heard() -> bool:
-                sender.express(topology.namespace, b"news")
+                sender.broadcast(topology.namespace, b"news")
                 return ear.receive(0.5) == b"news"
 
             eventually(heard)
-
-    def test_a_sender_learns_that_nobody_listens(self, rabbit: RabbitHarness, topology: Topology) -> None:
-        sender = rabbit.broker()
-        assert sender.is_heard(topology.namespace)
-
-        def is_silent() -> bool:
-            sender.express(topology.namespace, b"anybody?")
-            return not sender.is_heard(topology.namespace)
-
-        eventually(is_silent)
-        eventually(lambda: sender.is_heard(topology.namespace))  # it is asked again
 
     def test_short_receives_get_through_to_a_slow_broker(
         self, rabbit: RabbitHarness, topology: Topology, proxy: Proxy
@@ -304,6 +294,16 @@ class TestRefusals:
             with pytest.raises(BrokerError, match=rf"{topology.namespace}\.full.*refused"):
                 rabbit.broker().publish([Outgoing(full, b"x")] * 5)
             raw.queue_delete(full)
+
+    def test_of_an_oversized_message_only_the_beginning_is_kept_in_memory(
+        self, rabbit: RabbitHarness, topology: Topology
+    ) -> None:
+        queue, whole, large = topology.work_queues[0], b"a" * MOST_KEPT, b"b" * (MOST_KEPT + 1)
+        with channel(rabbit.url) as past:
+            for body in (whole, large):
+                past.basic_publish("", queue, body)
+        found = collect(rabbit.broker().consumer([queue], 10), 2)
+        assert sorted((one.body, one.size) for one in found) == [(whole, None), (large[:-1], len(large))]
 
     def test_one_callers_unroutable_message_does_not_fail_another_caller(
         self, rabbit: RabbitHarness, topology: Topology
@@ -402,7 +402,7 @@ class TestTopology:
     def test_a_role_that_declares_nothing_joins_a_pool_that_others_made_and_left(
         self, rabbit: RabbitHarness, topology: Topology, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aft.brokers.rabbitmq.consumer.LOOK_PAUSE", 0.1)
+        monkeypatch.setattr("aft.brokers.rabbitmq.consumer.POLL_PAUSE", 0.1)
         broker, resume = rabbit.broker(), names.resume(topology.namespace)
         passive = RabbitBroker(rabbit.url, passive=True)
         stays = passive.consumer([resume, names.compensate(topology.namespace)], 4, ["a@1"])
@@ -437,7 +437,7 @@ class TestTopology:
             passive.declare(missing)
         assert not any(status.exists for status in rabbit.broker().status(missing))
         ear = passive.subscribe(topology.namespace)
-        passive.express(topology.namespace, b"heard")
+        passive.broadcast(topology.namespace, b"heard")
         assert ear.receive(10) == b"heard"
         passive.close()
 
@@ -507,7 +507,7 @@ class TestAlarm:
             assert len(drain(consumer, 3)) == 3
             started = time.monotonic()
             for _ in range(3000):
-                broker.express(topology.namespace, b"x" * 1000)
+                broker.broadcast(topology.namespace, b"x" * 1000)
             assert time.monotonic() - started < 60
             leaving = RabbitBroker(private_rabbit.url, timeout=1)
             with pytest.raises(BrokerError):
@@ -529,7 +529,7 @@ class TestClosing:
         broker.publish(faults(topology))
         collect(broker.consumer([names.faults(topology.namespace)], 1), 1)
         broker.subscribe(topology.namespace)
-        broker.express(topology.namespace, b"x")
+        broker.broadcast(topology.namespace, b"x")
         broker.status(topology)
         assert set(threading.enumerate()) - before
         broker.close()
@@ -547,11 +547,12 @@ class TestClosing:
                 waiting.result(60)
 
     def test_events_sent_just_before_closing_leave(self, rabbit: RabbitHarness, topology: Topology) -> None:
-        ear = rabbit.broker().subscribe(topology.namespace)
-        sender = RabbitBroker(rabbit.url)
-        sender.express(topology.namespace, b"last words")
+        listening, sender = RabbitBroker(rabbit.url), RabbitBroker(rabbit.url)
+        ear = listening.subscribe(topology.namespace)
+        sender.broadcast(topology.namespace, b"last words")
         sender.close()
         assert ear.receive(5) == b"last words"
+        listening.close()
 
     def test_acknowledgements_sent_just_before_closing_count(self, rabbit: RabbitHarness, topology: Topology) -> None:
         broker = rabbit.broker()

@@ -21,13 +21,13 @@ from sqlalchemy import Connection, Engine, delete, event, insert, select, text, 
 
 import aft
 from aft import names
-from aft.brokers.base import Delivery, Outgoing, Topology
-from aft.brokers.embedded import EmbeddedBroker, channels, express, rows, sockets, watch
+from aft.brokers.base import Delivery, Outgoing, Subscription, Topology
+from aft.brokers.embedded import EmbeddedBroker, listener, live_events, rows, watch
 from aft.brokers.embedded.consumer import EmbeddedConsumer
-from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_looks
+from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_polls
 from aft.errors import BrokerError, Unroutable
 from aft.store import Store, schema
-from aft.store.apart import Apart
+from aft.store.postgres.dedicated_connection import Apart
 from aft.store.tables import messages, queues
 
 NAMESPACE = "shop"
@@ -74,12 +74,12 @@ elif verb == "answer":
         say(f"{time.time() - float(deliveries[0].body):.6f}")
         consumer.ack(deliveries)
 elif verb == "subscribe":
-    mailbox = broker.subscribe(queue)
+    subscription = broker.subscribe(queue)
     say("ready")
-    say(mailbox.receive(10).hex())
-elif verb == "express":
+    say(subscription.receive(10).decode())
+elif verb == "broadcast":
     for body in sys.argv[4:]:
-        broker.express(queue, bytes.fromhex(body))
+        broker.broadcast(queue, body.encode())
 broker.close()
 """
 
@@ -102,28 +102,6 @@ def broker(store: Store) -> Iterator[EmbeddedBroker]:
     with open_broker(store) as broker:
         broker.declare(TOPOLOGY)
         yield broker
-
-
-class StuckTransport:
-    """Sends nothing until it may go on."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.sent = 0
-        self.closed = False
-
-    def send(self, namespace: str, body: bytes) -> None:
-        self.go_on.wait()
-        self.sent += 1
-
-    def is_heard(self, namespace: str) -> bool:
-        return True
-
-    def listen(self, namespace: str, hear: Callable[[bytes], None]) -> Callable[[], None]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def fail_to_connect(engine: Engine) -> Apart:
@@ -360,9 +338,9 @@ def test_the_broker_closes_its_consumers_and_threads(store: Store, broker: Embed
         closing.publish([Outgoing(FAULTS, b"held")])
         consumer = closing.consumer([FAULTS], 1)
         consumer.receive(1, 1)
-        mailbox = closing.subscribe(NAMESPACE)
-        closing.express(NAMESPACE, b"heard")
-        assert mailbox.receive(5) == b"heard"
+        subscription = closing.subscribe(NAMESPACE)
+        closing.broadcast(NAMESPACE, b"heard")
+        assert subscription is None or subscription.receive(5) == b"heard"
     closing.close()
     assert set(threading.enumerate()) <= before
     assert bodies(broker.consumer([FAULTS], 1).receive(1, 1)) == [b"held"]
@@ -413,6 +391,15 @@ def test_a_message_delivered_too_often_moves_aside(broker: EmbeddedBroker, store
         assert (status[UNDELIVERABLE], status[FAULTS]) == (1, 1)
 
 
+def test_a_count_at_its_end_keeps_no_other_message_from_being_received(broker: EmbeddedBroker, store: Store) -> None:
+    broker.publish([Outgoing(FAULTS, b"spoilt")])
+    with store.write() as connection:
+        connection.execute(update(messages).values(deliveries=2**31 - 1))
+    broker.publish([Outgoing(FAULTS, b"good")])
+    assert bodies(broker.consumer([FAULTS], 100).receive(2, 1)) == [b"good"]
+    assert (UNDELIVERABLE, b"spoilt") in stored(store)
+
+
 def test_the_undeliverable_queue_can_be_read_again_and_again(broker: EmbeddedBroker, store: Store) -> None:
     broker.publish([Outgoing(UNDELIVERABLE, b"poison")])
     consumer = broker.consumer([UNDELIVERABLE], 1)
@@ -420,7 +407,7 @@ def test_the_undeliverable_queue_can_be_read_again_and_again(broker: EmbeddedBro
         (delivery,) = consumer.receive(1, 1)
         assert (delivery.body, delivery.redelivered) == (b"poison", number > 0)
         make_visible(store)
-        consumer._held.clear()  # forget it, so that there is room to take it again
+        consumer._unacknowledged.clear()  # forget it, so that there is room to take it again
 
 
 # Writing
@@ -557,11 +544,11 @@ def test_status_counts_a_message_where_it_is(broker: EmbeddedBroker) -> None:
 
 
 def test_looking_slows_down_while_nothing_happens() -> None:
-    assert pause_between_looks(0.0, None) == QUICK
-    assert pause_between_looks(0.3, None) == pytest.approx(0.03)
-    assert pause_between_looks(3600.0, None) == IDLE
-    assert pause_between_looks(3600.0, 0.5) == QUICK
-    assert pause_between_looks(3600.0, 60.0) == IDLE
+    assert pause_between_polls(0.0, None) == QUICK
+    assert pause_between_polls(0.3, None) == pytest.approx(0.03)
+    assert pause_between_polls(3600.0, None) == IDLE
+    assert pause_between_polls(3600.0, 0.5) == QUICK
+    assert pause_between_polls(3600.0, 60.0) == IDLE
 
 
 # Errors
@@ -576,16 +563,16 @@ def test_no_lower_librarys_exception_leaks(tmp_path: Path) -> None:
             refused(partial(broker.publish, [Outgoing(FAULTS, b"")]))
             refused(partial(broker.consumer, [FAULTS], 1))
             refused(partial(broker.status, TOPOLOGY))
-            broker.express(NAMESPACE, b"dropped")
+            broker.broadcast(NAMESPACE, b"dropped")
         store.close()
 
 
 def test_lost_connections_are_made_anew(postgres_url: str) -> None:
     with declared(postgres_url, BRIEFEST) as (_, broker):
         consumer = broker.consumer([FAULTS], 1)
-        mailbox = broker.subscribe(NAMESPACE)
-        broker.express(NAMESPACE, b"before")
-        assert mailbox.receive(5) == b"before"
+        subscription = subscribed(broker)
+        broker.broadcast(NAMESPACE, b"before")
+        assert subscription.receive(5) == b"before"
         assert consumer.receive(1, 0.1) == []
         cut_all_connections(postgres_url)
         broker.publish([Outgoing(FAULTS, b"after")])
@@ -594,7 +581,7 @@ def test_lost_connections_are_made_anew(postgres_url: str) -> None:
         cut_all_connections(postgres_url)
         consumer.ack(deliveries)
         assert consumer.receive(1, 2 * BRIEFEST) == []
-        until(lambda: hears_express(broker, mailbox.receive))
+        until(lambda: hears_events(broker, subscription.receive))
 
 
 def test_notifications_come_again_after_the_listener_was_cut(
@@ -613,7 +600,7 @@ def test_notifications_come_again_after_the_listener_was_cut(
 
 
 def test_work_is_found_without_notifications(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "connect", fail_to_connect)
+    monkeypatch.setattr(listener, "connect", fail_to_connect)
     with declared(postgres_url) as (store, broker), open_broker(store) as other:
         consumer = broker.consumer([FAULTS], 1)
         publish_soon(other)
@@ -627,7 +614,7 @@ def test_what_came_while_nobody_listened_is_found_on_listening_again(
     monkeypatch.setattr(watch, "POLL", 600)
     with declared(postgres_url) as (store, broker), open_broker(store) as other:
         with monkeypatch.context() as patch:
-            patch.setattr(channels, "connect", fail_to_connect)
+            patch.setattr(listener, "connect", fail_to_connect)
             consumer = broker.consumer([FAULTS], 1)
             looked, received = looks(consumer, monkeypatch), list[Delivery]()
             waiting = threading.Thread(target=lambda: received.extend(consumer.receive(1, 30)))
@@ -640,75 +627,52 @@ def test_what_came_while_nobody_listened_is_found_on_listening_again(
         assert bodies(received) == [b"unheard"]
 
 
-# Express
+# Live events
 
 
-def test_the_last_listener_leaves_no_directory_behind(tmp_path: Path) -> None:
-    database = tmp_path / "aft.db"
-    express = sockets.SocketExpress(database)
-    first, last = (express.listen(NAMESPACE, lambda body: None) for _ in range(2))
-    first()
-    assert sockets.directory_for(database).exists()
-    last()
-    assert not sockets.directory_for(database).exists()
-
-
-def test_express_reaches_another_process(broker: EmbeddedBroker, url: str) -> None:
-    with child(url, "subscribe", NAMESPACE) as process:
+def test_live_events_reach_another_process(postgres_url: str) -> None:
+    with declared(postgres_url) as (_, broker), child(postgres_url, "subscribe", NAMESPACE) as process:
         assert said(process) == "ready"
-        broker.express(NAMESPACE, b"\x00\xffevent")
-        assert bytes.fromhex(said(process)) == b"\x00\xffevent"
+        broker.broadcast(NAMESPACE, b'{"runs": []}')
+        assert said(process) == '{"runs": []}'
 
 
-def test_express_comes_from_another_process(broker: EmbeddedBroker, url: str) -> None:
-    mailbox = broker.subscribe(NAMESPACE)
-    with child(url, "express", NAMESPACE, b"one".hex(), b"two".hex()):
-        assert mailbox.receive(30) == b"one"
-        assert mailbox.receive(10) == b"two"
+def test_live_events_come_from_another_process(postgres_url: str) -> None:
+    with declared(postgres_url) as (_, broker):
+        subscription = subscribed(broker)
+        with child(postgres_url, "broadcast", NAMESPACE, "one", "two"):
+            assert subscription.receive(30) == b"one"
+            assert subscription.receive(10) == b"two"
 
 
-def test_express_keeps_namespaces_apart(broker: EmbeddedBroker) -> None:
+def test_live_events_keep_namespaces_apart(postgres_url: str) -> None:
     other = NAMESPACE + "-other"
-    for mine, theirs in ((NAMESPACE, other), (other, NAMESPACE)):
-        mailbox = broker.subscribe(mine)
-        broker.express(theirs, b"not for us")
-        broker.express(mine, b"for us")
-        assert mailbox.receive(5) == b"for us"
-        assert mailbox.receive(0.1) is None
+    with declared(postgres_url) as (_, broker):
+        for mine, theirs in ((NAMESPACE, other), (other, NAMESPACE)):
+            subscription = subscribed(broker, mine)
+            broker.broadcast(theirs, b"not for us")
+            broker.broadcast(mine, b"for us")
+            assert subscription.receive(5) == b"for us"
+            assert subscription.receive(0.1) is None
 
 
-def test_express_drops_what_is_too_long_and_goes_on(broker: EmbeddedBroker) -> None:
-    mailbox = broker.subscribe(NAMESPACE)
-    broker.express(NAMESPACE, b"x" * (sockets.LARGEST + 1))
-    broker.express(NAMESPACE, b"short")
-    assert mailbox.receive(5) == b"short"
+def test_a_live_event_that_is_too_long_is_dropped_and_what_is_just_short_enough_is_not(postgres_url: str) -> None:
+    with declared(postgres_url) as (_, broker):
+        subscription = subscribed(broker)
+        for size in (live_events.LARGEST + 1, live_events.LARGEST):
+            broker.broadcast(NAMESPACE, b"x" * size)
+        assert subscription.receive(5) == b"x" * live_events.LARGEST
 
 
-def test_express_takes_what_is_just_short_enough(broker: EmbeddedBroker, store: Store) -> None:
-    size = channels.LARGEST - 1 if store.dialect == "postgresql" else sockets.LARGEST
-    mailbox = broker.subscribe(NAMESPACE)
-    broker.express(NAMESPACE, b"x" * size)
-    assert mailbox.receive(5) == b"x" * size
-
-
-def test_express_never_blocks_however_slow_the_listener(broker: EmbeddedBroker) -> None:
-    broker.subscribe(NAMESPACE)
-    begun = time.monotonic()
-    for _ in range(5000):
-        broker.express(NAMESPACE, b"event")
-    assert time.monotonic() - begun < 5
-
-
-def test_express_drops_what_waits_behind_too_many() -> None:
-    transport = StuckTransport()
-    sender = express.EventSender(transport)
-    for _ in range(2 * express.MOST_WAITING):
-        sender.send(NAMESPACE, b"event")
-    transport.go_on.set()
-    sender.close()
-    sender.send(NAMESPACE, b"too late")
-    assert express.MOST_WAITING <= transport.sent <= express.MOST_WAITING + 1
-    assert transport.closed
+def test_what_an_earlier_version_left_beside_a_file_does_no_harm(tmp_path: Path) -> None:
+    left = tmp_path / "aft.db.express"
+    left.mkdir(mode=0o700)
+    (left / f"{NAMESPACE}~0123456789ab").touch()
+    with declared(f"sqlite:///{tmp_path / 'aft.db'}") as (_, broker):
+        broker.broadcast(NAMESPACE, b"event")
+        assert broker.subscribe(NAMESPACE) is None
+        broker.publish([Outgoing(FAULTS, b"work")])
+        assert bodies(broker.consumer([FAULTS], 1).receive(1, 5)) == [b"work"]
 
 
 #: Closes watches while another thread looks at the file.
@@ -738,56 +702,6 @@ def test_a_watch_that_is_closed_while_its_owner_looks_harms_nobody(tmp_path: Pat
     """As when a lease is over, and another thread than the receiving one gives its messages back. SQLite would die."""
     done = subprocess.run([sys.executable, "-c", CLOSING, str(tmp_path / "a.db")], check=False, timeout=60)
     assert done.returncode == 0
-
-
-def test_beside_a_file_it_is_known_whether_somebody_listens(tmp_path: Path) -> None:
-    with open_broker(Store(f"sqlite:///{tmp_path / 'aft.db'}")) as broker:
-        assert not broker.is_heard(NAMESPACE)
-        mailbox = broker.subscribe(NAMESPACE)
-        assert broker.is_heard(NAMESPACE)
-        mailbox.close()
-        assert not broker.is_heard(NAMESPACE)
-
-
-def test_a_dead_listeners_socket_is_removed(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'aft.db'}")
-    directory = sockets.directory_for(tmp_path / "aft.db")
-    with open_broker(store) as broker:
-        with child(str(store.engine.url), "subscribe", NAMESPACE) as process:
-            assert said(process) == "ready"
-            assert len(list(directory.iterdir())) == 1
-            process.kill()
-            process.wait()
-        broker.express(NAMESPACE, b"anybody there?")
-        until(lambda: list(directory.iterdir()) == [])
-    directory.rmdir()
-    store.close()
-
-
-def test_sockets_are_beside_the_file_or_where_a_path_fits() -> None:
-    assert sockets.directory_for(Path("/srv/aft.db")) == Path("/srv/aft.db.express")
-    long = sockets.directory_for(Path("/srv") / ("x" * 80) / "aft.db")
-    assert len(os.fsencode(long)) < 50
-    assert long != sockets.directory_for(Path("/srv") / ("y" * 80) / "aft.db")
-
-
-def test_a_strangers_socket_directory_is_not_used(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'aft.db'}")
-    directory = sockets.directory_for(tmp_path / "aft.db")
-    directory.mkdir(mode=0o755)
-    try:
-        with open_broker(store) as broker, pytest.raises(BrokerError, match="private"):
-            broker.subscribe(NAMESPACE)
-    finally:
-        directory.rmdir()
-        store.close()
-
-
-def test_payloads_survive_the_way_there_and_back() -> None:
-    for body in (b"", b"plain", b"\x00", "schön".encode(), bytes(range(256))):
-        assert channels.decode(channels.encode(body)) == body
-    for foreign in ("", "x", "b?", "tü"):
-        assert channels.decode(foreign) is None
 
 
 # Measured, not asserted
@@ -888,14 +802,14 @@ def listeners(url: str, channel: str) -> set[int]:
 
 def looks(consumer: EmbeddedConsumer, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Tell when a consumer has looked into its queues."""
-    looked, look = threading.Event(), consumer._look
+    looked, look = threading.Event(), consumer._find_due
 
     def look_and_tell() -> dict[str, float]:
         found = look()
         looked.set()
         return found
 
-    monkeypatch.setattr(consumer, "_look", look_and_tell)
+    monkeypatch.setattr(consumer, "_find_due", look_and_tell)
     return looked
 
 
@@ -909,6 +823,12 @@ def looking_on(url: str) -> Iterator[Connection]:
         store.close()
 
 
-def hears_express(broker: EmbeddedBroker, receive: Callable[[float], bytes | None]) -> bool:
-    broker.express(NAMESPACE, b"after")
+def subscribed(broker: EmbeddedBroker, namespace: str = NAMESPACE) -> Subscription:
+    subscription = broker.subscribe(namespace)
+    assert subscription is not None
+    return subscription
+
+
+def hears_events(broker: EmbeddedBroker, receive: Callable[[float], bytes | None]) -> bool:
+    broker.broadcast(NAMESPACE, b"after")
     return receive(0.1) == b"after"

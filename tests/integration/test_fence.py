@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from aft.ids import RunId, StepPath, WorkerId
-from aft.runs import journal, owner
-from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.owner import Fenced, Owner
-from aft.runs.rescue import rescue_expired
+from aft.ids import StepPath
+from aft.runs.ownership import owner
+from aft.runs.ownership.owner import Fenced, Owner
+from aft.runs.ownership.owner_writes import FencedWrite
+from aft.runs.ownership.rescue import rescue_expired
+from aft.runs.records import journal
+from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.store import Store
 from tests.setups import eventually
-from tests.storing import Stage, recording
+from tests.storing import Stage, journal_in
 
 PATIENCE = 60
 
@@ -63,19 +64,18 @@ def run(stage: Stage) -> Owner:
 def naive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the epoch as one would at first: in a statement that locks nothing."""
 
-    def guard(
-        connection: Connection, run_id: RunId, worker: WorkerId | None, epoch: int, seq: int, changes: dict[str, Any]
-    ) -> int:
+    def execute(connection: Connection, item: FencedWrite) -> int:
         statement = text(
             "SELECT inbox_seq FROM aft_runs WHERE id = :id AND EXISTS "
             "(SELECT 1 FROM aft_runs WHERE id = :id AND epoch = :epoch AND worker_id = :worker)"
         )
-        row = connection.execute(statement, {"id": run_id, "epoch": epoch, "worker": worker}).one_or_none()
+        ours = {"id": item.run_id, "epoch": item.epoch, "worker": item.worker}
+        row = connection.execute(statement, ours).one_or_none()
         if row is None:
             raise Fenced("no longer ours")
         return int(row.inbox_seq)
 
-    monkeypatch.setattr(owner, "guard", guard)
+    monkeypatch.setattr(owner, "execute", execute)
 
 
 def recorded(stage: Stage, run: Owner) -> list[str]:
@@ -89,7 +89,7 @@ def write(run: Owner, between: Callable[[], object]) -> bool:
 
     def then(connection: Connection, seq: int) -> None:
         between()
-        recording(run, entry)(connection, seq)
+        journal_in(connection, run, seq, entry)
 
     try:
         run.write(then)

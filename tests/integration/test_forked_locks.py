@@ -59,8 +59,8 @@ SHARED = """
     import functools, os, queue, sys, threading, types, weakref
     from collections import deque
     import aft
-    from aft.forked import inherited
-    from aft.store.forking import _forks
+    from aft.after_fork import inherited
+    from aft.store.sqlite.forks import _forks
 
     LOCKS = (
         type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from aft.rules import history
+from aft.rules.cases import history
 from aft.store.tables import faults
 from tests.storing import Stage
 

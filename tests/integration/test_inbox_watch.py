@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import aft
-from aft.flows import inbox_watch
-from aft.flows.inbox_watch import InboxWatch
+from aft.flows.runtime import inbox_watch
+from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.runs.states import Status
 from tests.acceptance.agency import approval
 from tests.setups import Setup, eventually

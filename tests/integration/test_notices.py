@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, update
 
-from aft.dispatcher.notices import Notices
-from aft.dispatcher.receivers import Receivers
+from aft.dispatcher.notify.notices import Notices
+from aft.dispatcher.notify.receivers import Receivers
 from aft.errors import StoreError
 from aft.ids import NoticeId, RunId
-from aft.runs import notices
-from aft.runs.notices import HOLD, Notice, NoticeState
-from aft.signing import verify
-from aft.store.moments import later, now
+from aft.runs.records import notices
+from aft.runs.records.notices import HOLD, Notice, NoticeState
+from aft.security.signing import verify
+from aft.store.db_time import later, now
 from aft.store.tables import notices as table
-from aft.telemetry import Event, NoticeFailed, NoticeGivenUp, NoticeHeard
+from aft.telemetry import Event, NoticeAcknowledged, NoticeFailed, NoticeGivenUp
 from tests.setups import Setup, eventually
 from tests.storing import Stage, at_once
 
@@ -211,7 +211,9 @@ def let_time_pass(stage: Stage) -> None:
 
 
 def told(stage: Stage, *kinds: type[Event]) -> list[Event]:
-    return [event for event in stage.events if isinstance(event, kinds or (NoticeHeard, NoticeFailed, NoticeGivenUp))]
+    return [
+        event for event in stage.events if isinstance(event, kinds or (NoticeAcknowledged, NoticeFailed, NoticeGivenUp))
+    ]
 
 
 # Being heard --------------------------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def test_a_notice_is_posted_signed_and_with_its_id(stage: Stage, listen: Listen)
     assert (found.state, found.attempts, found.note) == (NoticeState.HEARD, 1, None)
     assert found.ended_at is not None
     assert told(stage) == [
-        NoticeHeard(notice=notice, run=found.run_id, receiver=receiver.url("/"), attempt=1),
+        NoticeAcknowledged(notice=notice, run=found.run_id, receiver=receiver.url("/"), attempt=1),
     ]
 
 
@@ -248,6 +250,15 @@ def test_what_was_heard_is_not_sent_again(stage: Stage, listen: Listen) -> None:
     change(stage, due_at=later(-1))
     send_due(sender(stage))
     assert len(receiver.got) == 1
+
+
+def test_a_count_at_its_end_keeps_no_other_notice_from_being_sent(stage: Stage, listen: Listen) -> None:
+    receiver = listen()
+    put(stage, receiver.url("/spoilt"))
+    change(stage, attempts=2**31 - 1)
+    put(stage, receiver.url("/good"))
+    send_due(sender(stage))
+    assert len(receiver.got) == 2
 
 
 def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(stage: Stage) -> None:
@@ -300,7 +311,7 @@ def test_what_was_not_heard_is_sent_again_later_and_later(stage: Stage, listen: 
     assert isinstance(first, NoticeFailed)
     assert (first.attempt, first.why) == (1, "503 Service Unavailable too much to do")
     assert isinstance(second, NoticeFailed)
-    assert isinstance(third, NoticeHeard)
+    assert isinstance(third, NoticeAcknowledged)
     assert third.attempt == 3
     assert (look(stage, notice).state, look(stage, notice).attempts) == (NoticeState.HEARD, 3)
 
@@ -446,7 +457,7 @@ def test_one_that_did_not_hear_has_one_request_at_a_time_until_it_does(stage: St
     receiver.always = reply(200)
     receiver.over.set()
     send_due(service)
-    assert len(told(stage, NoticeHeard)) == 3
+    assert len(told(stage, NoticeAcknowledged)) == 3
     receiver.always, receiver.over = hang, threading.Event()
     for _ in range(3):
         put(stage, receiver.url())
@@ -488,7 +499,7 @@ def test_nothing_is_sent_within_a_transaction(stage: Stage, listen: Listen) -> N
     receiver = listen(write_too)
     put(stage, receiver.url())
     send_due(sender(stage, limit=5))
-    assert len(told(stage, NoticeHeard)) == 1
+    assert len(told(stage, NoticeAcknowledged)) == 1
 
 
 def test_a_crash_between_sending_and_recording_sends_again_with_the_same_id(

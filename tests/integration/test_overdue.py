@@ -14,11 +14,11 @@ from sqlalchemy import select
 
 import aft
 from aft.cli.root import root
-from aft.flows.overdue import Attempts
+from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
-from aft.runs import rows
-from aft.runs.overdue import any_overdue, tell_overdue
-from aft.store.moments import later
+from aft.runs import run_rows
+from aft.runs.wakes.overdue_runs import any_overdue, tell_overdue
+from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
 from tests.setups import Setup, eventually
@@ -78,7 +78,7 @@ def overdue_at(stage: Stage, run_id: RunId) -> Any:
 
 def listed(stage: Stage, **asked: Any) -> set[RunId]:
     with stage.store.read() as connection:
-        return {row.id for row in rows.listing(connection, stage.namespace, **asked)}
+        return {row.id for row in run_rows.listing(connection, stage.namespace, **asked)}
 
 
 # --- activities ---
@@ -91,7 +91,7 @@ class Watch:
         self.clock, self.told = HandClock(), list[Event]()
         telemetry = Telemetry()
         telemetry.subscribe(self.told.append)
-        self.attempts = Attempts(self.clock, telemetry)
+        self.attempts = SlowActivityWatch(self.clock, telemetry)
 
 
 def test_an_activity_that_takes_too_long_is_told_once_while_it_runs() -> None:

@@ -9,30 +9,33 @@ import pytest
 
 from aft.dispatcher.sweeper import Sweeper
 from aft.ids import RunId, StepPath, new_id
-from aft.runs import inbox, late, parking, steering, waking
-from aft.runs.inbox import Verb
-from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.late import LateEffect
+from aft.runs import park as parking
+from aft.runs import steer
 from aft.runs.orders import Person
+from aft.runs.records import inbox, late_effects
+from aft.runs.records.inbox import InboxVerb
+from aft.runs.records.journal import Entry, EntryKind, Outcome
+from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
-from aft.runs.waking import Post
-from tests.storing import GRACE, Stage, recording
+from aft.runs.wakes import wake
+from aft.runs.wakes.wake import NewInboxItem
+from tests.storing import GRACE, Stage, journal_in
 
 
 def cancel(stage: Stage, run_id: RunId) -> None:
     with stage.store.write() as connection:
-        run = waking.lock(connection, stage.namespace, run_id)
+        run = wake.lock(connection, stage.namespace, run_id)
         assert run is not None
-        steering.cancel(connection, run, Person("ann"), datetime.now(UTC), GRACE)
+        steer.cancel(connection, run, Person("ann"), datetime.now(UTC), GRACE)
 
 
 def park(stage: Stage, run_id: RunId) -> bool:
     with stage.store.write() as connection:
-        waking.lock(connection, stage.namespace, run_id)
+        wake.lock(connection, stage.namespace, run_id)
         return parking.park(connection, run_id, "look")
 
 
-def letters(stage: Stage, run_id: RunId) -> list[inbox.Letter]:
+def items(stage: Stage, run_id: RunId) -> list[inbox.InboxItem]:
     with stage.store.read() as connection:
         return inbox.unread(connection, run_id)
 
@@ -55,8 +58,8 @@ def test_a_run_without_orders_is_parked_and_nothing_wakes_it(stage: Stage, left:
 def test_an_order_that_its_sender_woke_the_run_for_wakes_it_still(stage: Stage, left: RunId) -> None:
     cancel(stage, left)
     assert park(stage, left)
-    row, (letter,) = stage.row(left), letters(stage, left)
-    assert (row.status, row.wake_id) == (Status.PARKED, letter.id)
+    row, (item,) = stage.row(left), items(stage, left)
+    assert (row.status, row.wake_id) == (Status.PARKED, item.id)
     assert row.due_at is not None
 
 
@@ -66,24 +69,24 @@ def test_an_order_that_a_lost_owner_had_not_read_wakes_the_run(stage: Stage) -> 
     stage.change(owner.run_id, status="recovering", worker_id=None)
     assert stage.row(owner.run_id).wake_id is None
     assert park(stage, owner.run_id)
-    (letter,) = letters(stage, owner.run_id)
-    assert stage.row(owner.run_id).wake_id == letter.id
+    (item,) = items(stage, owner.run_id)
+    assert stage.row(owner.run_id).wake_id == item.id
 
 
 def test_an_order_that_an_owner_has_put_off_does_not_wake_the_run_again(stage: Stage, left: RunId) -> None:
     cancel(stage, left)
     with stage.store.write() as connection:
-        inbox.put_off(connection, left, letters(stage, left)[0].seq)
+        inbox.put_off(connection, left, items(stage, left)[0].seq)
     assert park(stage, left)
     assert stage.row(left).wake_id is None
 
 
 def test_a_signal_does_not_wake_a_run_that_is_parked(stage: Stage, left: RunId) -> None:
     with stage.store.write() as connection:
-        run = waking.lock(connection, stage.namespace, left)
+        run = wake.lock(connection, stage.namespace, left)
         assert run is not None
-        post = Post(Verb.SIGNAL, {"name": "go"}, "ann", datetime.now(UTC), GRACE)
-        waking.send(connection, run, post, lambda row: True)
+        post = NewInboxItem(InboxVerb.SIGNAL, {"name": "go"}, "ann", datetime.now(UTC), GRACE)
+        wake.send(connection, run, post, lambda row: True)
     assert park(stage, left)
     assert stage.row(left).wake_id is None
 
@@ -108,8 +111,8 @@ def test_a_run_is_parked_for_a_late_effect_only_when_its_orders_are_carried_out(
     )
     failed = Entry(StepPath("1"), "", EntryKind.ACTIVITY, "charge", Outcome.FAILED, datetime.now(UTC))
     with stage.store.write() as connection:
-        late.write(connection, new_id(), effect)
-        recording(owner, failed)(connection, 99)
+        late_effects.write(connection, new_id(), effect)
+        journal_in(connection, owner, 99, failed)
     stage.change(owner.run_id, status="waiting", worker_id=None)
     cancel(stage, owner.run_id)
     woken = stage.row(owner.run_id).wake_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -19,14 +18,15 @@ from aft.brokers.base import Outgoing, Topology
 from aft.envelope import Message, MessageKind
 from aft.errors import OrderRefused, UnknownFault
 from aft.ids import FaultId, RunId, new_id
-from aft.runs import quarantine
-from aft.runs.quarantine import QuarantineState, Refusal
+from aft.runs.records import quarantine
+from aft.runs.records.quarantine import QuarantineState, Refusal
 from aft.store import Store
 from aft.store.tables import outbox
 from aft.store.tables import quarantine as table
 from tests.acceptance import shop
 from tests.setups import Setup, eventually, forget_queues
 from tests.storing import Stage, at_once
+from tests.world import ledger
 
 #: A wait that nobody declares, so that its queue does not exist.
 UNDECLARED = timedelta(milliseconds=70)
@@ -340,11 +340,6 @@ BAD = {
 }
 
 
-@pytest.fixture
-def order() -> str:
-    return secrets.token_hex(4)
-
-
 def held_by(app: aft.Aft) -> list[Refusal]:
     with app.store.read() as connection:
         return quarantine.listing(connection, app.namespace, 1000)
@@ -389,7 +384,7 @@ def test_a_message_of_a_newer_version_is_let_in_after_the_upgrade(
         assert held.reason == "version 2; this aft reads version 1"
         with pytest.raises(OrderRefused, match="version 2; this aft reads version 1"):
             let_in(app, held)
-    assert shop.ledger[order] == []
+    assert ledger[order] == []
     monkeypatch.setattr(envelope, "VERSION", 2)
     with app.dispatcher():
         let_in(app, held)
@@ -411,6 +406,6 @@ def test_a_message_without_a_queue_is_let_in_once_the_queue_exists(setup: Setup,
         app.broker.declare(declared)
         let_in(app, again)
         assert run.result(60) == f"parcel-{order}"
-    assert shop.ledger[order].count("ship") == 1
+    assert ledger[order].count("ship") == 1
     if setup.broker.startswith("amqp"):
         forget_queues(setup.broker, declared)

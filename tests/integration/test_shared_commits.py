@@ -17,13 +17,15 @@ from sqlalchemy import Connection, select
 
 from aft.compensation import stack
 from aft.errors import KeyConflict, StoreError
-from aft.fault import FaultState
+from aft.fault import Fault, FaultState
 from aft.ids import StepPath
-from aft.runs import beginnings, faults, journal
-from aft.runs.deeds import Leaving, Recording, Write
-from aft.runs.journal import Entry, EntryKind, Outcome
-from aft.runs.owner import Fenced, Owner
+from aft.runs import submit
+from aft.runs.ownership.owner import Fenced, Owner
+from aft.runs.ownership.owner_writes import NO_OWNER, OwnerWrite, Recording
+from aft.runs.records import faults, journal
+from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.states import Status
+from aft.store.db_time import FromNow
 from aft.store.tables import faults as fault_table
 from aft.store.tables import frames, outbox, runs
 from aft.store.tables import journal as journal_table
@@ -36,10 +38,20 @@ def outcome(path: str, **more: Any) -> Entry:
     return Entry(StepPath(path), "", EntryKind.ACTIVITY, "charge", Outcome.OK, AT, **more)
 
 
+def ended_as(status: Status) -> dict[str, Any]:
+    """The changes of a run that ends."""
+    return {**NO_OWNER, "status": status, "ended_as": status.value, "ended_at": FromNow(), "result": "1"}
+
+
+def turned_by(fault: Fault) -> dict[str, Any]:
+    """The changes of a run that is undone from now on."""
+    return {"status": Status.COMPENSATING, "cause": "fault", "fault_id": fault.id, "deadline_at": None}
+
+
 @contextmanager
 def held_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[int], threading.Event]]:
     """Let the first commit take until the event is set; tells how many deeds each one held."""
-    real, sizes, go_on, begun = stage.store.write_deeds, list[int](), threading.Event(), threading.Event()
+    real, sizes, go_on, begun = stage.store.write_batch, list[int](), threading.Event(), threading.Event()
 
     def write_deeds(lent: Any, deed: Any, items: Sequence[Any]) -> Any:
         sizes.append(len(items))
@@ -48,7 +60,7 @@ def held_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[lis
             assert go_on.wait(60)
         return real(lent, deed, items)
 
-    monkeypatch.setattr(stage.store, "write_deeds", write_deeds)
+    monkeypatch.setattr(stage.store, "write_batch", write_deeds)
     yield sizes, go_on
     go_on.set()
 
@@ -117,7 +129,7 @@ def test_whoever_leads_may_fail_and_nobody_waits_for_ever(
     lease = stage.lease()
     owners = [stage.owned(lease) for _ in range(4)]
     works = [lambda owner=owner: owner.write(recording(owner, outcome("1"))) for owner in owners]
-    real, calls, go_on = stage.store.write_deeds, list[int](), threading.Event()
+    real, calls, go_on = stage.store.write_batch, list[int](), threading.Event()
 
     def write_deeds(lent: Any, deed: Any, items: Sequence[Any]) -> Any:
         calls.append(len(items))
@@ -128,7 +140,7 @@ def test_whoever_leads_may_fail_and_nobody_waits_for_ever(
             raise error
         return real(lent, deed, items)
 
-    monkeypatch.setattr(stage.store, "write_deeds", write_deeds)
+    monkeypatch.setattr(stage.store, "write_batch", write_deeds)
     came_to = all_but_one_wait(stage, works, go_on)
     interrupted = [each for each in came_to if each is not None]
     assert [type(each) for each in interrupted] == ([] if isinstance(error, StoreError) else [KeyboardInterrupt])
@@ -141,7 +153,7 @@ def test_an_answer_that_is_lost_is_looked_for_by_each(stage: Stage, monkeypatch:
     lease = stage.lease()
     owners = [stage.owned(lease) for _ in range(5)]
     works = [lambda owner=owner: owner.write(recording(owner, outcome("1"))) for owner in owners]
-    real, calls, go_on = stage.store.write_deeds, list[int](), threading.Event()
+    real, calls, go_on = stage.store.write_batch, list[int](), threading.Event()
 
     def write_deeds(lent: Any, deed: Any, items: Sequence[Any]) -> Any:
         calls.append(len(items))
@@ -153,7 +165,7 @@ def test_an_answer_that_is_lost_is_looked_for_by_each(stage: Stage, monkeypatch:
             raise StoreError("the answer was lost", transient=True)
         return answers
 
-    monkeypatch.setattr(stage.store, "write_deeds", write_deeds)
+    monkeypatch.setattr(stage.store, "write_batch", write_deeds)
     assert all_but_one_wait(stage, works, go_on) == [None] * 5
     assert calls == [1, 4]
     assert [(owner.seq, stage.row(owner.run_id).seq, paths(stage, owner)) for owner in owners] == [(1, 1, ["1"])] * 5
@@ -162,7 +174,7 @@ def test_an_answer_that_is_lost_is_looked_for_by_each(stage: Stage, monkeypatch:
 def test_mail_that_was_not_read_keeps_a_run_from_being_let_go_together(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     stage.change(owner.run_id, inbox_seq=3)
-    leaving = Write(leaving=Leaving(Status.COMPLETED, ends=True, result="1"))
+    leaving = OwnerWrite(changes=ended_as(Status.COMPLETED), ends=True)
     assert owner.share(leaving, read_to=2) is None
     assert stage.row(owner.run_id).ended_as is None
     assert owner.share(leaving, read_to=3) is not None
@@ -171,7 +183,7 @@ def test_mail_that_was_not_read_keeps_a_run_from_being_let_go_together(stage: St
 
 def test_an_edge_that_does_not_exist_is_refused_together_too(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
-    assert owner.share(Write(leaving=Leaving(Status.COMPENSATED, ends=True))) is None
+    assert owner.share(OwnerWrite(changes=ended_as(Status.COMPENSATED), ends=True)) is None
     assert stage.row(owner.run_id).status is Status.RUNNING
 
 
@@ -180,11 +192,11 @@ def test_a_failure_leaves_a_fault_a_message_and_no_owner(stage: Stage) -> None:
     earlier = stage.add_fault(owner, state=FaultState.WAITING)
     fault = a_fault(owner.run_id)
     shared = owner.share(
-        Write(
+        OwnerWrite(
             fault=faults.fields(stage.namespace, fault),
             settled=((earlier.id, FaultState.TRIED),),
             message=(stage.namespace, "queue", f"body {fault.id}", 60.0),
-            leaving=Leaving(Status.RECOVERING, waits=None, savepoints='{"1": "publishing"}'),
+            changes={**NO_OWNER, "status": Status.RECOVERING, "waits": None, "savepoints": '{"1": "publishing"}'},
         )
     )
     assert shared is not None
@@ -206,11 +218,11 @@ def test_runs_that_turn_that_end_and_that_get_on_share_a_commit(stage: Stage, mo
     stage.change(gets_on.run_id, deadline_at=AT)
     fault = a_fault(turned.run_id, state=FaultState.FINAL)
     writes = [
-        (first, Write()),
-        (turned, Write(fault=faults.fields(stage.namespace, fault), turning=fault.id)),
-        (ended, Write(leaving=Leaving(Status.COMPLETED, ends=True, result="1"))),
-        (gets_on, Write(entry=journal.fields(outcome("1"), gets_on.epoch))),
-        (late, Write(turning=fault.id)),
+        (first, OwnerWrite()),
+        (turned, OwnerWrite(fault=faults.fields(stage.namespace, fault), changes=turned_by(fault))),
+        (ended, OwnerWrite(changes=ended_as(Status.COMPLETED), ends=True)),
+        (gets_on, OwnerWrite(entry=journal.fields(outcome("1"), gets_on.epoch))),
+        (late, OwnerWrite(changes=turned_by(fault))),
     ]
     stage.change(late.run_id, status="compensated")  # there is no way back from there
     works = [lambda owner=owner, write=write: owner.share(write) for owner, write in writes]
@@ -255,11 +267,11 @@ faulty = st.none() | st.fixed_dictionaries(
         "message": words,
         "traceback": words,
         "attempt": st.integers(1, 2**31 - 1),
-        "status": st.none() | st.integers(100, 599),
+        "http_status": st.none() | st.integers(100, 599),
         "after": st.none() | st.floats(0, 1e6).map(lambda seconds: timedelta(seconds=seconds)),
-        "exact": st.booleans(),
+        "args_exact": st.booleans(),
         "signal": st.none() | words,
-        "step": st.none() | words,
+        "step_snapshot": st.none() | words,
     }
 )
 
@@ -277,12 +289,12 @@ def test_what_is_written_together_is_what_would_be_written_alone(
     found = []
     for more in (None, lambda connection, seq: None):
         owner = stage.owned(lease)
-        write = Write(
+        write = OwnerWrite(
             entry=journal.fields(entry, owner.epoch, beside=3),
             frame=frame,
             fault=None if fault is None else faults.fields(stage.namespace, a_fault(owner.run_id, **fault)),
         )
-        owner.write(Recording(owner.run_id, write, more))
+        owner.write(Recording(write, more))
         found.append(everything(stage, owner))
     assert found[0] == found[1]
 
@@ -313,7 +325,7 @@ def test_a_run_that_is_submitted_together_is_as_one_that_is_submitted_alone(stag
     grace, more = timedelta(seconds=5), {"priority": priority, "owner": "ads", "tags": {"a": [1]}}
     more |= {"expected": timedelta(seconds=9), "deadline": timedelta(hours=1), "resources": ("cms",)}
     alone = stage.queued(grace, **more)
-    together, made = beginnings.enqueue(stage.store, stage.new(**more), stage.clock.now(), grace)
+    together, made = submit.enqueue_alone(stage.store, stage.new(**more), stage.clock.now(), grace)
     assert made
     assert stage.row(together.id) == together
     assert len(stage.posted()) == 2
@@ -337,11 +349,11 @@ def is_time(value: Any) -> bool:
 def test_a_key_names_one_run_however_many_begin_it_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     lease, key = stage.lease(), secrets.token_hex(4)
     news = [stage.new(key=key) for _ in range(6)]
-    works = [lambda new=new: beginnings.begin(stage.store, new, lease.worker) for new in news]
+    works = [lambda new=new: submit.begin_alone(stage.store, new, lease.worker) for new in news]
     with held_up(stage, monkeypatch) as (sizes, go_on):
         came_to = all_but_one_wait(stage, works, go_on)
     assert sizes == [1, 5]
     assert len({row.id for row, _ in came_to}) == 1
     assert sum(made for _, made in came_to) == 1
     with pytest.raises(KeyConflict):
-        beginnings.begin(stage.store, stage.new(key=key, args='{"other": 1}'), lease.worker)
+        submit.begin_alone(stage.store, stage.new(key=key, args='{"other": 1}'), lease.worker)

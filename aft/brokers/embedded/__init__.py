@@ -1,4 +1,4 @@
-"""The broker that needs no broker: queues as rows of aft's own database, PostgreSQL or SQLite."""
+"""The embedded broker: queues as rows of aft's own database, PostgreSQL or SQLite."""
 
 from aft.brokers.embedded.broker import EmbeddedBroker
 

@@ -1,4 +1,4 @@
-"""How does a thread that waits for a descriptor end at once? It waits for a second one, too."""
+"""A daemon thread that can be stopped at once while it waits for a descriptor: it waits for a second one, too."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ JOIN = 5.0
 
 
 class HasFileno(Protocol):
-    """Anything that can be waited for."""
+    """Any object with a file descriptor to wait for."""
 
     def fileno(self) -> int: ...
 
 
 class Background:
-    """A daemon thread that pauses or waits for a descriptor, and ends as soon as somebody stops it.
+    """A daemon thread that pauses or waits for a descriptor, and ends as soon as it is stopped.
 
-    Anybody may stop it, also twice and at the same time. The work is handed this object and does its waiting
-    with it. Nothing of it survives the process, so no crash leaves anything behind.
+    Any thread may stop it, also twice and at the same time. The work gets this object and waits with its methods.
+    Nothing of it survives the process, so no crash leaves anything behind.
     """
 
     def __init__(self, name: str, work: Callable[[Background], None]) -> None:
-        self._hears, self._says = socket.socketpair()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
         self._stopping = threading.Event()
         self._stopped = threading.Lock()
         self._thread = threading.Thread(target=work, args=(self,), name=name, daemon=True)
@@ -38,25 +38,25 @@ class Background:
         return self._stopping.is_set()
 
     def pause(self, seconds: float) -> bool:
-        """Wait so long; return at once, with False, if the work shall end."""
+        """Wait this many seconds; return at once, with False, if the work shall end."""
         return not self._stopping.wait(seconds)
 
     def wait_for(self, source: HasFileno) -> bool:
         """Wait until there is something to read; return at once, with False, if the work shall end."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._hears, selectors.EVENT_READ)
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
             selector.register(source, selectors.EVENT_READ)
             selector.select()
         return not self.stopping
 
     def stop(self) -> None:
-        """End the work and wait for its end. Harmless twice."""
+        """End the work and wait up to ``JOIN`` seconds for its end. Idempotent."""
         with self._stopped:
             if self.stopping:
                 return
             self._stopping.set()
-            self._says.send(b"!")
+            self._wake_sender.send(b"!")
             self._thread.join(JOIN)
             if not self._thread.is_alive():
-                self._hears.close()
-                self._says.close()
+                self._wake_receiver.close()
+                self._wake_sender.close()

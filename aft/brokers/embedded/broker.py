@@ -1,7 +1,7 @@
-"""Does aft need a message broker beside its database? Not with this one: its queues are tables.
+"""The embedded broker: queues as tables of aft's database, so that no separate message broker is needed.
 
-On disk, with the guarantees of :mod:`aft.brokers.base`, for several processes and threads, on PostgreSQL and
-SQLite. A publish is one transaction and is there whole or not at all.
+Durable, with the guarantees of :mod:`aft.brokers.base`, for several processes and threads, on PostgreSQL and SQLite. A
+publish is one transaction: it is stored as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Connection
 
@@ -17,13 +17,14 @@ from aft import names
 from aft.brokers.base import Outgoing, QueueStatus, Topology
 from aft.brokers.embedded import routes, rows
 from aft.brokers.embedded.consumer import EmbeddedConsumer
-from aft.brokers.embedded.express import EventBuffer, EventSender, Transport
 from aft.brokers.embedded.routes import Route
-from aft.brokers.embedded.sockets import SocketExpress
 from aft.brokers.embedded.transactions import Transactions
 from aft.brokers.embedded.watch import Bell, BellWatch, FileWatch, QueueWatch
 from aft.errors import BrokerError, Unroutable
 from aft.store.engine import Store
+
+if TYPE_CHECKING:
+    from aft.brokers.embedded.live_events import PostgresEventSender, PostgresSubscription
 
 
 class _Closable(Protocol):
@@ -33,12 +34,11 @@ class _Closable(Protocol):
 class EmbeddedBroker:
     """A broker in the database of a store; thread-safe. Making one connects to nothing.
 
-    ``visibility`` is how many seconds a consumer may be silent before its messages are given to others; it
-    renews three times in that time. The store is the caller's: closing the broker leaves it open.
+    ``visibility`` is how many seconds a consumer may be silent before its messages are redelivered to others; it
+    renews three times in that time. The store belongs to the caller: closing the broker leaves it open.
 
-    Any number of brokers may work on one database. Each keeps in memory only what can be read again (the
-    routes, which never change) and which consumers and subscriptions it has to close; a crash loses nothing
-    else.
+    Any number of brokers may work on one database. Each keeps in memory only what can be read again (the routes, which
+    never change) and the consumers and subscriptions that it has to close; a crash loses nothing else.
     """
 
     def __init__(self, store: Store, *, visibility: float = 10.0) -> None:
@@ -51,8 +51,7 @@ class EmbeddedBroker:
         self._known: dict[str, Route] = {}
         # Made absolute here: the process may change its directory later.
         self._file = Path(store.file).absolute() if store.file is not None else None
-        self._transport = _transport_for(store)
-        self._sender = EventSender(self._transport)
+        self._sender = _sender_for(store)
         # Guards the three below.
         self._lock = threading.Lock()
         self._to_close: set[_Closable] = set()
@@ -80,7 +79,7 @@ class EmbeddedBroker:
             if problem := routes.mismatch(routes.read(connection), wanted):
                 raise BrokerError(problem)
 
-        # Looked at first: where nothing is missing, nothing is written.
+        # Read first: where nothing is missing, nothing is written.
         if not wanted.items() <= self._read_routes().items():
             self._database.write(add)
 
@@ -89,11 +88,11 @@ class EmbeddedBroker:
         if not messages:
             return
         found = self._find_routes({message.queue for message in messages})
-        letters = [(message, routes.with_key(found[message.queue], message.key)) for message in messages]
-        targets = {route.target for _, route in letters}
+        items = [(message, routes.with_key(found[message.queue], message.key)) for message in messages]
+        targets = {route.target for _, route in items}
 
         def add(connection: Connection) -> None:
-            rows.add(connection, letters)
+            rows.add(connection, items)
             rows.announce(connection, targets)
 
         self._database.write(add)
@@ -126,18 +125,24 @@ class EmbeddedBroker:
         while self._database.write(lambda connection: rows.prune(connection, targets)) == rows.MOST_PRUNED:
             pass
 
-    def express(self, namespace: str, body: bytes) -> None:
-        self._sender.send(namespace, body)
+    @property
+    def has_live_events(self) -> bool:
+        return self._sender is not None
 
-    def is_heard(self, namespace: str) -> bool:
-        return self._transport.is_heard(namespace)
+    def broadcast(self, namespace: str, body: bytes) -> None:
+        if self._sender is not None:
+            self._sender.send(namespace, body)
 
-    def subscribe(self, namespace: str) -> EventBuffer:
+    def subscribe(self, namespace: str) -> PostgresSubscription | None:
         self._check_open()
-        mailbox = EventBuffer(self._forget)
-        mailbox.open(self._transport, namespace)
-        self._remember(mailbox)
-        return mailbox
+        if self._sender is None:
+            return None
+        # Slow to import, and not needed on SQLite.
+        from aft.brokers.embedded.live_events import PostgresSubscription
+
+        subscription = PostgresSubscription(self._store.engine, namespace, self._forget)
+        self._remember(subscription)
+        return subscription
 
     def close(self) -> None:
         with self._lock:
@@ -145,14 +150,15 @@ class EmbeddedBroker:
             to_close, self._to_close = self._to_close, set()
         for one in to_close:
             one.close()
-        self._sender.close()
+        if self._sender is not None:
+            self._sender.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise BrokerError(f"the broker on {self.url!r} is closed; make a new one")
 
     def _find_routes(self, wanted: set[str]) -> dict[str, Route]:
-        """Tell the routes of these queues, or raise Unroutable. Reads only when one is not known yet."""
+        """Return the routes of these queues, or raise Unroutable. Queries only when one is not cached yet."""
         known = self._known if wanted <= self._known.keys() else self._read_routes()
         if missing := sorted(wanted - known.keys()):
             raise Unroutable(f"queue {missing[0]!r} does not exist on {self.url!r}; run `aft broker declare`")
@@ -168,19 +174,19 @@ class EmbeddedBroker:
         return BellWatch(self._bell, queues)
 
     def _listen(self) -> None:
-        """On PostgreSQL, let notifications ring the bell; once for all consumers of this broker."""
+        """On PostgreSQL, start the listener that rings the bell; one for all consumers of this broker."""
         with self._lock:
             if self._store.dialect != "postgresql" or self._listens:
                 return
             self._listens = True
         # Slow to import, and not needed on SQLite.
-        from aft.brokers.embedded.channels import Listener
+        from aft.brokers.embedded.listener import Listener
 
         listener = Listener(
             self._store.engine,
             rows.CHANNEL,
-            hear=lambda target: self._bell.ring([target]),
-            connected=self._bell.ring_for_all,
+            on_payload=lambda target: self._bell.ring([target]),
+            on_connected=self._bell.ring_for_all,
         )
         listener.start()
         self._remember(listener)
@@ -199,10 +205,11 @@ class EmbeddedBroker:
             self._to_close.discard(one)
 
 
-def _transport_for(store: Store) -> Transport:
+def _sender_for(store: Store) -> PostgresEventSender | None:
+    """Return the sender of live events; None for a SQLite file, which has no way to send them."""
     if store.file is not None:
-        return SocketExpress(Path(store.file))
+        return None
     # Slow to import, and not needed on SQLite.
-    from aft.brokers.embedded.channels import ChannelExpress
+    from aft.brokers.embedded.live_events import PostgresEventSender
 
-    return ChannelExpress(store.engine)
+    return PostgresEventSender(store.engine)

@@ -1,8 +1,8 @@
-"""How does one consumer take, hold and acknowledge messages?
+"""The consumer of the embedded broker: takes messages, renews their visibility, and acknowledges them.
 
-What it holds is known twice: in the rows (its name, and a ``visible_at`` that it keeps ahead of the clock)
-and in its memory. The rows decide. What its memory has lost with a crash, or because a commit's answer was
-lost, is not renewed and comes back when its visibility is over.
+What it holds is recorded twice: in the rows (its name, and a ``visible_at`` that it keeps ahead of the clock) and in
+its memory. The rows decide. A message that is missing in its memory, after a crash or because a commit's answer was
+lost, is not renewed and is redelivered when its visibility is over.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from aft.clock import SystemClock
 from aft.errors import BrokerError
 from aft.ids import new_id
 
-#: Seconds to wait when others were faster, or a row is locked: long enough not to spin.
+#: Seconds to wait when other consumers were faster, or a row is locked: long enough not to spin.
 BEATEN = 0.005
-#: Seconds to wait at the least for what is about to become visible: the step of SQLite's clock.
+#: The shortest wait, in seconds, for a message that is about to become visible: the step of SQLite's clock.
 GRAIN = 0.001
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _ticks = SystemClock().ticks
 
 
 class Tag(NamedTuple):
-    """What a delivery is acknowledged by: the row, and which of its deliveries it was."""
+    """Identifies a delivery for its acknowledgement: the row, and the number of the delivery."""
 
     id: int
     deliveries: int
@@ -46,9 +46,9 @@ class EmbeddedConsumer:
     At the same time may run: its own renewing thread, other consumers on the same queues in this and other
     processes, and publishers. Two consumers never get the same message while both are alive and renewing.
 
-    What a crash leaves behind, and who picks it up: before a claim has committed, nothing; after it, rows in
-    this consumer's name, which any consumer takes when their visibility is over; before an acknowledgement
-    has committed, the same; after it, nothing.
+    What a crash leaves behind, and who picks it up: before a take has committed, nothing; after it, rows in this
+    consumer's name, which any consumer takes when their visibility is over; before an acknowledgement has committed,
+    the same; after it, nothing.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class EmbeddedConsumer:
         self._turn = 0
         self._closed = threading.Event()
         self._interrupted = threading.Event()
-        # Guards what both threads touch; never held while the database is asked.
+        # Guards what both threads use; never held while the database is queried.
         self._lock = threading.Lock()
-        self._held: dict[int, rows.Taken] = {}
+        self._unacknowledged: dict[int, rows.Taken] = {}
         self._renewing: Background | None = None
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
         end = _ticks() + timeout
         while True:
             self._check_open()
-            if (room := min(limit, self._prefetch - len(self._held))) <= 0:
+            if (room := min(limit, self._prefetch - len(self._unacknowledged))) <= 0:
                 self._closed.wait(max(end - _ticks(), 0))
                 return []
             mark = self._watch.mark()
-            due = self._look()
+            due = self._find_due()
             visible = [queue for queue, seconds in due.items() if seconds <= 0]
             if visible and (deliveries := self._take(visible, room)):
                 return deliveries
@@ -100,21 +100,20 @@ class EmbeddedConsumer:
         self._bell.ring(self._queues)
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        # Forgotten before the database is asked: if it fails they are not renewed, and come again as
-        # promised.
+        # Dropped before the database is asked: if that fails they are not renewed, and are redelivered.
         if ids := self._drop(deliveries):
-            self._database.write(lambda connection: rows.settle(connection, self._name, ids))
+            self._database.write(lambda connection: rows.acknowledge(connection, self._name, ids))
 
     def close(self) -> None:
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
-            held, self._held = self._held, {}
+            held, self._unacknowledged = self._unacknowledged, {}
             renewing = self._renewing
         if renewing is not None:
             renewing.stop()
-        self._give_back(held)
+        self._release(held)
         self._watch.close()
         self._bell.ring(self._queues)  # another thread may close it while its own still waits
         self._forget(self)
@@ -124,8 +123,8 @@ class EmbeddedConsumer:
             queues = dict.fromkeys(names.split(queue)[0] for queue in self._queues)
             raise BrokerError(f"this consumer of {', '.join(queues)} is closed; make a new one")
 
-    def _look(self) -> dict[str, float]:
-        """Tell when each queue's first message is due, reading only: an empty queue is never written to."""
+    def _find_due(self) -> dict[str, float]:
+        """Return the seconds until each queue's first message is due; reads only: empty queues cost no write."""
         return self._database.read(lambda connection: rows.next_due(connection, self._queues))
 
     def _take(self, visible: Sequence[str], limit: int) -> list[Delivery]:
@@ -147,35 +146,35 @@ class EmbeddedConsumer:
         return taken
 
     def _in_turn(self, visible: Sequence[str]) -> list[str]:
-        """Begin with another queue each time, so that a full one does not starve the others."""
+        """Rotate the queues, so that a full one does not starve the others."""
         self._turn += 1
         start = self._turn % len(visible)
         return [*visible[start:], *visible[:start]]
 
     def _keep(self, taken: Sequence[rows.Taken]) -> None:
         with self._lock:
-            self._held |= {row.id: row for row in taken}
+            self._unacknowledged |= {row.id: row for row in taken}
             if taken and self._renewing is None and not self._closed.is_set():
                 self._renewing = Background(f"aft-renew-{self._name[-6:]}", self._renew_in_background)
 
     def _drop(self, deliveries: Iterable[Delivery]) -> list[int]:
-        """Forget these; return the ids of those that were held."""
+        """Stop holding these deliveries; returns the ids of those that were held."""
         tags = [delivery.tag for delivery in deliveries]
         with self._lock:
-            ids = {tag.id for tag in tags if isinstance(tag, Tag) and self._holds(tag)}
+            ids = {tag.id for tag in tags if isinstance(tag, Tag) and self._is_unacknowledged(tag)}
             for id in ids:
-                del self._held[id]
+                del self._unacknowledged[id]
         return sorted(ids)
 
-    def _holds(self, tag: Tag) -> bool:
-        """Tell whether this very delivery is held; a message that was lost and taken again is another."""
-        row = self._held.get(tag.id)
+    def _is_unacknowledged(self, tag: Tag) -> bool:
+        """Tell whether this very delivery is held; a redelivery of the same message is another one."""
+        row = self._unacknowledged.get(tag.id)
         return row is not None and row.deliveries == tag.deliveries
 
     def _renew_in_background(self, thread: Background) -> None:
         while thread.pause(self._visibility / 3):
             with self._lock:
-                ids = list(self._held)
+                ids = list(self._unacknowledged)
             if ids:
                 self._renew(ids)
 
@@ -183,27 +182,27 @@ class EmbeddedConsumer:
         try:
             self._database.write(lambda connection: rows.renew(connection, self._name, ids, self._visibility))
         except BrokerError as error:
-            # The next turn tries again; if all fail, others take the messages over, which is no loss.
+            # The next renewal tries again; if all fail, the messages are redelivered to others.
             _log.warning("messages not renewed: %s", error)
 
-    def _give_back(self, held: Mapping[int, rows.Taken]) -> None:
+    def _release(self, held: Mapping[int, rows.Taken]) -> None:
         if not held:
             return
         targets = {row.target for row in held.values()}
 
-        def give_back(connection: Connection) -> None:
+        def release(connection: Connection) -> None:
             rows.release(connection, self._name, held)
             rows.announce(connection, targets)
 
         try:
-            self._database.write(give_back)
+            self._database.write(release)
         except BrokerError as error:
             _log.warning("messages not given back, they return after their visibility: %s", error)
         self._bell.ring(targets)
 
 
 def _pause(left: float, due: Mapping[str, float]) -> tuple[float, float | None]:
-    """Decide how long to wait: until the end or the next due message, whichever comes first."""
+    """Return the seconds to wait, until the end or the next due message, and when that is due; None: there is none."""
     soonest = min(due.values(), default=None)
     if soonest is None:
         return left, None

@@ -1,11 +1,11 @@
-"""Which queues exist, where do their messages turn up, how many wait? The SQL of the table ``queues``.
+"""The queues of the embedded broker, their routes and their message counts: the SQL of the table ``queues``.
 
-A queue is one row: its wait and its target. A work queue waits 0 and is its own target; a delay queue's
-target is the resume queue. Rows are never changed or deleted, so a route that was read once stays true.
+A queue is one row: its wait and its target. A work queue waits 0 and is its own target; a delay queue's target is the
+resume queue. Rows are never changed or deleted, so that routes can be cached.
 
-A message with a key is stored under the address of its queue and its key. Each key's messages are so a queue of their
-own, without a row here: consumers take those of the keys that they have. What nobody has the key of is deleted after an
-hour (``rows.prune``); its run is taken by its timer as soon as somebody has its flow.
+A message with a key is stored under the address of its queue and its key. So the messages of each key are a queue of
+their own, without a row here: consumers take those of the keys that they have. Messages whose key no consumer has are
+deleted after an hour (``rows.prune``); the timer of a worker that has the flow claims their runs.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from aft import names
 from aft.brokers.base import QueueStatus, Topology
-from aft.store.moments import now
+from aft.store.db_time import now
 from aft.store.tables import messages, queues
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a queue's messages turn up, and after how many milliseconds."""
+    """The queue in which messages become visible, and after how many milliseconds."""
 
     target: str
     wait_ms: int
 
 
 def with_key(route: Route, key: str) -> Route:
-    """Where a message with this key turns up."""
+    """Return the route of a message with this key."""
     return Route(names.address(route.target, key), route.wait_ms)
 
 
 def routes_of(topology: Topology) -> dict[str, Route]:
-    """Tell the routes that a topology asks for, by queue. Raises ValueError for a wait of nothing."""
+    """Return the routes of a topology, by queue. Raises ValueError for a wait below one millisecond."""
     direct = (*topology.work_queues, names.undeliverable(topology.namespace))
     resume = names.resume(topology.namespace)
     return {name: Route(name, 0) for name in direct} | {
@@ -54,13 +54,13 @@ def _milliseconds(wait: timedelta) -> int:
 
 
 def undeliverable_of(queue: str) -> str:
-    """Tell where a message of this queue goes when it was delivered too often."""
+    """Return the queue to which a poison message of this queue goes."""
     # A namespace has no dot, so the name's first part is all of it.
     return names.undeliverable(queue.partition(".")[0])
 
 
 def read(connection: Connection) -> dict[str, Route]:
-    """Read every queue."""
+    """Read the routes of all queues."""
     rows = connection.execute(select(queues.c.name, queues.c.target, queues.c.wait_ms))
     return {row.name: Route(row.target, row.wait_ms) for row in rows}
 
@@ -68,8 +68,8 @@ def read(connection: Connection) -> dict[str, Route]:
 def add(connection: Connection, wanted: dict[str, Route]) -> None:
     """Make the queues exist; one that exists is left as it is.
 
-    Several processes may do this at once: whoever comes second waits for the first and then changes nothing.
-    All go by the names' order, so two with overlapping names cannot wait for each other.
+    Several processes may do this at once: the second waits for the first and then changes nothing. All insert in the
+    order of the names, so that two with overlapping names cannot deadlock.
     """
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     rows = [{"name": name, "target": route.target, "wait_ms": route.wait_ms} for name, route in sorted(wanted.items())]
@@ -78,7 +78,7 @@ def add(connection: Connection, wanted: dict[str, Route]) -> None:
 
 
 def mismatch(found: dict[str, Route], wanted: dict[str, Route]) -> str:
-    """Say which queue exists with other arguments than wanted; an empty text if none does."""
+    """Return a message about the first queue that exists with other arguments than wanted; empty if none does."""
     for name, route in wanted.items():
         if (other := found.get(name, route)) != route:
             return (
@@ -114,7 +114,7 @@ def count(connection: Connection, targets: Iterable[str]) -> dict[str, tuple[int
 
 
 def describe(connection: Connection, topology: Topology) -> list[QueueStatus]:
-    """Look at each queue of the topology."""
+    """Return the status of each queue of the topology."""
     wanted = routes_of(topology)
     found = read(connection)
     counts = count(connection, {route.target for route in wanted.values()})

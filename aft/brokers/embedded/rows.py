@@ -1,14 +1,14 @@
-"""How does a message get into its queue, a consumer's hands, and out? The SQL of the table ``messages``.
+"""The messages of the embedded broker: publish, take, renew, acknowledge. The SQL of the table ``messages``.
 
-A message is one row. It can be taken when its ``visible_at`` has passed, by the database's clock. Taking it
-writes the consumer's name and moves ``visible_at`` ahead by the visibility; holding it means to move it ahead
-again and again; acknowledging it deletes the row. Nobody has to notice a death: a dead consumer's
-``visible_at`` passes, and the row can be taken as before. Every statement of a holder names the consumer, so
-one that was presumed dead and wakes up again changes nothing of what others hold now.
+A message is one row. It can be taken when its ``visible_at`` has passed, by the database's clock. Taking it writes the
+consumer's name and moves ``visible_at`` ahead by the visibility; a consumer holds it by moving that ahead again and
+again; acknowledging it deletes the row. A consumer's death need not be detected: ``visible_at`` of its messages passes,
+and they can be taken as before. Every statement of a holder names the consumer, so one that was presumed dead and
+resumes changes nothing of what others hold now.
 
-**Locks on PostgreSQL.** Takers skip rows that are locked and therefore never wait. All others (renew, settle,
-release) lock their rows in the order of the ids, so no two of them can wait for each other. On SQLite each of
-these is a write transaction, alone in the whole database.
+**Locks on PostgreSQL.** ``take`` skips rows that are locked and therefore never waits. All others (renew, acknowledge,
+release) lock their rows in the order of the ids, so no two of them can deadlock. On SQLite each of these is a write
+transaction, alone in the whole database.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from sqlalchemy import (
 
 from aft.brokers.base import Outgoing
 from aft.brokers.embedded.routes import Route, undeliverable_of
-from aft.store.moments import later, now
+from aft.store.batch.row_format import next_count
+from aft.store.db_time import later, now
 from aft.store.tables import messages
 
-#: A message that was delivered so often without being acknowledged is not delivered again.
+#: Deliveries without an acknowledgement after which a poison message is not redelivered.
 MOST_DELIVERIES = 20
 #: The PostgreSQL channel on which publishers name the target queues of what they have published.
 CHANNEL = "aft_messages"
 
-#: Seconds for which a message is kept that nobody has the key of.
+#: Seconds for which a message is kept whose key no consumer has.
 KEPT = 3600.0
-#: Messages that one statement deletes because nobody has their key.
+#: The most messages that one ``prune`` deletes.
 MOST_PRUNED = 1000
 
 #: Seconds. SQLite's clock counts whole milliseconds; a delay gets one more so that it never ends too early.
@@ -58,7 +59,7 @@ _CHUNK = 500
 
 
 class Taken(NamedTuple):
-    """A message in a consumer's hands; ``deliveries`` counts this time, too."""
+    """A message that a consumer holds; ``deliveries`` includes this one."""
 
     id: int
     target: str
@@ -66,7 +67,7 @@ class Taken(NamedTuple):
     deliveries: int
 
 
-def add(connection: Connection, letters: Sequence[tuple[Outgoing, Route]]) -> None:
+def add(connection: Connection, items: Sequence[tuple[Outgoing, Route]]) -> None:
     """Insert messages, each with its queue's route."""
     statement = insert(messages).values(visible_at=later(bindparam("seconds", type_=Float)))
     connection.execute(
@@ -78,20 +79,20 @@ def add(connection: Connection, letters: Sequence[tuple[Outgoing, Route]]) -> No
                 "body": message.body,
                 "seconds": _seconds(route),
             }
-            for message, route in letters
+            for message, route in items
         ],
     )
 
 
 def announce(connection: Connection, targets: Iterable[str]) -> None:
-    """Tell other processes, when this transaction commits, that something happened in these queues."""
+    """Notify other processes, when this transaction commits, of a change in these queues; PostgreSQL only."""
     if connection.dialect.name == "postgresql":
         for target in sorted(targets):
             connection.execute(select(func.pg_notify(CHANNEL, target)))
 
 
 def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]:
-    """Tell in how many seconds the first message of each queue can be taken; a queue without any is left out.
+    """Return the seconds until the first message of each queue can be taken; empty queues are left out.
 
     Reads one index entry for each queue, however many messages there are; the statement is the same for any number.
     """
@@ -103,15 +104,15 @@ def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]
 def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[Taken]:
     """Take up to ``limit`` messages of a queue, oldest first.
 
-    One that was delivered too often goes to the undeliverable queue instead, in the same transaction: a
-    message that kills its consumers ends there and does not loop. A crash before the commit leaves everything
-    as it was; one after it leaves the messages in the dead consumer's hands until the visibility is over.
+    A poison message, which was delivered too often, goes to the undeliverable queue instead, in the same transaction. A
+    crash before the commit changes nothing; one after it leaves the messages held by the dead consumer until their
+    visibility is over.
     """
     picked = _pick(target, limit)
     statement = (
         update(messages)
         .where(messages.c.id.in_(select(picked.c.id)))
-        .values(consumer=consumer, visible_at=later(visibility), deliveries=messages.c.deliveries + 1)
+        .values(consumer=consumer, visible_at=later(visibility), deliveries=next_count(messages.c.deliveries))
         .returning(messages.c.id, messages.c.target, messages.c.body, messages.c.deliveries)
     )
     rows = sorted(Taken(*row) for row in connection.execute(statement))
@@ -122,24 +123,24 @@ def take(connection: Connection, target: str, consumer: str, limit: int, visibil
 
 
 def renew(connection: Connection, consumer: str, ids: Collection[int], visibility: float) -> None:
-    """Keep for another visibility what this consumer still holds of these."""
+    """Extend the visibility of those messages that this consumer still holds."""
     _change(connection, consumer, ids, visible_at=later(visibility))
 
 
 def release(connection: Connection, consumer: str, ids: Collection[int]) -> None:
-    """Give back what this consumer still holds of these; they can be taken at once."""
+    """Release those messages that this consumer still holds; they can be taken at once."""
     _change(connection, consumer, ids, visible_at=now(), consumer=None)
 
 
-def settle(connection: Connection, consumer: str, ids: Collection[int]) -> None:
-    """Delete what this consumer still holds of these; what somebody else has taken over stays."""
+def acknowledge(connection: Connection, consumer: str, ids: Collection[int]) -> None:
+    """Delete those messages that this consumer still holds; those that others have taken since stay."""
     for chunk in _chunks(ids):
         held = _held(consumer, chunk)
         connection.execute(delete(messages).where(messages.c.id.in_(select(held.c.id))))
 
 
 def prune(connection: Connection, queues: Iterable[str]) -> int:
-    """Delete messages with keys that nobody has taken from these queues for long; tells how many."""
+    """Delete keyed messages of these queues that no consumer has taken for ``KEPT`` seconds; returns how many."""
     keyed = or_(*(messages.c.target.startswith(f"{queue}/", autoescape=True) for queue in queues))
     old = (
         select(messages.c.id)

@@ -1,4 +1,4 @@
-"""What does the broker do when the database's connection is lost? It connects anew, once, and then says so."""
+"""Transactions of the embedded broker: one whose connection was lost is run once more on a new connection."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 class Transactions:
     """Runs pieces of work, each in a transaction of its own. Thread-safe.
 
-    Work whose connection turns out to be lost is run once more, on a new one: a pool notices only then that the
-    server was away in the meantime. If the connection broke while it committed, the first time may have
-    counted; so work must be harmless twice, as everything is that takes, keeps or deletes by name. Publishing
-    may store its batch twice, which the port allows. Every other error of the store becomes a BrokerError.
+    Work whose connection turns out to be lost is run once more, on a new one: a pool detects only then that the server
+    was away in the meantime. If the connection was lost during the commit, the first run may have committed; so work
+    must be idempotent, as everything is that takes, renews or deletes by name. Publishing may store its batch twice,
+    which the port allows. Every other error of the store becomes a BrokerError.
     """
 
     def __init__(self, store: Store) -> None:

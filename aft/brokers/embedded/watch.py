@@ -1,14 +1,13 @@
-"""How does a waiting consumer learn that there is work? It is told, or it looks, or it is time.
+"""Wakes a waiting consumer when there may be work: by a bell, by polling SQLite's version, or by a timer.
 
-Three ways, the fastest that applies wins:
+The first of these wakes it:
 
-- a :class:`Bell`, rung by the same broker object when it publishes, and on PostgreSQL by the thread that
-  listens;
+- a :class:`Bell`, rung by the same broker object when it publishes, and on PostgreSQL by the thread that listens;
 - on SQLite ``PRAGMA data_version``, which changes with every commit of another connection of any process;
 - the timer: the consumer knows when the next message becomes visible.
 
-The order that loses nothing: take a mark, look into the queues, wait for a change *since the mark*. Whatever
-was committed after the look comes after the mark.
+The order that loses no change: take a mark, query the queues, wait for a change *since the mark*. A commit after the
+query comes after the mark.
 """
 
 from __future__ import annotations
@@ -16,30 +15,31 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from aft import forked
+from aft import after_fork
 from aft.clock import SystemClock
-from aft.store.forking import guard
-from aft.store.identity import resolve
+from aft.errors import StoreError
+from aft.store.sqlite.file_identity import resolve
+from aft.store.sqlite.forks import guard
+from aft.store.sqlite.private_files import check_database
 
-#: Seconds between two looks at a SQLite file that has just changed, or where something is due soon.
+#: Seconds between two polls of a SQLite file that has just changed, or where a message is due soon.
 QUICK = 0.02
-#: Seconds between two looks at a SQLite file in which nothing has happened for long.
+#: Seconds between two polls of a SQLite file that has not changed for long.
 IDLE = 0.05
-#: Something that is due within so many seconds is due soon.
+#: A message that is due within this many seconds is due soon.
 SOON = 1.0
-#: Seconds a consumer on PostgreSQL waits at the most before it looks by itself: notifications may be lost.
+#: The longest wait, in seconds, of a consumer on PostgreSQL before it polls: notifications may be lost.
 POLL = 1.0
 
 _ticks = SystemClock().ticks
 
 
 class ChangeMark(NamedTuple):
-    """A moment before which nothing counts as a change."""
+    """The state of the queues' change counters at one point in time."""
 
     rung: int
     version: int | None = None
@@ -49,7 +49,7 @@ class QueueWatch(Protocol):
     """Waits for changes in the queues of one consumer."""
 
     def mark(self) -> ChangeMark:
-        """Remember this moment."""
+        """Return the mark of the present state."""
         ...
 
     def wait(self, since: ChangeMark, timeout: float, due: float | None) -> None:
@@ -60,32 +60,39 @@ class QueueWatch(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it needs to watch. Harmless twice."""
+        """Release its resources. Idempotent."""
         ...
 
 
 class Bell:
-    """Wakes the threads of this process that wait for a queue. Thread-safe."""
+    """Wakes the threads of this process that wait for a queue. Thread-safe.
+
+    It counts only for queues that somebody here has asked about: on PostgreSQL whoever may connect can ring for any
+    name, and each that was kept would cost memory.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._rung: Counter[str] = Counter()
+        self._rung: dict[str, int] = {}
         self._rung_for_all = 0
 
     def ring(self, queues: Iterable[str]) -> None:
-        """Wake whoever waits for one of these queues."""
+        """Wake the threads that wait for one of these queues."""
         with self._changed:
-            self._rung.update(queues)
-            self._changed.notify_all()
+            known = [queue for queue in queues if queue in self._rung]
+            for queue in known:
+                self._rung[queue] += 1
+            if known:
+                self._changed.notify_all()
 
     def ring_for_all(self) -> None:
-        """Wake whoever waits for anything."""
+        """Wake all waiting threads."""
         with self._changed:
             self._rung_for_all += 1
             self._changed.notify_all()
 
     def count(self, queues: Sequence[str]) -> int:
-        """Tell how often it was rung for these queues."""
+        """Return how often it was rung for these queues."""
         with self._changed:
             return self._count(queues)
 
@@ -95,11 +102,11 @@ class Bell:
             return self._changed.wait_for(lambda: self._count(queues) != since, timeout)
 
     def _count(self, queues: Sequence[str]) -> int:
-        return self._rung_for_all + sum(self._rung[queue] for queue in queues)
+        return self._rung_for_all + sum(self._rung.setdefault(queue, 0) for queue in queues)
 
 
 class BellWatch:
-    """Waits for the bell alone, and at most a second: on PostgreSQL, where a listener rings it."""
+    """Waits for the bell only, at most ``POLL`` seconds: on PostgreSQL, where a listener rings it."""
 
     def __init__(self, bell: Bell, queues: Sequence[str]) -> None:
         self._bell = bell
@@ -116,62 +123,61 @@ class BellWatch:
 
 
 class FileWatch:
-    """Waits for the bell and looks at a SQLite file's ``data_version``, on a connection of its own.
+    """Waits for the bell and polls a SQLite file's ``data_version``, on a connection of its own.
 
-    Belongs to one thread; another may close it. It holds no transaction while it waits, so it is in nobody's way. A
-    look costs some microseconds, so it can be had twenty times a second for next to nothing: a signal to a run that has
-    waited for days is noticed as soon as any other. Where the file cannot be read it returns at the slow pace, and the
-    consumer's next statement finds out why.
+    Belongs to one thread; another may close it. It holds no transaction while it waits, so it blocks no other. A poll
+    costs some microseconds, so that twenty a second cost next to nothing. If the file cannot be read, it returns after
+    one pause, and the consumer's next statement raises the reason.
     """
 
     def __init__(self, path: Path, bell: Bell, queues: Sequence[str]) -> None:
         self._uri = f"{path.absolute().as_uri()}?mode=rw"
-        self._file = resolve(str(path))
+        self._path, self._file = str(path), resolve(str(path))
         self._bell = bell
         self._queues = queues
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
         self._changed_at = _ticks()
         self._closed = False
-        # SQLite must not be asked and closed at the same time: that ends the process.
-        self._asking = threading.Lock()
+        # SQLite must not be queried and closed at the same time: that crashes the process.
+        self._reading = threading.Lock()
         self._forking = False
         guard(self)
-        forked.tell(self)
+        after_fork.tell(self)
 
     def mark(self) -> ChangeMark:
-        return ChangeMark(self._bell.count(self._queues), self._look())
+        return ChangeMark(self._bell.count(self._queues), self._poll())
 
     def wait(self, since: ChangeMark, timeout: float, due: float | None) -> None:
         end = _ticks() + timeout
         while (left := end - _ticks()) > 0:
-            pause = pause_between_looks(_ticks() - self._changed_at, due)
+            pause = pause_between_polls(_ticks() - self._changed_at, due)
             if self._bell.wait(self._queues, since.rung, min(pause, left)):
                 return
-            if (version := self._look()) is None or version != since.version:
+            if (version := self._poll()) is None or version != since.version:
                 return
 
     def close(self) -> None:
-        with self._asking:
+        with self._reading:
             self._closed = True
             self._disconnect()
 
     def close_for_fork(self, deadline: float) -> str | None:
-        """Look no more until the fork is over: a child must not inherit the connection (``store.forking``)."""
+        """Stop polling until the fork is over: a child must not inherit the connection (``store.sqlite.forks``)."""
         self._forking = True
-        if not self._asking.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return self._file
         self._disconnect()
-        self._asking.release()
+        self._reading.release()
         return None
 
     def go_on(self) -> None:
-        """Look again."""
+        """Poll again."""
         self._forking = False
 
     def forget_in_child(self) -> None:
-        """After a fork: the parent waits with it, the child does not."""
-        self._asking, self._bell = threading.Lock(), Bell()
+        """After a fork: close the child's copy; the parent goes on using its own."""
+        self._reading, self._bell = threading.Lock(), Bell()
         self._closed = True
 
     def _disconnect(self) -> None:
@@ -179,25 +185,26 @@ class FileWatch:
         if connection is not None:
             connection.close()
 
-    def _look(self) -> int | None:
-        with self._asking:
-            version = None if self._closed or self._forking else self._ask()
+    def _poll(self) -> int | None:
+        with self._reading:
+            version = None if self._closed or self._forking else self._read_version()
         if version is not None and version != self._version:
             self._version, self._changed_at = version, _ticks()
         return version
 
-    def _ask(self) -> int | None:
+    def _read_version(self) -> int | None:
         try:
             if self._connection is None:
+                check_database(self._path, self._file, self._uri)
                 self._connection = sqlite3.connect(self._uri, uri=True, isolation_level=None, check_same_thread=False)
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-        except sqlite3.Error:
+        except (sqlite3.Error, StoreError):
             self._disconnect()
             return None
 
 
-def pause_between_looks(idle: float, due: float | None) -> float:
-    """Decide how long to wait before looking again, by the seconds since a change and until the next due."""
+def pause_between_polls(idle: float, due: float | None) -> float:
+    """Return the seconds until the next poll, from the seconds since a change and until the next due message. Pure."""
     if due is not None and due <= SOON:
         return QUICK
     return min(max(idle / 10, QUICK), IDLE)

@@ -1,8 +1,8 @@
 """RabbitMQ behind aft's broker port; the only package that imports pika.
 
-One file, one idea: ``address`` (where it is), ``link`` (one connection on its own thread), ``redial`` (a lost
-link comes back), ``publisher``, ``consumer``, ``express``, ``topology`` (queues and their arguments),
-``explain`` (pika's errors in one line for people), and ``broker``, which puts them together.
+Modules: ``address`` (the checked URL), ``link`` (one connection on its own thread), ``reconnect`` (reconnects with
+back-off), ``publisher``, ``consumer``, ``live_events``, ``topology`` (queues and their arguments), ``explain`` (pika's
+errors in one line for people), and ``broker``, which puts them together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where is the broker? A checked AMQP URL that never shows its password.
+"""The broker's address: a checked AMQP URL that never shows its password.
 
-``amqps`` checks the server's certificate and its name. Certificates are named as RabbitMQ's own clients name them, as
-options of the URL: ``cacertfile`` (a private CA), ``certfile`` and ``keyfile`` (who we are).
+``amqps`` checks the server's certificate and its name. Certificates are given as options of the URL, named as by
+RabbitMQ's own clients: ``cacertfile`` (a private CA), ``certfile`` and ``keyfile`` (the client's certificate).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, urlencode, url
 import pika
 
 from aft.errors import ConfigError
-from aft.loopback import is_loopback
+from aft.security.loopback import is_loopback
 
-#: Seconds without a sign of life, after which either side takes the other for dead.
+#: Seconds without traffic after which either side takes the other for dead.
 HEARTBEAT = 20
 
 #: Options of the URL that name files of certificates.
@@ -29,15 +29,17 @@ class Address:
     """An AMQP URL that can be connected to. Immutable; its ``repr`` and ``str`` are without the password."""
 
     shown: str
-    #: How others could read what is said to the broker; None if they cannot.
+    #: How others could read the traffic to the broker; None if they cannot.
     exposure: str | None
     _url: str
     _context: ssl.SSLContext | None
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Check the URL. Raises ConfigError that names what is wrong; a broken URL is not repeated in it,
-        because its password cannot be told from the rest."""
+        """Check the URL. Raises ConfigError that names what is wrong.
+
+        The error does not repeat a malformed URL, because its password cannot be distinguished from the rest.
+        """
         parts = _split(url)
         context, plain = _make_context(parts), _without_certificates(parts)
         try:
@@ -111,7 +113,7 @@ def _make_context(parts: SplitResult) -> ssl.SSLContext | None:
 
 
 def _without_certificates(parts: SplitResult) -> str:
-    """The URL without options that pika does not know."""
+    """Return the URL without the certificate options, which pika does not know."""
     if not any(name in _CERTIFICATES for name, _ in parse_qsl(parts.query)):
         return parts.geturl()
     others = [(name, value) for name, value in parse_qsl(parts.query) if name not in _CERTIFICATES]

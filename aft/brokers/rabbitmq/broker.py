@@ -1,4 +1,4 @@
-"""RabbitMQ as aft's broker: publisher, consumers, express and topology behind the port."""
+"""RabbitMQ as aft's broker: publisher, consumers, live events and topology behind the port."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from aft import names
 from aft.brokers.base import Consumer, Outgoing, QueueStatus, Subscription, Topology
 from aft.brokers.rabbitmq.address import Address
 from aft.brokers.rabbitmq.consumer import QueueSource, RabbitConsumer
-from aft.brokers.rabbitmq.express import ExpressSender, RabbitSubscription
+from aft.brokers.rabbitmq.live_events import RabbitEventSender, RabbitSubscription
 from aft.brokers.rabbitmq.publisher import Publisher
-from aft.brokers.rabbitmq.topology import QueueType, Surveyor
+from aft.brokers.rabbitmq.topology import QueueType, TopologyClient
 from aft.errors import BrokerError, ConfigError
 
 
@@ -24,14 +24,13 @@ class _Closable(Protocol):
 class RabbitBroker:
     """A RabbitMQ server, 3.10 or later, without plugins. Keeps every guarantee of :mod:`aft.brokers.base`.
 
-    Thread-safe; making one connects to nothing. Publishing, each consumer and express have connections of
-    their own.
+    Thread-safe; making one connects to nothing. Publishing, each consumer and live events have their own connections.
 
-    ``queue_type`` is ``"quorum"``, or ``"classic"`` for durable classic queues: those lose a message that is
-    being forwarded out of a delay queue when the server crashes at that moment, and never put a message
-    aside. ``passive`` declares nothing and only checks that it is there, for roles without the permission.
-    ``confirm_window`` is how many messages may be unconfirmed at a time. ``timeout`` is how many seconds
-    connecting, an answer or the next confirm may take.
+    ``queue_type`` is ``"quorum"``, or ``"classic"`` for durable classic queues: those lose a message if the server
+    crashes while it is forwarded out of a delay queue, and never move a poison message to the undeliverable queue.
+    ``passive`` declares nothing and only checks that queues exist, for roles without the permission.
+    ``confirm_window`` is how many messages may be unconfirmed at a time. ``timeout`` is how many seconds connecting, an
+    answer or the next confirm may take.
     """
 
     def __init__(
@@ -51,31 +50,31 @@ class RabbitBroker:
         self._timeout = timeout
         self._passive = passive
         self._publisher = Publisher(self._address, timeout, confirm_window)
-        self._express = ExpressSender(self._address, timeout, passive=passive)
-        self._surveyor = Surveyor(self._address, timeout, queue_type, passive=passive)
+        self._events = RabbitEventSender(self._address, timeout, passive=passive)
+        self._topology_client = TopologyClient(self._address, timeout, queue_type, passive=passive)
         self._lock = threading.Lock()
-        #: Consumers and subscriptions until they are closed, also those that nobody else refers to any more:
-        #: their connections would go on holding messages.
+        #: Consumers and subscriptions until they are closed, also those that are not referenced elsewhere: their
+        #: connections would go on holding messages.
         self._children: set[_Closable] = set()
         self._closed = False
 
     @property
     def url(self) -> str:
-        """Where it is, without the password."""
+        """The broker's URL, without the password."""
         return str(self._address)
 
     @property
     def exposure(self) -> str | None:
-        """How others could read what is said to it; None on this machine, and where its certificate is checked."""
+        """How others could read the traffic; None on this machine, and where the certificate is checked."""
         return self._address.exposure
 
     def version(self) -> str:
-        """Tell the server's name and version; connects."""
-        return self._surveyor.version()
+        """Return the server's name and version; connects."""
+        return self._topology_client.version()
 
     def declare(self, topology: Topology) -> None:
         """Make the queues exist; ValueError for a wait that no queue can keep. Idempotent."""
-        self._surveyor.declare(topology)
+        self._topology_client.declare(topology)
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Store the messages, all confirmed on return. Raises Unroutable if a queue does not exist."""
@@ -85,45 +84,46 @@ class RabbitBroker:
         """Return a consumer; it connects with its first ``receive``."""
         self._check_open()
         pools = partial(self._pools, queues, frozenset(keys))
-        looks = self._passive and bool(keys)
+        polls_pools = self._passive and bool(keys)
         forget = self._children.discard
-        consumer = RabbitConsumer(self._address, self._timeout, queues, prefetch, forget, pools, looks)
+        consumer = RabbitConsumer(self._address, self._timeout, queues, prefetch, forget, pools, polls_pools)
         self._adopt(consumer)
         return consumer
 
     def _pools(self, queues: Sequence[str], keys: frozenset[str]) -> list[QueueSource]:
-        """Return the queues of the pool with these keys; one that cannot be declared only if it is there."""
+        """Return the queues of the pool with these keys; a passive role gets only those that exist."""
         if not keys:
             return []
         found = {names.pool(queue, keys): queue for queue in queues}
         if self._passive:
             return [QueueSource(pool, queue, None, keys) for pool, queue in found.items() if self._is_there(pool)]
-        declare = self._surveyor.declare_pool
+        declare = self._topology_client.declare_pool
         return [QueueSource(pool, queue, partial(declare, queue, keys), keys) for pool, queue in found.items()]
 
     def _is_there(self, queue: str) -> bool:
         try:
-            return self._surveyor.exists(queue)
+            return self._topology_client.exists(queue)
         except BrokerError:
             return False  # the broker is away, which the consumer's own connection finds out, too
 
     def status(self, topology: Topology) -> list[QueueStatus]:
-        """Look at each queue of the topology, changing nothing."""
-        return self._surveyor.status(topology)
+        """Inspect each queue of the topology, changing nothing."""
+        return self._topology_client.status(topology)
 
     def prune(self, namespace: str) -> None:
-        """Nothing is left: what nobody has the key of goes to everybody, and a queue without consumers expires."""
+        """Do nothing: messages without a pool for their key go to the shared queue, and unused pool queues expire."""
 
-    def express(self, namespace: str, body: bytes) -> None:
-        """Send to whoever listens now, from a thread of its own; never blocks, never raises, may lose."""
-        self._express.send(namespace, body)
+    @property
+    def has_live_events(self) -> bool:
+        """Whether it carries live events: always."""
+        return True
 
-    def is_heard(self, namespace: str) -> bool:
-        """Tell whether somebody may be listening: False for a moment after the broker knew of nobody."""
-        return self._express.is_heard(namespace)
+    def broadcast(self, namespace: str, body: bytes) -> None:
+        """Send a live event to the present subscriptions; never raises, may lose it."""
+        self._events.send(namespace, body)
 
     def subscribe(self, namespace: str) -> Subscription:
-        """Listen to the express messages of a namespace; all sent after the return are heard."""
+        """Receive the live events of a namespace, from the return of this call on."""
         self._check_open()
         subscription = RabbitSubscription(
             self._address, self._timeout, namespace, self._children.discard, passive=self._passive
@@ -132,11 +132,11 @@ class RabbitBroker:
         return subscription
 
     def close(self) -> None:
-        """Let go of every connection, of consumers and subscriptions too. Harmless twice."""
+        """Close every connection, those of consumers and subscriptions too. Idempotent."""
         with self._lock:
             self._closed = True
             children = list(self._children)
-        for each in (*children, self._express, self._publisher):
+        for each in (*children, self._events, self._publisher):
             each.close()
 
     def _adopt(self, child: _Closable) -> None:

@@ -1,8 +1,8 @@
-"""Consuming: buffered up to the prefetch, acknowledged in batches, void when the connection is lost.
+"""The RabbitMQ consumer: deliveries are buffered up to the prefetch, acknowledged in batches, void after a lost link.
 
-A pool's bindings go with their exchange when somebody deletes that: then its messages come through the shared queue.
-The first of them that reaches a worker of the pool has it bind the pool's queue again, which changes nothing where it
-is bound; what came before there was a pool comes the same way, so it is done once in a while only.
+If an exchange is deleted, a pool loses its bindings, and its messages come through the shared queue. The first of them
+that reaches a worker of the pool makes it bind the pool's queue again, which is idempotent. Messages from before there
+was a pool come the same way, so it binds at most once in ``BIND_PAUSE`` seconds.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from pika.channel import Channel
 from aft.brokers.base import Delivery
 from aft.brokers.rabbitmq.address import Address
 from aft.brokers.rabbitmq.link import Link, Work
-from aft.brokers.rabbitmq.redial import Redial
+from aft.brokers.rabbitmq.reconnect import Reconnector
+from aft.envelope import MOST_KEPT
 from aft.errors import BrokerError
 
-#: Seconds between two times that a pool's queue is bound again.
+#: The shortest time, in seconds, between two bindings of a pool's queue.
 BIND_PAUSE = 1.0
-#: Seconds between two looks for a pool's queue that was not there, and that this role may not declare.
-LOOK_PAUSE = 5.0
+#: Seconds between two checks for a pool's queue that did not exist, and that this role may not declare.
+POLL_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSource:
-    """A queue to receive from. ``pool`` declares and binds it first, on the same channel; None: it is there.
+    """A queue to receive from. ``pool`` declares and binds it first, on the same channel; None: it exists already.
 
-    ``keys`` are those that it is bound to.
+    ``keys`` are the routing keys that it is bound to.
     """
 
     name: str
-    #: What deliveries say that they come from: a pool's queue stands for the one that it gets its messages by.
+    #: The queue that deliveries name: for a pool's queue, the routed queue whose messages it gets.
     queue: str
     pool: Callable[[Channel], None] | None = None
     keys: frozenset[str] = frozenset()
@@ -61,66 +62,66 @@ class RabbitConsumer:
         prefetch: int,
         on_close: Callable[[RabbitConsumer], None] = lambda _: None,
         pools: Callable[[], Sequence[QueueSource]] = tuple,
-        looks: bool = False,
+        polls_pools: bool = False,
     ) -> None:
-        """``pools`` is called for each connection, and returns what to receive from besides ``queues``.
+        """Make a consumer; ``pools`` is called for each connection, and returns sources besides ``queues``.
 
-        With ``looks`` it is called now and then until it returns one for each of them: others declare them.
+        With ``polls_pools`` it is also called every ``POLL_PAUSE`` seconds until it has returned one for each queue:
+        roles with the permission declare them.
         """
         if not queues or prefetch < 1:
             raise ValueError(f"a consumer needs a queue and a prefetch of 1 or more, not {queues!r}, {prefetch!r}")
         self._on_close = on_close
-        self._looks = looks
+        self._polls_pools = polls_pools
         self._pools = pools
-        self._look_at = time.monotonic() + LOOK_PAUSE
+        self._poll_at = time.monotonic() + POLL_PAUSE
         shared = [QueueSource(queue, queue) for queue in queues]
-        self._redial = Redial(lambda: Inbox(address, timeout, [*pools(), *shared], prefetch))
+        self._reconnector = Reconnector(lambda: Inbox(address, timeout, [*pools(), *shared], prefetch))
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
-        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout``
-        seconds.
+        """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds.
 
-        Raises BrokerError when it cannot connect in that time; the next call goes on trying. Raises Unroutable
-        when a queue does not exist; it is there again as soon as somebody has declared it.
+        Raises BrokerError when it cannot connect in that time; the next call goes on trying. Raises Unroutable when a
+        queue does not exist; it can receive again as soon as that is declared.
         """
         deadline = time.monotonic() + timeout
         while True:
-            inbox = self._redial.session(deadline - time.monotonic())
-            if self._looks and time.monotonic() >= self._look_at:
-                self._look_for_pools(inbox)
+            inbox = self._reconnector.session(deadline - time.monotonic())
+            if self._polls_pools and time.monotonic() >= self._poll_at:
+                self._poll_for_pools(inbox)
             found = inbox.take(limit, deadline - time.monotonic())
             if found or not inbox.link.lost:
                 return found
 
-    def _look_for_pools(self, inbox: Inbox) -> None:
-        """Receive also from a pool's queue that is there by now: it takes messages from the one that all share."""
+    def _poll_for_pools(self, inbox: Inbox) -> None:
+        """Receive also from pool queues that exist by now: messages go there instead of to the shared queue."""
         for source in self._pools() if inbox.lacks_pools else ():
             inbox.join(source)
-        self._look_at = time.monotonic() + LOOK_PAUSE
+        self._poll_at = time.monotonic() + POLL_PAUSE
 
     def interrupt(self) -> None:
-        """Let the receive that waits, or else the next one, return what there is; any thread may say so."""
-        inbox = self._redial.current()
+        """Make the ``receive`` that waits, or else the next one, return without waiting. Thread-safe."""
+        inbox = self._reconnector.current()
         if inbox is not None:
             inbox.interrupt()
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge these; those of a connection that was lost are left out, as they come again."""
-        inbox = self._redial.current()
+        """Acknowledge deliveries; those of a lost connection are left out, as they are redelivered."""
+        inbox = self._reconnector.current()
         if inbox is not None:
             inbox.ack(deliveries)
 
     def close(self) -> None:
-        """Send the acknowledgements that are under way, then give the rest back. Harmless twice."""
-        self._redial.close()
+        """Send the acknowledgements that are under way, then return the rest to the queues. Idempotent."""
+        self._reconnector.close()
         self._on_close(self)
 
 
 class Inbox:
-    """What one connection delivered, and which of it is not acknowledged yet."""
+    """The deliveries of one connection: those in the buffer, and those that are not acknowledged yet."""
 
     def __init__(self, address: Address, timeout: float, sources: Sequence[QueueSource], prefetch: int) -> None:
-        # The pools' queues and those that they stand for: most of the time only one of the two has messages.
+        # A pool's queue and its shared queue have one share: most of the time only one of the two has messages.
         queues = len({source.queue for source in sources})
         shares = dict(zip({source.queue: None for source in sources}, share(prefetch, queues), strict=True))
         self._shares = {source: shares[source.queue] for source in sources}
@@ -135,11 +136,11 @@ class Inbox:
 
     @property
     def lacks_pools(self) -> bool:
-        """Whether there is a queue without a pool's that stands for it."""
+        """Whether there is a queue without a pool's queue for it."""
         return len(self._shares) < 2 * len({source.queue for source in self._shares})
 
     def join(self, source: QueueSource) -> None:
-        """Receive from one queue more, unless it is among them already."""
+        """Receive from one more queue, unless it is a source already."""
         if any(source.name == known.name for known in self._shares):
             return
         share = next(share for known, share in self._shares.items() if known.queue == source.queue)
@@ -158,7 +159,7 @@ class Inbox:
             return [self._buffer.popleft() for _ in range(count)]
 
     def interrupt(self) -> None:
-        """Let whoever waits for deliveries, or is about to, take what there is."""
+        """Make the ``take`` that waits, or else the next one, return without waiting."""
         with self._arrived:
             self._interrupted = True
             self._arrived.notify()
@@ -167,7 +168,7 @@ class Inbox:
         return self._interrupted or self.link.lost or self._takeable() > 0
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge what was delivered here and is still open."""
+        """Acknowledge those deliveries that came by this connection and are still open."""
         with self._arrived:
             tags = sorted({tag for tag in map(self._tag_of, deliveries) if tag in self._open})
             for tag in tags:
@@ -196,7 +197,7 @@ class Inbox:
                 self.link.channel.basic_ack(tag, multiple)
 
     def _prepare(self, channel: Channel, ready: Work) -> None:
-        """Subscribe to each queue; pika sends these one after another, ready is the last one's answer."""
+        """Subscribe to each queue; pika sends these one after another, and the last answer calls ``ready``."""
         waiting = set(self._shares)
 
         def subscribed(source: QueueSource, _frame: object) -> None:
@@ -223,16 +224,18 @@ class Inbox:
         _properties: BasicProperties,
         body: bytes,
     ) -> None:
+        # Of an oversized message no more is kept than quarantine does: a prefetch full of them would fill the memory.
+        size = len(body) if len(body) > MOST_KEPT else None
         tag = method.delivery_tag
         with self._arrived:
             self._open[tag] = None
-            self._buffer.append(Delivery(source.queue, body, bool(method.redelivered), (self, tag)))
+            self._buffer.append(Delivery(source.queue, body[:MOST_KEPT], bool(method.redelivered), (self, tag), size))
             self._arrived.notify()
         if not source.keys:
             self._bind_again(source.queue, method.routing_key, channel)
 
     def _bind_again(self, queue: str, key: str, channel: Channel) -> None:
-        """Bind the pool's queue to its keys if one of them has come through the queue that the pool stands for."""
+        """Bind the pool's queue to its keys again if a message with one of them came through the shared queue."""
         for source, bound_at in self._bound_at.items():
             now = time.monotonic()
             if source.pool is not None and source.queue == queue and key in source.keys and now - bound_at > BIND_PAUSE:
@@ -245,7 +248,7 @@ class Inbox:
 
 
 def share(prefetch: int, queues: int) -> Iterator[int]:
-    """Share the prefetch out among so many queues, as evenly as it goes, one for each at the least."""
+    """Divide the prefetch among this number of queues as evenly as possible, at least one for each. Pure."""
     each, rest = divmod(prefetch, queues)
     for place in range(queues):
         yield max(1, each + (place < rest))

@@ -1,4 +1,4 @@
-"""What went wrong, and what to do next? pika's exceptions as one line for people."""
+"""Converts pika's exceptions to BrokerError, with one line that says what went wrong and what to do."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _REPLY = re.compile(r"\(\d+\) ['\"](?:[A-Z_]+ - )?(.+?)['\"]\Z")
 
 
 class ChannelRefused(Exception):
-    """The broker closed a channel over what was asked; stays inside this package."""
+    """Raised when the broker closed a channel to refuse a request; stays inside this package."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
         self.code = code
-        #: What the broker said, without its code word.
+        #: The broker's text, without its code word.
         self.text = text.partition(" - ")[2] or text
 
 
 def lost(address: Address, error: BaseException) -> BrokerError:
-    """Return the BrokerError that tells why a connection could not be made, or was lost."""
+    """Return the BrokerError for a connection that could not be made, or was lost."""
     if isinstance(error, BrokerError):
         return error
     causes = list(_unfold(error))
@@ -89,7 +89,7 @@ def _unfold(error: BaseException) -> Iterator[BaseException]:
 
 
 def _why_unsafe(error: ssl.SSLError) -> str:
-    """Say what is wrong with a certificate, or with the line."""
+    """Return what is wrong with a certificate, or with the TLS connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return error.reason or str(error)

@@ -1,10 +1,10 @@
 """One connection to RabbitMQ, with one channel, on its own I/O thread.
 
-A link lives once: it is made, becomes ready, and is lost or closed; whoever needs another makes another. So
-everything that belongs to a connection (delivery tags, unconfirmed messages) dies with its link.
+A link is used once: it is made, becomes ready, and is lost or closed; to reconnect, make another one. So the state of a
+connection (delivery tags, unconfirmed messages) ends with its link.
 
-pika's objects are touched only on the link's thread; other threads hand it work with ``post``. Only this
-package's own short callbacks run there, never a user's code.
+pika's objects are used only on the link's thread; other threads hand it work with ``post``. Only this package's own
+short callbacks run there, never a user's code.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from aft.errors import BrokerError
 Work = Callable[[], None]
 #: Prepares the link's channel, on its thread, and calls the second argument when that is done.
 Setup = Callable[[Channel, Work], None]
-#: Asks something on a channel; the second argument is to be called with the broker's answer.
-Question = Callable[[Channel, Callable[[Any], None]], None]
+#: Sends a request on a channel; the second argument is called with the broker's answer.
+Request = Callable[[Channel, Callable[[Any], None]], None]
 
 #: Seconds a close waits for the broker to agree; then the connection is dropped.
 GRACE = 3.0
-#: Seconds that a memory or disk alarm may last before whoever wants to publish is told: many pass at once.
+#: Seconds that a memory or disk alarm may last before publishing fails: many alarms are shorter.
 ALARM = 1.0
 
 
 class Link:
-    """A connection that is opening from the moment it is made.
+    """A connection that starts to open when it is made.
 
     Thread-safe. ``on_lost`` is called once, on the link's thread, when it has ended for whatever reason; work
     that was posted before and has not run yet runs after it. ``on_blocked`` is called there whenever ``blocked``
@@ -66,10 +66,10 @@ class Link:
         self._on_blocked = on_blocked
         self._lock = threading.Lock()
         self._inbox: deque[Work] = deque()
-        self._settled = threading.Event()  # ready, or lost
+        self._ready_or_lost = threading.Event()
         self._error: BrokerError | None = None
-        self._over = False
-        self._leaving = False
+        self._thread_ended = False
+        self._closing = False
         self._loop = IOLoop()
         self._connection: SelectConnection | None = None
         self._channel: Channel | None = None
@@ -85,13 +85,13 @@ class Link:
 
     @property
     def server(self) -> str:
-        """What the server calls itself, once the link is ready: ``RabbitMQ 3.13.1``."""
+        """The server's product and version, once the link is ready: ``RabbitMQ 3.13.1``."""
         told = getattr(self._connection, "server_properties", None) or {}
         return f"{_text(told.get('product', 'RabbitMQ'))} {_text(told.get('version', ''))}".strip()
 
     def wait(self, timeout: float) -> None:
-        """Return when it is ready. Raises BrokerError when it is lost, or not ready in time (it tries on)."""
-        if not self._settled.wait(max(0.0, timeout)):
+        """Return when it is ready. Raises BrokerError when it is lost, or not ready in time (it goes on connecting)."""
+        if not self._ready_or_lost.wait(max(0.0, timeout)):
             seconds = time.monotonic() - self.begun
             raise BrokerError(
                 f"no connection to RabbitMQ at {self.address} within {seconds:.3g} s; is it running there?"
@@ -99,14 +99,14 @@ class Link:
         self.check()
 
     def check(self) -> None:
-        """Raise the reason if the link is lost."""
+        """Raise BrokerError with the reason if the link is lost."""
         if self._error is not None:
             raise type(self._error)(str(self._error))
 
     def post(self, work: Work) -> None:
         """Run this on the link's thread, in the order of posting. Raises BrokerError when it has ended."""
         with self._lock:
-            if self._over:
+            if self._thread_ended:
                 self.check()
             self._inbox.append(work)
         self._loop.add_callback_threadsafe(self._drain)
@@ -115,10 +115,10 @@ class Link:
         """Run this on the link's thread after a while, unless it has ended by then; only from that thread."""
         self._loop.call_later(seconds, work)
 
-    def ask(self, question: Question) -> Any:
-        """Ask on a channel of its own and return the broker's answer; Refused if it says no."""
+    def request(self, request: Request) -> Any:
+        """Send a request on a channel of its own and return the broker's answer; raises ChannelRefused, BrokerError."""
         answer: Future[Any] = Future()
-        self.post(partial(self._ask, question, answer))
+        self.post(partial(self._request, request, answer))
         try:
             return answer.result(self._timeout)
         except TimeoutError:
@@ -127,7 +127,7 @@ class Link:
             raise error from None
 
     def drop(self, error: BrokerError) -> None:
-        """End it now, without the broker's consent, for this reason; it counts as lost on return."""
+        """End it now for this reason, without waiting for the broker; it counts as lost on return."""
         self._fail(error)
         try:
             self.post(partial(self._drop, error))
@@ -135,15 +135,15 @@ class Link:
             pass  # it has ended already
 
     def close(self) -> None:
-        """End it in order, so that everything posted before arrives. Bounded; harmless twice."""
-        self._leaving = True
+        """Close it cleanly, so that everything posted before is sent. Bounded; idempotent."""
+        self._closing = True
         error = BrokerError(f"the connection to RabbitMQ at {self.address} was closed")
         try:
-            self.post(partial(self._leave, error))
+            self.post(partial(self._close_connection, error))
         except BrokerError:
             pass
         self._thread.join(GRACE)
-        if self._thread.is_alive():  # a blocked broker reads nothing, not even that we leave
+        if self._thread.is_alive():  # a blocked broker reads nothing, not even the close
             self.drop(error)
             self._thread.join(GRACE)
 
@@ -165,7 +165,7 @@ class Link:
                 custom_ioloop=self._loop,
             )
             self._loop.start()
-        except Exception as error:  # whatever it was, nobody may be left waiting for a dead thread
+        except Exception as error:  # whatever it was, no caller may be left waiting for a dead thread
             self._fail(error)
         finally:
             self._finish()
@@ -183,10 +183,10 @@ class Link:
         self._channel = channel
         channel.add_on_close_callback(self._channel_closed)
         channel.add_on_cancel_callback(self._cancelled)
-        self._setup(channel, self._settled.set)
+        self._setup(channel, self._ready_or_lost.set)
 
     def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
-        if isinstance(reason, amqp.ChannelClosedByBroker) and not self._leaving:
+        if isinstance(reason, amqp.ChannelClosedByBroker) and not self._closing:
             self._drop(explain.closed(self.address, reason))
 
     def _cancelled(self, _frame: object) -> None:
@@ -197,12 +197,12 @@ class Link:
         self._loop.stop()
 
     def _fail(self, error: BaseException) -> None:
-        """Note why it is lost; the first reason stays."""
+        """Record why it is lost; the first reason stays."""
         with self._lock:
             if self._error is None:
                 self._error = explain.lost(self.address, error)
 
-    def _leave(self, error: BrokerError) -> None:
+    def _close_connection(self, error: BrokerError) -> None:
         connection = self._connection
         if connection is None or self.lost:
             return
@@ -233,13 +233,13 @@ class Link:
     def _finish(self) -> None:
         self._fail(BrokerError(f"the connection to RabbitMQ at {self.address} has ended"))
         with self._lock:
-            self._over = True
+            self._thread_ended = True
         self._on_lost()
         self._drain()
-        self._settled.set()
+        self._ready_or_lost.set()
         self._loop.close()
 
-    def _ask(self, question: Question, answer: Future[Any]) -> None:
+    def _request(self, request: Request, answer: Future[Any]) -> None:
         def closed(_channel: Channel, reason: Exception) -> None:
             if answer.done():
                 return
@@ -254,7 +254,7 @@ class Link:
 
         try:
             assert self._connection is not None
-            channel = self._connection.channel(on_open_callback=lambda opened: question(opened, replied))
+            channel = self._connection.channel(on_open_callback=lambda opened: request(opened, replied))
             channel.add_on_close_callback(closed)
         except Exception as error:
             answer.set_exception(explain.lost(self.address, self._error or error))

@@ -1,8 +1,7 @@
-"""Publishing: persistent, mandatory and confirmed, many messages under way at once.
+"""The RabbitMQ publisher: persistent, mandatory and confirmed messages, in a pipeline.
 
-Confirms cost a round trip and a disk flush each; waiting for them one by one is an order of magnitude slower
-than a pipeline of them. All threads of a process share one: their messages travel together, and each waits
-for its own.
+A confirm costs a round trip and a disk flush; waiting for them one by one is an order of magnitude slower than a
+pipeline. All threads of a process share one: their messages are sent together, and each thread waits for its own.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from aft.errors import BrokerError, Unroutable
 
 #: Bytes of bodies under way at a time: the window in messages alone would not bound memory.
 WINDOW_BYTES = 16 * 1024 * 1024
-#: Seconds that publishing waits for a connection; one that takes longer is there for a later call.
+#: Seconds that publishing waits for a connection; one that takes longer serves a later call.
 PATIENCE = 5.0
-#: Seconds without a confirm after which a batch is given up, at the most; its rows are held no longer than that either.
+#: The most seconds without a confirm before a batch is given up; its outbox rows are held no longer either.
 SILENCE = 10.0
-#: Seconds for which a queue that confirmed nothing is not tried again: one that lost its leader would hold up everybody
-#: who publishes to it.
+#: Seconds for which a queue that confirmed nothing is not tried again: one that lost its leader would block all
+#: publishers to it.
 SICK = 20.0
 
 _SICK_ADVICE = "is it without a leader? see `rabbitmqctl list_queues name state leader`"
 
 
 class Publisher:
-    """Publishes on one connection, made by the first publish and made anew after it was lost. Thread-safe."""
+    """Publishes on one connection, made by the first publish and replaced after it was lost. Thread-safe."""
 
     def __init__(self, address: Address, timeout: float, window: int) -> None:
         self._address = address
@@ -60,7 +59,7 @@ class Publisher:
         pipeline.wait(batch)
 
     def close(self) -> None:
-        """Let go of the connection. Harmless twice."""
+        """Close the connection. Idempotent."""
         self._closed = True
         if self._pipeline is not None:
             self._pipeline.link.close()
@@ -74,7 +73,7 @@ class Publisher:
                 raise BrokerError(f"this broker ({self._address}) was closed; make a new one")
             if self._pipeline is None or self._pipeline.link.lost:
                 self._pipeline = Pipeline(self._address, self._timeout, self._window)
-            # Counted from its beginning: of all who need the same connection, none waits anew.
+            # Counted from its beginning: of all threads that need the same connection, none starts a new wait.
             link = self._pipeline.link
             link.wait(link.begun + patience - time.monotonic())
             return self._pipeline
@@ -89,34 +88,34 @@ class PublishBatch:
         self.messages = messages
         self.done = threading.Event()
         self.error: BrokerError | None = None
-        #: Messages that are not on their way yet.
+        #: Messages that are not sent yet.
         self.unsent = len(messages)
         #: When the last of it was sent or confirmed.
-        self.heard_at = 0.0
+        self.progress_at = 0.0
         #: Messages that are not confirmed yet.
-        self.left = len(messages)
+        self.unconfirmed = len(messages)
 
     def sent(self) -> None:
-        """One more is on its way."""
+        """Count one more message as sent."""
         self.unsent -= 1
-        self.heard_at = time.monotonic()
+        self.progress_at = time.monotonic()
 
-    def settle(self) -> None:
-        """One more was confirmed."""
-        self.left -= 1
-        self.heard_at = time.monotonic()
-        if self.left == 0:
+    def confirm(self) -> None:
+        """Count one more message as confirmed."""
+        self.unconfirmed -= 1
+        self.progress_at = time.monotonic()
+        if self.unconfirmed == 0:
             self.done.set()
 
     def fail(self, error: BrokerError) -> None:
-        """One was not; the first reason stays."""
+        """Fail the batch; the first reason stays."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
 
 
 class Pipeline:
-    """One connection's messages under way. Its state is touched only on the link's thread."""
+    """One connection's messages under way. Its state is changed only on the link's thread."""
 
     def __init__(self, address: Address, timeout: float, window: int) -> None:
         self._timeout = min(timeout, SILENCE)
@@ -127,7 +126,7 @@ class Pipeline:
         self._last_tag = 0
         self._oldest = 1
         self._confirmed_at = 0.0
-        #: Addresses that confirmed nothing, and until when they are left alone.
+        #: Addresses that confirmed nothing, and until when they are not tried.
         self._sick: dict[str, float] = {}
         self.link = Link(
             address,
@@ -143,12 +142,12 @@ class Pipeline:
         self.link.post(partial(self._enqueue, batch))
 
     def wait(self, batch: PublishBatch) -> None:
-        """Return when all of it was confirmed; give it up when that makes no progress for too long."""
+        """Return when all of the batch is confirmed; raises BrokerError if there is no progress for too long."""
         started = time.monotonic()
         while not batch.done.is_set():
-            # While it waits in line, those before it count; then only its own: another queue's confirms say nothing.
-            heard_at = self._confirmed_at if batch.unsent else batch.heard_at
-            left = max(started, heard_at) + self._timeout - time.monotonic()
+            # While it is queued, confirms of those before it count; then only its own: another queue's prove nothing.
+            progress_at = self._confirmed_at if batch.unsent else batch.progress_at
+            left = max(started, progress_at) + self._timeout - time.monotonic()
             if left <= 0:
                 self._give_up(batch, started)
             batch.done.wait(left)
@@ -166,16 +165,15 @@ class Pipeline:
 
     def _post_abandon(self, batch: PublishBatch) -> None:
         where = f"RabbitMQ at {self.link.address}"
-        batch.fail(
-            BrokerError(f"{where} did not confirm {batch.left} messages within {self._timeout:.3g} s; {_SICK_ADVICE}")
-        )
+        which = f"{batch.unconfirmed} messages within {self._timeout:.3g} s"
+        batch.fail(BrokerError(f"{where} did not confirm {which}; {_SICK_ADVICE}"))
         try:
             self.link.post(partial(self._abandon, batch))
         except BrokerError:
             pass  # it has ended, and everything with it
 
     def _abandon(self, batch: PublishBatch) -> None:
-        """Wait no longer for these; the connection is well, as others' messages are confirmed."""
+        """Stop waiting for a batch; the connection is usable, as others' messages are confirmed."""
         for tag in [tag for tag, (its, _) in self._unconfirmed.items() if its is batch]:
             _, message = self._unconfirmed.pop(tag)
             self._bytes -= len(message.body)
@@ -212,7 +210,7 @@ class Pipeline:
                 self._send(batch, message)
 
     def _has_room(self) -> bool:
-        # Under an alarm nobody reads what is sent: it would pile up in this process.
+        # Under an alarm the broker does not read: messages would pile up in this process.
         return not self.link.blocked and len(self._unconfirmed) < self._window and self._bytes < WINDOW_BYTES
 
     def _send(self, batch: PublishBatch, message: Outgoing) -> None:
@@ -239,7 +237,7 @@ class Pipeline:
             if found is not None:
                 self._bytes -= len(found[1].body)
                 self._sick.pop(found[1].address, None)
-                self._settle(*found, refused=isinstance(method, spec.Basic.Nack))
+                self._finish(*found, refused=isinstance(method, spec.Basic.Nack))
         self._fill()
 
     def _tags(self, tag: int, multiple: bool) -> range:
@@ -249,12 +247,12 @@ class Pipeline:
         self._oldest = tag + 1
         return tags
 
-    def _settle(self, batch: PublishBatch, message: Outgoing, *, refused: bool) -> None:
+    def _finish(self, batch: PublishBatch, message: Outgoing, *, refused: bool) -> None:
         if refused:
             where = f"queue {message.queue!r} at {self.link.address}"
             batch.fail(BrokerError(f"{where} refused a message; is it full, or without a leader?"))
         else:
-            batch.settle()
+            batch.confirm()
 
     def _returned(self, _channel: Channel, _method: object, properties: Any, _body: bytes) -> None:
         found = self._unconfirmed.get(int(properties.message_id or 0))
@@ -273,7 +271,7 @@ class Pipeline:
         self.link.post_later(ALARM, partial(self._refuse, batches))
 
     def _refuse(self, batches: Iterable[PublishBatch]) -> None:
-        """Under an alarm nobody is kept waiting for its end: the callers have their messages on record elsewhere."""
+        """Fail these batches if the alarm lasts: callers need not wait for its end, as the outbox has the messages."""
         if self.link.blocked:
             where = f"RabbitMQ at {self.link.address}"
             for batch in batches:

@@ -1,6 +1,6 @@
-"""Which queues are there, and with which arguments? Declared as they should be, or looked at as they are.
+"""The topology on RabbitMQ: declares and inspects queues, exchanges and their arguments.
 
-The arguments of a queue cannot be changed once it exists; whoever changes one here raises ``names.TOPOLOGY``.
+The arguments of a queue cannot be changed once it exists; a change of one here must raise ``names.TOPOLOGY``.
 
 **Wake-ups are routed by the run's flow@version**, so that a worker receives only what it has the code for::
 
@@ -12,18 +12,18 @@ The arguments of a queue cannot be changed once it exists; whoever changes one h
     NS.delay.10s.v2 (queue) ◄── NS.delay.10s.v2 (fanout exchange)
 
 - A pool's queue is declared and bound by its workers, each time that one connects, and when a message that should have
-  come to it comes through the shared queue: its bindings go if somebody deletes the exchange. A worker's set of flows
+  come to it comes through the shared queue: if the exchange was deleted, its bindings are gone. A worker's set of flows
   never changes, nor do the bindings of a name. When no worker of the pool is left, the queue expires: a pool that a
-  deploy has replaced would collect copies for ever. What is in it then is lost, which costs a delay: each run's own
-  timer takes it after the grace.
+  deploy has replaced would collect copies for ever. Messages in it are lost then, which costs a delay: the timer claims
+  their runs after the grace.
 - A key that several pools have gives each of them a copy (in a rolling deploy, or where fleets overlap). The first
-  claims the run, the others' claim finds a stale wake: one more delivery and one more statement for each. So the pool
-  that has a free slot gets the run, and no pool that is stopping keeps a wake-up for itself.
-- A key that no pool has is not an error: the exchange's alternate takes the message into the shared queue. So nothing
-  is returned to its publisher, who would try again at once; and a delay queue, which keeps what it cannot dead-letter
-  and tries it again and again, always can. A worker that starts later finds it there. One without the flow that is
-  given it leaves the run alone: the timer of one that has it takes it after the grace.
-- A role that may only declare passively uses its pool's queue as soon as it is there, until then the shared one alone.
+  claims the run, the others find a stale wake: one more delivery and one more statement for each. So the pool that has
+  a free slot gets the run, and no pool that drains keeps a wake-up for itself.
+- A key that no pool has is not an error: the exchange's alternate routes the message to the shared queue. So nothing is
+  returned to its publisher, which would retry at once; and a delay queue, which keeps and retries what it cannot
+  dead-letter, always can. A worker that starts later finds it there. A worker without the flow that receives it does
+  not touch the run: the timer of a worker that has the flow claims it after the grace.
+- A role that may only declare passively uses its pool's queue as soon as it exists, until then only the shared one.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ from aft import names
 from aft.brokers.base import QueueStatus, Topology
 from aft.brokers.rabbitmq.address import Address
 from aft.brokers.rabbitmq.explain import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelRefused
-from aft.brokers.rabbitmq.express import declare_exchange
-from aft.brokers.rabbitmq.link import Link, Question
+from aft.brokers.rabbitmq.link import Link, Request
+from aft.brokers.rabbitmq.live_events import declare_exchange
 from aft.errors import BrokerError
 
 QueueType = Literal["quorum", "classic"]
 Arguments = dict[str, str | int]
 
-#: Deliveries of one message before the broker puts it aside. Each death of a consumer costs all it had
-#: prefetched one, so it is generous; attempts are counted in the database, not here.
+#: Deliveries of one message before the broker moves it to the undeliverable queue. Each death of a consumer counts for
+#: all that it had prefetched, so it is generous; attempts are counted in the database, not here.
 DELIVERY_LIMIT = 100
-#: For the queue of those put aside: looking at it must not use anything up. -1 says so only since RabbitMQ
-#: 4.0.
+#: For the undeliverable queue: inspecting it must not use deliveries up. -1 means no limit only since RabbitMQ 4.0.
 NO_DELIVERY_LIMIT = 1_000_000_000
 #: Milliseconds after which the queue of a pool without consumers is deleted. A wake-up that is older than the grace is
-#: worth nothing, as the timer has taken its run; a broker or a worker that restarts is back sooner.
+#: worthless, as the timer has claimed its run; a broker or a worker that restarts is back sooner.
 POOL_EXPIRES = 60_000
 #: The longest that RabbitMQ can keep a message back: an unsigned 32-bit number of milliseconds.
 LONGEST_WAIT = timedelta(milliseconds=2**32 - 1)
 
 
-class Surveyor:
+class TopologyClient:
     """Declares and inspects the queues of a topology, each time on a connection of its own."""
 
     def __init__(self, address: Address, timeout: float, queue_type: QueueType, *, passive: bool) -> None:
@@ -70,7 +69,7 @@ class Surveyor:
         self._passive = passive
 
     def version(self) -> str:
-        """Ask the server for its name and version."""
+        """Return the server's name and version."""
         link = self._connect()
         try:
             return link.server
@@ -78,9 +77,9 @@ class Surveyor:
             link.close()
 
     def declare(self, topology: Topology) -> None:
-        """Make every queue and exchange exist; with ``passive`` only make sure that they do.
+        """Make every queue and exchange exist; with ``passive`` only check that they do.
 
-        The pools' queues are their workers' to declare (``rabbitmq.consumer``).
+        The queues of pools are declared by their workers (``rabbitmq.consumer``).
         """
         wanted = queues(topology, self._queue_type)
         link = self._connect()
@@ -99,8 +98,8 @@ class Surveyor:
     def declare_pool(self, queue: str, keys: Iterable[str], channel: Channel) -> None:
         """Declare the queue of the pool with these keys, and bind it; for a link's own thread.
 
-        Nothing is waited for: what the broker refuses closes the channel, and it answers in order, so that whatever is
-        asked on this channel after is answered when all of it is done.
+        Does not wait: a refusal closes the channel, and the broker answers in order, so that the answer to a later
+        request on this channel comes when all of this is done.
         """
         name, namespace = names.pool(queue, keys := sorted(keys)), queue.partition(".")[0]
         arguments = dict[str, Any](pool_queue(namespace, self._queue_type))
@@ -109,10 +108,10 @@ class Surveyor:
             channel.queue_bind(name, queue, key)
 
     def exists(self, queue: str) -> bool:
-        """Tell whether there is such a queue that this role may use."""
+        """Tell whether a queue exists and this role may use it."""
         link = self._connect()
         try:
-            link.ask(declare_queue(queue, {}, passive=True))
+            link.request(declare_queue(queue, {}, passive=True))
         except ChannelRefused:
             return False
         finally:
@@ -120,12 +119,12 @@ class Surveyor:
         return True
 
     def status(self, topology: Topology) -> list[QueueStatus]:
-        """Look at every queue, creating none. A pool's queue that is not there is left out: it comes with workers."""
+        """Inspect every queue, creating none. A missing pool queue is left out: its workers declare it."""
         wanted = queues(topology, self._queue_type)
         pools = {name: pool_queue(topology.namespace, self._queue_type) for name in topology.pool_queues}
         link = self._connect()
         try:
-            found = [self._look(link, name, arguments) for name, arguments in (wanted | pools).items()]
+            found = [self._inspect(link, name, arguments) for name, arguments in (wanted | pools).items()]
         finally:
             link.close()
         return [one for one in found if one.exists or one.name not in pools]
@@ -139,29 +138,29 @@ class Surveyor:
             raise
         return link
 
-    def _declare(self, link: Link, what: str, question: Question) -> None:
+    def _declare(self, link: Link, what: str, request: Request) -> None:
         try:
-            link.ask(question)
+            link.request(request)
         except ChannelRefused as refused:
-            raise BrokerError(f"{what} at {self._address}: {self._advice(refused)}") from None
+            raise BrokerError(f"{what} at {self._address}: {self._explain_refusal(refused)}") from None
 
-    def _look(self, link: Link, name: str, arguments: Arguments) -> QueueStatus:
+    def _inspect(self, link: Link, name: str, arguments: Arguments) -> QueueStatus:
         try:
-            found = link.ask(declare_queue(name, arguments, passive=True))
+            found = link.request(declare_queue(name, arguments, passive=True))
         except ChannelRefused as refused:
-            return QueueStatus(name, exists=refused.code != NOT_FOUND, problem=self._advice(refused))
+            return QueueStatus(name, exists=refused.code != NOT_FOUND, problem=self._explain_refusal(refused))
         problem = "" if self._passive else self._compare(link, name, arguments)
         return QueueStatus(name, True, found.message_count, found.consumer_count, problem)
 
     def _compare(self, link: Link, name: str, arguments: Arguments) -> str:
-        """Return what is wrong with an existing queue's arguments: to declare it as it is changes nothing."""
+        """Return what is wrong with an existing queue's arguments, by declaring it, which changes nothing."""
         try:
-            link.ask(declare_queue(name, arguments, passive=False))
+            link.request(declare_queue(name, arguments, passive=False))
         except ChannelRefused as refused:
-            return self._advice(refused)
+            return self._explain_refusal(refused)
         return ""
 
-    def _advice(self, refused: ChannelRefused) -> str:
+    def _explain_refusal(self, refused: ChannelRefused) -> str:
         match refused.code:
             case code if code == NOT_FOUND:
                 who = " with a role that may" if self._passive else ""
@@ -195,11 +194,11 @@ class Exchange:
     name: str
     type: ExchangeType
     queue: str = ""
-    #: Where messages go that match no binding.
+    #: The exchange for messages that match no binding.
     alternate: str = ""
 
-    def declare(self, *, passive: bool) -> Question:
-        """Ask for it, or, passively, only whether it is there."""
+    def declare(self, *, passive: bool) -> Request:
+        """Return the request that declares it, or, with ``passive``, only checks that it exists."""
         arguments = {"alternate-exchange": self.alternate} if self.alternate else None
         return lambda channel, reply: channel.exchange_declare(
             self.name,
@@ -211,12 +210,12 @@ class Exchange:
         )
 
     def bind(self, channel: Channel, reply: Callable[[Any], None]) -> None:
-        """Ask for its binding."""
+        """Request its binding."""
         channel.queue_bind(self.queue, self.name, "", callback=reply)
 
 
 def exchanges(topology: Topology) -> list[Exchange]:
-    """Return the exchanges that wake-ups go through, those first that others refer to."""
+    """Return the exchanges of wake-ups, in an order in which each comes after those that it refers to."""
     found: list[Exchange] = []
     for queue in topology.routed_queues:
         rest = names.shared(queue)
@@ -228,14 +227,14 @@ def exchanges(topology: Topology) -> list[Exchange]:
 
 
 def other_type(text: str, queue_type: QueueType) -> QueueType | None:
-    """Return the type of an existing queue, if the broker says that this is what differs."""
+    """Return the type of an existing queue, if the broker's text says that the type differs."""
     if "x-queue-type" not in text and "'type'" not in text:
         return None
     return "classic" if queue_type == "quorum" else "quorum"
 
 
-def declare_queue(name: str, arguments: Arguments, *, passive: bool) -> Question:
-    """Ask for a durable queue with these arguments, or, passively, only whether it is there."""
+def declare_queue(name: str, arguments: Arguments, *, passive: bool) -> Request:
+    """Return the request that declares a durable queue, or, with ``passive``, only checks that it exists."""
     return lambda channel, reply: channel.queue_declare(
         name,
         passive=passive,
@@ -246,7 +245,7 @@ def declare_queue(name: str, arguments: Arguments, *, passive: bool) -> Question
 
 
 def queues(topology: Topology, queue_type: QueueType) -> dict[str, Arguments]:
-    """Return the arguments of every queue by its name, those first that others dead-letter to.
+    """Return the arguments of every queue by its name, each after those that it dead-letters to.
 
     Raises ValueError for a wait that no queue can keep.
     """
@@ -288,7 +287,7 @@ def _delay(namespace: str, wait: timedelta, queue_type: QueueType) -> Arguments:
 
 
 def _forwarding(target: Arguments, queue_type: QueueType) -> Arguments:
-    """Forward what expires or is put aside to the target; a quorum queue keeps it until that confirmed."""
+    """Return arguments that dead-letter messages to the target; a quorum queue keeps them until that has confirmed."""
     found: Arguments = {"x-queue-type": queue_type, "x-overflow": "reject-publish", **target}
     if queue_type == "quorum":
         found["x-dead-letter-strategy"] = "at-least-once"

@@ -1,0 +1,1 @@
+"""Rules as the application offers them: read, teach, preview and save."""

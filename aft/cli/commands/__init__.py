@@ -1,0 +1,1 @@
+"""The commands of ``aft``, one module for each noun."""

@@ -1,0 +1,95 @@
+"""``aft db audit``: lists what was done by hand, and verifies that nothing of the audit is gone."""
+
+from __future__ import annotations
+
+import click
+
+from aft.cli.application import looking
+from aft.cli.errors import Failure
+from aft.cli.options import Given
+from aft.cli.show.documents import document
+from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say, short_id
+from aft.runs.records import audit, audit_chain
+from aft.runs.records.audit import AuditEntry
+from aft.runs.records.audit_chain import ChainCheck, Position
+
+#: What ``--json`` prints of an action.
+KEYS = "record=seq hash at by=actor os_user db_user action run=run_id note"
+
+
+@click.command("audit")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many of the newest.")
+@click.option("--verify", "is_verified", is_flag=True, help="Go through the whole chain instead: is anything gone?")
+@click.option("--known", metavar="NUMBER:HASH", help="With --verify: what it said last time.")
+@json_option
+@click.pass_obj
+def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, as_json: bool) -> None:
+    """Show who did what to runs by hand, or check that no record of that is gone.
+
+    Each record covers the one before. Keep what `--verify` says last, outside of this database: with it, `--known`
+    tells later whether the end was cut off.
+    """
+    if known is not None and not is_verified:
+        raise click.UsageError("--known goes with --verify")
+    link = None if known is None else _read_position(known)
+    with looking(given) as app, app.store.read() as connection:
+        if is_verified:
+            verdict = audit_chain.verify(connection, link)
+        else:
+            found = audit.newest(connection, limit)
+    if is_verified:
+        _print_verdict(verdict, as_json)
+    elif as_json:
+        print_json([document(deed, KEYS) for deed in found])
+    elif not found:
+        say("Nobody has done anything by hand.")
+    else:
+        _print(found)
+
+
+def _read_position(known: str) -> Position:
+    seq, _, digest = known.partition(":")
+    if not seq.isdecimal() or len(digest) != 64:
+        raise click.BadParameter(f"{known!r} is not what --verify says: NUMBER:HASH", param_hint="--known")
+    return Position(int(seq), digest)
+
+
+def _print(found: list[AuditEntry]) -> None:
+    columns = [
+        Column("RECORD", right=True),
+        Column("AT UTC"),
+        Column("BY", flexible=True),
+        Column("OS USER", flexible=True),
+        Column("DB USER", flexible=True),
+        Column("DID"),
+        Column("RUN"),
+        Column("NOTE", flexible=True),
+    ]
+    cells = [
+        [
+            "" if deed.seq is None else str(deed.seq),
+            moment(deed.at),
+            deed.actor,
+            deed.os_user or "",
+            deed.db_user or "",
+            deed.action,
+            short_id(deed.run_id),
+            deed.note or "",
+        ]
+        for deed in found
+    ]
+    print_table(columns, cells)
+
+
+def _print_verdict(verdict: ChainCheck, as_json: bool) -> None:
+    if as_json:
+        last = None if verdict.last is None else str(verdict.last)
+        told = {"records": verdict.count, "not_chained_yet": verdict.loose, "last": last, "problems": verdict.problems}
+        print_json({"ok": not verdict.problems, **told})
+    loose = f"; {verdict.loose} not chained yet, which a dispatcher does" if verdict.loose else ""
+    if verdict.problems:
+        raise Failure(f"the audit was tampered with: {'; '.join(verdict.problems)}")
+    if not as_json:
+        say(f"{verdict.count} records, none is gone or changed{loose}")
+        if verdict.last is not None:
+            say(f"The last one is {verdict.last}")

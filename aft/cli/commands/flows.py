@@ -1,0 +1,90 @@
+"""``aft flows``: which versions of flows are still needed, and which have workers."""
+
+from __future__ import annotations
+
+import click
+
+from aft.app.views import versions
+from aft.app.views.versions import VersionSeen
+from aft.cli.application import NoDatabase, looking
+from aft.cli.groups import Noun
+from aft.cli.options import Given
+from aft.cli.show.documents import document
+from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say
+
+#: What ``--json`` prints of a version.
+KEYS = "flow version runs oldest workers undoable"
+
+
+@click.group(cls=Noun)
+def flows() -> None:
+    """See which versions of flows are still needed."""
+
+
+@flows.command("list")
+@json_option
+@click.pass_obj
+def list_flows(given: Given, as_json: bool) -> None:
+    """List flows by version: runs that have not ended, and workers that have the code.
+
+    A version with no runs is not needed any more: its flow may go. To undo a run needs no flow, only the compensators
+    of its activities: keep those as long as completed runs may be compensated. To undo to a savepoint needs the flow.
+    """
+    found: list[VersionSeen] = []
+    which = ""
+    try:
+        with looking(given) as app:
+            app.check()
+            with app.store.read() as connection:
+                found = versions.read(connection, app.namespace)
+            which = f" in namespace {app.namespace!r}"
+    except NoDatabase as error:
+        which = f": {error}"
+    if as_json:
+        print_json([document(one, KEYS) for one in found])
+    elif not found:
+        say(f"No flow has runs that go on, and no live worker has code{which}.")
+    else:
+        _print(found)
+
+
+def _print(found: list[VersionSeen]) -> None:
+    columns = [
+        Column("FLOW", flexible=True),
+        Column("VERSION", right=True),
+        Column("RUNS", right=True),
+        Column("OLDEST UTC"),
+        Column("WORKERS", right=True),
+        Column("DETAIL", flexible=True),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                one.flow,
+                str(one.version),
+                str(one.runs),
+                moment(one.oldest) if one.oldest else "",
+                str(one.workers),
+                _about(one, found),
+            ]
+            for one in found
+        ],
+    )
+
+
+def _about(one: VersionSeen, found: list[VersionSeen]) -> str:
+    if one.runs and not one.workers:
+        return (
+            "its runs wait untouched: start a dispatcher that has this version; to cancel or compensate them, one that "
+            "has the compensators of their activities will do"
+        )
+    newest = max(other.version for other in found if other.flow == one.flow)
+    if not one.runs and one.version < newest and one.undoable:
+        return (
+            "not needed any more: its flow may go; completed runs of it can be undone as long as a worker has the "
+            "compensators of their activities"
+        )
+    if not one.runs and one.version < newest:
+        return "not needed any more: its code may go"
+    return ""

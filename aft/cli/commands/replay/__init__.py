@@ -1,0 +1,1 @@
+"""``aft replay``: the command, and how it reports."""

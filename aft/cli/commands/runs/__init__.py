@@ -1,0 +1,1 @@
+"""``aft runs``: list, start, follow and steer runs."""

@@ -1,0 +1,215 @@
+"""``aft runs``: lists runs and shows the story of one. Verbs that start and steer runs have modules of their own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+
+from aft import durations
+from aft.app.views import story
+from aft.app.views.exlet_reports import plans_of, spell_progress
+from aft.cli.application import NoDatabase, looking
+from aft.cli.commands.runs.compensate import compensate
+from aft.cli.commands.runs.follow import follow
+from aft.cli.commands.runs.forget import forget
+from aft.cli.commands.runs.signal import signal
+from aft.cli.commands.runs.start import start
+from aft.cli.commands.runs.steer import cancel, frame_done, release, resume, retry, skip_frame, suspend
+from aft.cli.groups import Noun
+from aft.cli.options import Given
+from aft.cli.show import documents
+from aft.cli.show.advice import advise, begins_later
+from aft.cli.show.draw import draw_story
+from aft.cli.show.marks import status_style
+from aft.cli.show.output import Column, console, json_option, moment, print_json, print_table, say, short_id, shorten
+from aft.cli.show.waits import spell_waits
+from aft.codec import stored_to_text
+from aft.rules.exlets.plans import PlanState
+from aft.runs import run_rows
+from aft.runs.records import faults, inbox
+from aft.runs.run_rows import RunRow
+from aft.runs.states import Status
+
+STATUSES = [status.value for status in Status]
+#: Characters of a value in a table.
+MOST_VALUE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which runs are listed; None: any."""
+
+    status: Status | None
+    flow: str | None
+    owner: str | None
+    resource: str | None
+    priority: int | None
+    overdue: bool
+
+    def __str__(self) -> str:
+        parts = {
+            f" that are {self.status}": self.status,
+            f" of flow {self.flow!r}": self.flow,
+            f" of owner {self.owner!r}": self.owner,
+            f" that need {self.resource!r}": self.resource,
+            f" of priority {self.priority} or more": self.priority is not None,
+            " that are overdue": self.overdue,
+        }
+        return "".join(part for part, asked in parts.items() if asked)
+
+
+@click.group(cls=Noun)
+def runs() -> None:
+    """Start runs, look at them, steer them.
+
+    RUN is an id, or as much of its beginning or end as is unmistakable.
+    """
+
+
+# Looking --------------------------------------------------------------------------------------------------------
+
+
+@runs.command("list")
+@click.option("--status", type=click.Choice(STATUSES), metavar="STATUS", help=f"One of {', '.join(STATUSES)}.")
+@click.option("--flow", metavar="NAME", help="Runs of this flow only.")
+@click.option("--owner", metavar="NAME", help="Runs of this owner only.")
+@click.option("--resource", metavar="NAME", help="Runs that need this only.")
+@click.option("--priority", type=int, metavar="N", help="Runs of this priority and above only.")
+@click.option("--overdue", is_flag=True, help="Runs only that should have ended by now.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
+@json_option
+@click.pass_obj
+def list_runs(
+    given: Given,
+    status: str | None,
+    flow: str | None,
+    owner: str | None,
+    resource: str | None,
+    priority: int | None,
+    overdue: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List runs, newest first."""
+    wanted = _Wanted(None if status is None else Status(status), flow, owner, resource, priority, overdue)
+    found: list[tuple[RunRow, str]] = []
+    hint = "Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
+    try:
+        with looking(given) as app:
+            app.check()
+            with app.store.read() as connection:
+                listed = run_rows.listing(connection, app.namespace, **asdict(wanted), limit=limit)
+                found = [(row, _about(connection, row)) for row in listed]
+            which = f" in namespace {app.namespace!r} of {app.store.url!r}"
+    except NoDatabase as error:
+        which, hint = f": {error}", ""
+    if as_json:
+        print_json([documents.run(row) for row, _ in found])
+    elif not found:
+        say(f"No runs{wanted}{which}. {hint if not str(wanted) else ''}".strip())
+    else:
+        _print_runs(found)
+        if len(found) == limit:
+            say(f"The newest {limit}; --limit shows more.")
+
+
+def _print_runs(found: list[tuple[RunRow, str]]) -> None:
+    """Print a table; with owner, priority and expected time only if any run has them."""
+    owned = any(row.owner for row, _ in found)
+    urgent = any(row.priority for row, _ in found)
+    expected = any(row.expected for row, _ in found)
+    columns = [
+        Column("RUN"),
+        Column("STATUS"),
+        Column("FLOW", flexible=True),
+        *([Column("OWNER", flexible=True)] if owned else []),
+        *([Column("PRIORITY", right=True)] if urgent else []),
+        Column("CREATED UTC"),
+        *([Column("EXPECTED", right=True)] if expected else []),
+        Column("DETAIL", flexible=True),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                short_id(row.id),
+                Text(row.status.value, status_style(row.status)),
+                f"{row.flow}@{row.version}",
+                *([row.owner or ""] if owned else []),
+                *([str(row.priority)] if urgent else []),
+                moment(row.created_at),
+                *([durations.spell(row.expected) if row.expected else ""] if expected else []),
+                about,
+            ]
+            for row, about in found
+        ],
+    )
+
+
+def _about(connection: Connection, row: RunRow) -> str:
+    """Return the most important fact about a run, for a listing."""
+    if row.reason:
+        return shorten(row.reason, MOST_VALUE)
+    if row.status is Status.COMPLETED:
+        return shorten(f"→ {stored_to_text(row.result)}", MOST_VALUE)
+    if row.fault_id is not None:
+        fault = faults.get(connection, row.namespace, row.fault_id)
+        return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
+    if row.status.ended:
+        return {"cancel": "it was cancelled", "order": "it was undone as asked"}.get(row.cause or "", "")
+    if row.worker_id is not None:
+        return "executing"
+    if begins_later(row):
+        return f"begins at {moment(row.due_at)}"
+    if row.status is Status.RECOVERING and (handled := _handled(connection, row)):
+        return shorten(handled, MOST_VALUE)
+    if row.waits and row.status in (Status.WAITING, Status.RECOVERING):
+        return shorten(f"waits for {spell_waits(connection, row)}", MOST_VALUE)
+    return (
+        f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
+    )
+
+
+def _handled(connection: Connection, row: RunRow) -> str:
+    """Return which exlet is being carried out for a run; empty if none is."""
+    going = [plan for plan in plans_of(connection, row.id).values() if plan.state is PlanState.OPEN]
+    return f"exlet {going[-1].exlet.name}: {spell_progress(going[-1])}" if going else ""
+
+
+@runs.command()
+@click.argument("run")
+@click.option("--follow", "following", is_flag=True, help="Go on until the run has ended or is parked.")
+@click.option(
+    "--depth",
+    type=click.IntRange(0, 100),
+    default=story.DEPTH,
+    show_default=True,
+    help="Generations of children whose stories are told, too.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show each of many calls side by side.")
+@json_option
+@click.pass_obj
+def show(given: Given, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
+    """Tell a run's story: activities, faults, waits, children, undoing."""
+    if following and as_json:
+        raise click.UsageError("--follow and --json do not go together; --json shows how it stands")
+    with looking(given) as app:
+        found = app.run(run)
+        if following:
+            told = follow(app, found.id, depth)
+        else:
+            with app.store.read() as connection:
+                told = story.tell(connection, app.namespace, found.id, depth)
+                items = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
+            if as_json:
+                print_json(documents.story(told, items))
+                return
+            draw_story(console(), told, fold=not everything)
+        advise(told.row, told.runs)
+
+
+for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release, forget):
+    runs.add_command(_verb)

@@ -1,0 +1,96 @@
+"""``aft runs signal``: sends a run a value that it waits for, or will, and says what will happen with it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import click
+
+from aft.app import Aft, Run
+from aft.cli.application import looking
+from aft.cli.arguments import read_value
+from aft.cli.errors import tell
+from aft.cli.groups import Words
+from aft.cli.modules import load
+from aft.cli.options import Given
+from aft.cli.show.advice import tell_if_nobody_works
+from aft.cli.show.output import say, short_id
+from aft.codec import value_codec
+from aft.flows.declare.flow import declared_signal
+from aft.runs.run_rows import RunRow
+from aft.runs.states import Status
+from aft.runs.waits import WaitKind, awaits_signal
+from aft.runs.wakes import child_runs
+
+#: States in which a run may take a signal, now or later; in the others it is being undone.
+_FORWARD = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
+
+
+@click.command(cls=Words)
+@click.argument("run")
+@click.argument("name")
+@click.argument("value", required=False)
+@click.option("--key", metavar="TEXT", help="A second signal with the same key is dropped.")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Check it by what the flow declares.")
+@click.pass_obj
+def signal(given: Given, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]) -> None:
+    """Send a run the signal NAME.
+
+    VALUE is a JSON value, or a plain text if it is not JSON; null if there is none. A run that does not wait for it yet
+    finds it when it does.
+
+    \b
+      aft runs signal 1a2b3c sysadmin_verdict approve --key ticket-7
+      aft runs signal 1a2b3c refilled
+    """
+    loaded = load(modules)
+    with looking(given, loaded) as app:
+        found = app.run(run)
+        before = found.row
+        sent = found.signal(name, _read(app, before, name, value, check=bool(modules)), key=key)
+        if not sent:
+            say(f"Run {found.id} was sent signal {name!r} with key {key!r} before; nothing was sent now.")
+        elif before.status in _FORWARD and awaits_signal(before.waits, name):
+            unchecked = "" if modules else ", if its flow takes that value (-m MODULE looks before it is sent)"
+            say(f"Run {found.id} was sent signal {name!r}, and goes on as soon as a worker takes it{unchecked}.")
+            tell_if_nobody_works(app, before)
+        else:
+            say(f"Run {found.id} was sent signal {name!r}; it is kept until the run asks for it.")
+            _tell_what_it_awaits(app, found, before, name)
+
+
+def _read(app: Aft, row: RunRow, name: str, word: str | None, *, check: bool) -> Any:
+    """Parse the value as the flow declares it, if its module was named; else by its form."""
+    declared = app.registry.flow(row.flow, row.version).signals if check else {}
+    if word is None:
+        return None
+    return read_value(declared_signal(row.flow, declared, name) if declared else value_codec(Any), word)
+
+
+def _tell_what_it_awaits(app: Aft, run: Run, row: RunRow, name: str) -> None:
+    """Print what the run waits for instead; most often the name is misspelt, or another run of its family was meant."""
+    with app.store.read() as connection:
+        family = child_runs.all_of(connection, row.root_id)
+    awaiting = [other for other in family if other.id != run.id and awaits_signal(other.waits, name)]
+    if awaiting:
+        other = awaiting[0]
+        short = short_id(other.id)
+        tell(f"note: its relative {short} of flow {other.flow!r} waits for that: `aft runs signal {short} {name} …`")
+    elif row.status not in _FORWARD:
+        tell(f"note: it is {row.status.value} now{_hint(row)}")
+    elif row.waits:
+        waited = ", ".join(f"{wait}" for wait in row.waits)
+        names = [wait.name for wait in row.waits if wait.kind in (WaitKind.SIGNAL, WaitKind.FAULT)]
+        near = difflib.get_close_matches(name, names, n=1)
+        tell(f"note: now it waits for {waited}{f'; did you mean {near[0]!r}?' if near else ''}")
+
+
+def _hint(row: RunRow) -> str:
+    short = short_id(row.id)
+    hints = {
+        Status.SUSPENDED: f"; `aft runs resume {short}` lets it go on",
+        Status.PARKED: f", and waits for a person: see `aft runs show {short}`",
+        Status.COMPENSATING: ": what it did is being undone, and it will ask for nothing more",
+    }
+    return hints.get(row.status, "")

@@ -1,0 +1,113 @@
+"""``aft runs`` VERB ``RUN``: orders of a person to a run. Thin: each verb is a method of ``aft.app.run.Run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from aft.app import Run
+from aft.cli.application import looking
+from aft.cli.options import Given
+from aft.cli.show.advice import tell_if_nobody_works
+from aft.cli.show.output import say, short_id
+from aft.runs.states import Status
+
+
+def _note(required: bool) -> Callable[[Any], Any]:
+    return click.option("--note", required=required, metavar="TEXT", help="Why; kept in the run's story.")
+
+
+@click.command()
+@click.argument("run")
+@_note(required=False)
+@click.pass_obj
+def suspend(given: Given, run: str, note: str | None) -> None:
+    """Stop a run at its next step, until it is resumed.
+
+    What it is doing now comes to its end; signals are kept.
+    """
+    with looking(given) as app:
+        found = app.run(run)
+        found.suspend(note)
+        short = short_id(found.id)
+        how = "is suspended" if found.status is Status.SUSPENDED else "stops at its next step"
+        say(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
+
+
+@click.command()
+@click.argument("run")
+@_note(required=False)
+@click.pass_obj
+def resume(given: Given, run: str, note: str | None) -> None:
+    """Let a suspended run go on."""
+    _order(given, run, lambda found: found.resume(note=note), "goes on")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--no-compensate", "keep", is_flag=True, help="Undo nothing: what it did stays as it is.")
+@_note(required=False)
+@click.pass_obj
+def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
+    """Stop a run for good, and undo what it did.
+
+    What it is doing now comes to its end. Its children are cancelled, too. It ends `compensated`, or, where nothing is
+    undone, `cancelled`.
+    """
+    what = "ends, and nothing is undone," if keep else "is undone"
+    _order(given, run, lambda found: found.cancel(compensate=not keep, note=note), what)
+
+
+@click.command()
+@click.argument("run")
+@_note(required=False)
+@click.pass_obj
+def retry(given: Given, run: str, note: str | None) -> None:
+    """Let a parked run try again what it was parked for."""
+    _order(given, run, lambda found: found.retry(note=note), "tries again")
+
+
+@click.command("skip-frame")
+@click.argument("run")
+@_note(required=True)
+@click.pass_obj
+def skip_frame(given: Given, run: str, note: str) -> None:
+    """Let the frame go that a run is parked for.
+
+    The unwinding goes on below it, and the run ends `failed`: it was not undone entirely.
+    """
+    _order(given, run, lambda found: found.skip_frame(note=note), "goes on without that frame")
+
+
+@click.command("frame-done")
+@click.argument("run")
+@_note(required=True)
+@click.pass_obj
+def frame_done(given: Given, run: str, note: str) -> None:
+    """Say that the frame a run is parked for was undone by hand.
+
+    The unwinding goes on below it.
+    """
+    _order(given, run, lambda found: found.frame_done(note=note), "goes on below that frame")
+
+
+@click.command()
+@click.argument("run")
+@_note(required=True)
+@click.pass_obj
+def release(given: Given, run: str, note: str) -> None:
+    """Take a run away from the worker that has it.
+
+    Another one goes on. What the worker is doing may be done a second time, under the same key, as after its death.
+    """
+    _order(given, run, lambda found: found.release(note=note), "goes on elsewhere,")
+
+
+def _order(given: Given, run: str, order: Callable[[Run], None], what: str) -> None:
+    with looking(given) as app:
+        found = app.run(run)
+        order(found)
+        say(f"Run {found.id} {what} as soon as a worker takes it.")
+        tell_if_nobody_works(app, found.row)

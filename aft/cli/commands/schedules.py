@@ -1,0 +1,298 @@
+"""``aft schedules``: flows that are run at certain times."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+
+from aft.app import Aft, Schedule
+from aft.app.run import me
+from aft.app.schedule import new_schedule
+from aft.app.views import health
+from aft.cli.application import NoDatabase, looking, opened
+from aft.cli.arguments import find_flow, read_arguments
+from aft.cli.errors import tell
+from aft.cli.groups import Noun, Words
+from aft.cli.options import Given
+from aft.cli.run_options import run_options
+from aft.cli.show import documents
+from aft.cli.show.marks import status_style
+from aft.cli.show.output import Column, exactly, json_option, moment, print_json, print_table, say, short_id
+from aft.errors import DefinitionError, UnknownRun
+from aft.runs import run_rows
+from aft.runs.schedules import schedule_rows as table
+from aft.runs.schedules.calendar import CatchUp
+from aft.runs.schedules.schedule_rows import ScheduleRow
+from aft.runs.states import Status
+
+POLICIES = [policy.value for policy in CatchUp]
+
+
+@click.group(cls=Noun)
+def schedules() -> None:
+    """See and steer flows that are run at certain times."""
+
+
+# Looking --------------------------------------------------------------------------------------------------------
+
+
+@schedules.command("list")
+@json_option
+@click.pass_obj
+def list_schedules(given: Given, as_json: bool) -> None:
+    """List schedules by name, with their next and last moments."""
+    found: list[tuple[ScheduleRow, Status | None]] = []
+    try:
+        with looking(given) as app:
+            app.check()
+            with app.store.read() as connection:
+                found = [(row, _status(connection, row)) for row in table.listing(connection, app.namespace)]
+            none = (
+                f"No schedules in namespace {app.namespace!r} of {app.store.url!r}. "
+                "Make one with `aft schedules add NAME MODULE:FLOW --cron '0 3 * * *'`, or app.schedule(…) in code."
+            )
+    except NoDatabase as error:
+        none = f"No schedules: {error}."
+    if as_json:
+        print_json([documents.schedule(row, status) for row, status in found])
+    elif not found:
+        say(none)
+    else:
+        _print(found)
+        _tell_broken([row for row, _ in found])
+
+
+def _status(connection: Connection, row: ScheduleRow) -> Status | None:
+    try:
+        return None if row.last_run_id is None else run_rows.get(connection, row.namespace, row.last_run_id).status
+    except UnknownRun:
+        return None  # long ended, and pruned
+
+
+def _print(found: list[tuple[ScheduleRow, Status | None]]) -> None:
+    columns = [
+        Column("SCHEDULE"),
+        Column("FLOW", flexible=True),
+        Column("WHEN"),
+        Column("NEXT UTC"),
+        Column("NEXT IN ITS ZONE"),
+        Column("LAST UTC"),
+        Column("LAST IN ITS ZONE"),
+        Column("LAST RUN"),
+        Column("STATUS"),
+        Column("DETAIL", flexible=True),
+    ]
+    print_table(columns, [_cells(row, status) for row, status in found])
+
+
+def _cells(row: ScheduleRow, status: Status | None) -> list[str | Text]:
+    stopped = "broken" if row.broken is not None else "paused" if row.paused else ""
+    return [
+        row.name,
+        row.flow if row.version is None else f"{row.flow}@{row.version}",
+        _when(row),
+        stopped or moment(row.next_at) or "never",
+        "" if stopped else _local(row, row.next_at),
+        moment(row.last_at),
+        _local(row, row.last_at),
+        "" if row.last_run_id is None else short_id(row.last_run_id),
+        "" if status is None else Text(status.value, status_style(status)),
+        _detail(row),
+    ]
+
+
+def _when(row: ScheduleRow) -> str:
+    try:
+        return str(row.timing)
+    except DefinitionError:
+        return "?"
+
+
+def _local(row: ScheduleRow, at: datetime | None) -> str:
+    """Format a time in the schedule's zone; empty if its row cannot be read."""
+    try:
+        return "" if at is None else f"{row.calendar().local(at):%Y-%m-%d %H:%M:%S %Z}"
+    except DefinitionError:
+        return ""
+
+
+def _detail(row: ScheduleRow) -> str:
+    """Return the most important fact about a schedule, for a listing."""
+    if row.broken is not None:
+        return row.broken
+    if row.skipped_at is not None and (row.last_at is None or row.skipped_at > row.last_at):
+        return f"skipped {exactly(row.skipped_at)}: {row.skipped_why}"
+    return ""
+
+
+def _tell_broken(found: list[ScheduleRow]) -> None:
+    for row in found:
+        if row.broken is not None:
+            say(f"Schedule {row.name!r} is broken; declare it anew, then it goes on: `aft schedules add --replace …`.")
+
+
+# Declaring ------------------------------------------------------------------------------------------------------
+
+
+_TIMING = (
+    click.option("--cron", metavar="LINE", help="Five fields, quoted: '0 3 * * *'."),
+    click.option("--every", metavar="DURATION", help="An interval instead: 15m, 6h."),
+    click.option("--zone", default="UTC", show_default=True, metavar="ZONE", help="Whose clocks the cron line means."),
+    click.option(
+        "--catch-up",
+        type=click.Choice(POLICIES),
+        default="skip",
+        show_default=True,
+        help="What becomes of moments that no dispatcher was there for.",
+    ),
+    click.option("--overlap", is_flag=True, help="Make a run though the last one has not ended."),
+)
+
+
+def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a schedule's times to a command; it gets them as ``timing``, for ``new_schedule``."""
+
+    @functools.wraps(command)
+    def collected(
+        *args: Any, cron: str | None, every: str | None, zone: str, catch_up: str, overlap: bool, **others: Any
+    ) -> Any:
+        timing = {"cron": cron, "every": every, "zone": zone, "catch_up": catch_up, "overlap": overlap}
+        return command(*args, timing=timing, **others)
+
+    made: Callable[..., Any] = collected
+    for option in reversed(_TIMING):
+        made = option(made)
+    return made
+
+
+@schedules.command(cls=Words)
+@click.argument("name")
+@click.argument("target", metavar="MODULE:FLOW")
+@click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")
+@timing_options
+@run_options
+@click.option("--replace", is_flag=True, help="Replace the schedule of that name.")
+@click.pass_obj
+def add(
+    given: Given,
+    name: str,
+    target: str,
+    words: tuple[str, ...],
+    modules: tuple[str, ...],
+    replace: bool,
+    timing: dict[str, Any],
+    said: dict[str, Any],
+) -> None:
+    """Run a flow at certain times.
+
+    An ARGUMENT is a JSON value, or a plain text if it is not JSON, or NAME=VALUE. FLOW is run in its newest version, or
+    in the one that FLOW@VERSION names. What is said about a run holds for each of the schedule's.
+
+    \b
+      aft schedules add nightly shop:close_day vienna --cron '0 3 * * *' --zone Europe/Vienna
+      aft schedules add poll shop:poll --every 15m --catch-up one
+    """
+    if (timing["cron"] is None) == (timing["every"] is None):
+        raise click.UsageError("say when: either --cron '0 3 * * *' or --every 15m")
+    if ":" not in target and not modules:
+        raise click.UsageError(f"which module holds flow {target!r}? Write MODULE:{target}, or add -m MODULE")
+    flow, loaded = find_flow(target, modules)
+    args, kwargs = read_arguments(flow, words)
+    with opened(given, loaded) as app:
+        call, pinned = flow.options(**said).call(*args, **kwargs), "@" in target.rpartition(":")[2]
+        new = new_schedule(app.namespace, name, call, **timing, pinned=pinned)
+        app.check()
+        with app.store.write() as connection:
+            changed = table.declare(connection, new, me(), replace=replace)
+        row = app.schedule(name).row
+        say(f"Schedule {name!r} {'is' if changed else 'was there already, just like this; it is'} {_standing(row)}.")
+        _tell_if_nobody_fires(app)
+
+
+def _standing(row: ScheduleRow) -> str:
+    if row.paused:
+        return "paused"
+    local = _local(row, row.next_at)
+    return f"due next at {exactly(row.next_at)}" + ("" if row.zone == "UTC" else f", {local} in {row.zone}")
+
+
+def _tell_if_nobody_fires(app: Aft) -> None:
+    with app.store.read() as connection:
+        workers = health.live_workers(connection, app.namespace)
+    if not any("sweep" in worker.roles for worker in workers):
+        tell("note: no live dispatcher fires schedules; start one with `aft dispatcher MODULE`")
+
+
+# By hand --------------------------------------------------------------------------------------------------------
+
+
+def _named(given: Given, name: str, act: Callable[[Aft, Schedule], Any]) -> None:
+    with looking(given) as app:
+        act(app, app.schedule(name))
+
+
+@schedules.command()
+@click.argument("name")
+@click.pass_obj
+def pause(given: Given, name: str) -> None:
+    """Fire a schedule no more until it is resumed."""
+
+    def act(app: Aft, schedule: Schedule) -> None:
+        schedule.pause()
+        say(f"Schedule {name!r} is paused; `aft schedules resume {name}` lets it go on.")
+
+    _named(given, name, act)
+
+
+@schedules.command()
+@click.argument("name")
+@click.pass_obj
+def resume(given: Given, name: str) -> None:
+    """Fire a schedule again, from its next moment on.
+
+    What came while it was paused is not made up for.
+    """
+
+    def act(app: Aft, schedule: Schedule) -> None:
+        schedule.resume()
+        say(f"Schedule {name!r} is {_standing(schedule.row)}.")
+        _tell_if_nobody_fires(app)
+
+    _named(given, name, act)
+
+
+@schedules.command()
+@click.argument("name")
+@click.pass_obj
+def remove(given: Given, name: str) -> None:
+    """Forget a schedule; its runs stay, and go on."""
+
+    def act(app: Aft, schedule: Schedule) -> None:
+        schedule.remove()
+        say(f"Schedule {name!r} was removed; code that declares it makes it again when it starts.")
+
+    _named(given, name, act)
+
+
+@schedules.command()
+@click.argument("name")
+@click.pass_obj
+def now(given: Given, name: str) -> None:
+    """Make a run of a schedule at once, and print its id.
+
+    Its moments stay as they are.
+    """
+
+    def act(app: Aft, schedule: Schedule) -> None:
+        run = schedule.run_now()
+        click.echo(run.id)
+        say(f"`aft runs show {short_id(run.id)}` tells how it stands.")
+
+    _named(given, name, act)

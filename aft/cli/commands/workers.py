@@ -1,0 +1,114 @@
+"""``aft workers``: lists live workers, and ends a lease by hand."""
+
+from __future__ import annotations
+
+import click
+
+from aft.app import Aft
+from aft.app.run import me
+from aft.app.views import health
+from aft.app.views.health import WorkerSeen
+from aft.cli.application import NoDatabase, looking
+from aft.cli.errors import Failure
+from aft.cli.groups import Noun
+from aft.cli.options import Given
+from aft.cli.show import documents
+from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say, short_id
+from aft.ids import WorkerId
+from aft.runs import orders
+from aft.runs.orders import Person
+
+
+@click.group(cls=Noun)
+def workers() -> None:
+    """See who executes runs, end a worker's lease by hand."""
+
+
+@workers.command("list")
+@json_option
+@click.pass_obj
+def list_workers(given: Given, as_json: bool) -> None:
+    """List the workers whose lease stands, oldest first, and which of them are dead all the same."""
+    try:
+        with looking(given) as app:
+            found = _seen(app)
+            none = f"No worker lives in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
+    except NoDatabase as error:
+        found, none = [], f"No workers: {error}."
+    if as_json:
+        print_json([documents.worker(one) for one in found])
+    elif not found:
+        say(none)
+    else:
+        _print(found)
+
+
+def _print(found: list[WorkerSeen]) -> None:
+    columns = [
+        Column("WORKER"),
+        Column("HOST", flexible=True),
+        Column("PID", right=True),
+        Column("RUNS", right=True),
+        Column("STATE"),
+        Column("STARTED UTC"),
+        Column("LEASE UNTIL UTC"),
+        Column("ROLES", flexible=True),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                short_id(one.id),
+                one.host,
+                str(one.pid),
+                str(one.runs),
+                _state(one),
+                moment(one.started_at),
+                moment(one.expires_at),
+                ", ".join(one.roles) or "only the runs it starts",
+            ]
+            for one in found
+        ],
+    )
+
+
+def _state(one: WorkerSeen) -> str:
+    if one.dead:
+        return "dead"
+    return "alive" if one.watched else "leased"  # known by its heartbeat only
+
+
+@workers.command()
+@click.argument("worker")
+@click.option("--note", required=True, metavar="TEXT", help="Why; kept in the story of each of its runs.")
+@click.pass_obj
+def release(given: Given, worker: str, note: str) -> None:
+    """End a worker's lease now: its runs go on elsewhere.
+
+    WORKER is an id, or as much of its beginning or end as is unmistakable. What it is doing may be done a second time,
+    under the same key, as after its death. A worker that lives goes on as another one.
+    """
+    with looking(given) as app:
+        found = _find(app, worker)
+        with app.store.write() as connection:
+            person = Person(me(), note)
+            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), person, app.clock.now())
+        say(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
+
+
+def _seen(app: Aft) -> list[WorkerSeen]:
+    app.check()
+    with app.store.read() as connection:
+        return health.seen_workers(connection, app.namespace)
+
+
+def _find(app: Aft, part: str) -> WorkerSeen:
+    found = [
+        one
+        for one in _seen(app)
+        if part and (one.id.endswith(part) or part in (one.id[: len(part)], short_id(one.id)[: len(part)]))
+    ]
+    if len(found) == 1:
+        return found[0]
+    what = "several workers match" if found else "no worker with a lease has the id"
+    raise Failure(f"{what} {part!r} in namespace {app.namespace!r}; `aft workers list` shows them")

@@ -1,0 +1,50 @@
+"""The options of a run: the same wherever a command makes or declares one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from aft.cli.arguments import read_tags
+
+_OPTIONS = (
+    click.option("--owner", metavar="NAME", help="Whose it is."),
+    click.option("--priority", type=int, default=0, help="One with a priority goes before the others."),
+    click.option("--expected", metavar="DURATION", help="How long it should take; longer is told."),
+    click.option("--resource", "resources", multiple=True, metavar="NAME", help="What it needs; more than once."),
+    click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For rules and people; more than once."),
+    click.option("--deadline", metavar="DURATION", help="How long it may take; then it fails."),
+)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a run to a command; it gets them as ``said``, for ``flow.options``."""
+
+    @functools.wraps(command)
+    def collected(
+        *args: Any,
+        owner: str | None,
+        priority: int,
+        expected: str | None,
+        resources: tuple[str, ...],
+        tags: tuple[str, ...],
+        deadline: str | None,
+        **others: Any,
+    ) -> Any:
+        said = {
+            "owner": owner,
+            "priority": priority,
+            "expected": expected,
+            "resources": resources,
+            "tags": read_tags(tags),
+            "deadline": deadline,
+        }
+        return command(*args, said=said, **others)
+
+    made: Callable[..., Any] = collected
+    for option in reversed(_OPTIONS):
+        made = option(made)
+    return made

@@ -1,0 +1,1 @@
+"""Output of the command line: tables, stories, JSON documents and advice."""

@@ -1,0 +1,194 @@
+"""Decides about a batch of faults: reads those that are open in one query, and judges each.
+
+Reads only, outside of any transaction, because it evaluates rules and declares queues, which must not happen while rows
+are locked. A decision holds only if the fault is still open when it is written (``dispatcher.decisions_single``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Select, func, select
+
+from aft import names
+from aft.dispatcher.judge import Judge, Judgement
+from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Route
+from aft.errors import BrokerError, StoreError
+from aft.fault import Fault, FaultKind, FaultState
+from aft.ids import FaultId, RunId
+from aft.recovery.delays import SHORTEST, Delays
+from aft.rules.exception_types import On
+from aft.runs import run_rows as rows
+from aft.runs.records import faults as fault_rows
+from aft.runs.run_rows import RunRow
+from aft.store import Store
+from aft.store.batch.statements import PreparedQuery
+from aft.store.tables import faults, runs
+from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
+from aft.texts import escape_unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision about one fault. ``queue`` is None if the timer or a person continues the run.
+
+    ``key`` is the routing key of the run's wake-ups.
+    """
+
+    fault: Fault
+    judgement: Judgement
+    queue: str | None
+    key: str
+
+    @property
+    def route(self) -> Route:
+        return self.judgement.route
+
+    def at(self, epoch: int) -> Decision:
+        """Return the same decision for a fault that a later owner has raised again since it was read."""
+        return self if self.fault.epoch == epoch else replace(self, fault=replace(self.fault, epoch=epoch))
+
+
+class Chooser:
+    """Decides about the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
+
+    def __init__(self, namespace: str, store: Store, delays: Delays, telemetry: Telemetry, judge: Judge) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._delays = delays
+        self._telemetry = telemetry
+        self._judge = judge
+
+    def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
+        """Decide about those of these faults that are open, and about others of their runs that rules are about."""
+        found = self._find_open(ids)
+        known = self._know([fault.run_id for fault, flow, _ in found if self._judge.is_taught(fault, flow)])
+        chosen = [
+            self._choose_safely(fault, known.get(fault.run_id), names.key(flow, version))
+            for fault, flow, version in found
+        ]
+        return chosen, self._choose_beside([fault for fault, *_ in found], known)
+
+    def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str, int]]:
+        """Return the open faults among these, each with its flow and version, ordered by run."""
+        (found,) = self._store.query([(_OPEN, json.dumps(list(ids)))])
+        read = [(self._read(dict(zip(fault_rows.NAMES, row[2:], strict=True))), row[0], row[1]) for row in found]
+        return [(fault, flow, version) for fault, flow, version in read if fault is not None]
+
+    def _know(self, taught: Sequence[RunId]) -> dict[RunId, RunRow]:
+        if not taught:
+            return {}
+        with self._store.read() as connection:
+            return rows.get_all(connection, taught)
+
+    def _read(self, row: Mapping[str, Any]) -> Fault | None:
+        if row["namespace"] != self._namespace:
+            return None
+        try:
+            return fault_rows.read(row)
+        except (ValueError, TypeError, RecursionError) as error:
+            # A row that somebody edited by hand: the others of its batch are decided all the same.
+            why = f"fault {row['id']} cannot be read: {error}"
+            self._telemetry.emit(ServiceFailed(service="intake", why=why))
+            return None
+
+    def _choose_safely(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
+        """Decide about one fault; without rules if they cannot be evaluated, so that it does not hold up its batch."""
+        try:
+            return self._choose(fault, run, key)
+        except (StoreError, BrokerError):
+            raise
+        except Exception as error:
+            self._warn(fault, f"its rules cannot be asked: {error!r}")
+        try:
+            return self._choose(fault, None, key)
+        except Exception as error:
+            told = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
+            return Decision(fault, Judgement(ParkRun(told)), None, key)
+
+    def _warn(self, fault: Fault, why: str) -> None:
+        self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=why))
+
+    def _choose(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
+        return self._directed(fault, self._judge.judge(fault, run), key)
+
+    def _directed(self, fault: Fault, judgement: Judgement, key: str) -> Decision:
+        match judgement.route:
+            case GiveUp():
+                return Decision(fault, judgement, names.compensate(self._namespace), key)
+            case ApplyRuling():
+                return Decision(fault, judgement, names.resume(self._namespace), key)
+            case RetryLater():
+                return Decision(fault, judgement, self._queue_for(judgement.route), key)
+        return Decision(fault, judgement, None, key)
+
+    def _queue_for(self, chosen: RetryLater) -> str | None:
+        if chosen.alone or chosen.signal is not None or chosen.wait is None:
+            return None
+        if chosen.wait < SHORTEST:
+            return names.resume(self._namespace)
+        if not chosen.declared:
+            return None
+        try:
+            return self._delays.queue_for(chosen.wait)
+        except BrokerError:
+            return None  # the broker is away: the timer keeps the time meanwhile
+
+    def _choose_beside(self, late: Sequence[Fault], known: Mapping[RunId, RunRow]) -> list[Decision]:
+        """Return what timeout rules decide about other faults, open or waiting, of runs in which a step timed out."""
+        timed_out = {fault.run_id: fault for fault in late if fault.rule_type == On.TIMEOUT and fault.run_id in known}
+        if not timed_out:
+            return []
+        with self._store.read() as connection:
+            rows = connection.execute(beside(list(timed_out))).mappings()
+            found = [self._read({name: row[name] for name in fault_rows.NAMES}) for row in rows]
+        made: list[Decision] = []
+        for fault in found:
+            if fault is not None:
+                run = known[fault.run_id]
+                judgement = self._judge_beside(fault, run, timed_out[fault.run_id].name)
+                if judgement is not None:
+                    made.append(
+                        self._directed(replace(fault, epoch=run.epoch), judgement, names.key(run.flow, run.version))
+                    )
+        return made
+
+    def _judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
+        try:
+            return self._judge.judge_beside(fault, run, late)
+        except (StoreError, BrokerError):
+            raise
+        except Exception as error:
+            self._warn(fault, f"its rules cannot be asked: {error!r}")
+            return None
+
+
+def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = None) -> Select[Any]:
+    """Select faults of these runs that are no timeouts and that no rule has changed; or just the given ones, locked."""
+    statement = (
+        select(faults, runs.c.epoch.label("run_epoch"))
+        .join(runs, runs.c.id == faults.c.run_id)
+        .where(
+            faults.c.run_id.in_(list(run_ids)) if just is None else faults.c.id.in_(list(just)),
+            faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value]),
+            faults.c.kind == FaultKind.ACTIVITY.value,
+            func.coalesce(faults.c.rule_type, "") != On.TIMEOUT.value,
+            faults.c.ruling.is_(None),
+            faults.c.signal.is_(None),
+            runs.c.worker_id.is_(None),
+        )
+        .order_by(faults.c.run_id, faults.c.id)
+    )
+    return statement if just is None else statement.with_for_update()
+
+
+#: Not the state alone: there is an index of all open faults, which may be many, and it must not be gone through.
+_OPEN = PreparedQuery.about(f"""
+    SELECT r.flow, r.version, {", ".join("f." + name for name in fault_rows.NAMES)}
+    FROM {faults.name} AS f JOIN {runs.name} AS r ON r.id = f.run_id AND r.epoch = f.epoch
+    WHERE f.id {{among}} AND f.state || '' = '{FaultState.OPEN.value}' AND r.worker_id IS NULL
+    ORDER BY f.run_id, f.id
+""")

@@ -1,0 +1,1 @@
+"""Carries out exlets primitive by primitive, and writes their decisions about the step."""

@@ -1,0 +1,237 @@
+"""Judges a fault by the rules: which exception types it is of, which exlet they choose, and the route that this means.
+
+If no rule is taught about a fault, aft's own decision holds and no facts are gathered. Needs none of the user's code
+except the sources that this process has declared. Reads only; never inside a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from aft import durations
+from aft.dispatcher.classify import classify
+from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route, Settled, route
+from aft.fault import Fault, FaultKind, FaultState
+from aft.recovery.known_exceptions import Expectation
+from aft.recovery.levels import Ladder, read_ladder
+from aft.rules.cases import case, history, sources, step_snapshot
+from aft.rules.cases.case import Case, StepFacts
+from aft.rules.cases.facts import kinds
+from aft.rules.cel.conditions import names
+from aft.rules.exception_types import On
+from aft.rules.exlets import primitives
+from aft.rules.exlets.exlet import Exlet
+from aft.rules.trees import choose as asking
+from aft.rules.trees.choose import ANY, RuleChoice
+from aft.rules.trees.rule_cache import RuleCache, RuleSet
+from aft.runs.rulings import Ruling, RulingAction
+from aft.runs.run_rows import RunRow
+from aft.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The route for one fault; ``decision`` is None if no rules were asked, and aft's own decision holds."""
+
+    route: Route
+    decision: RuleChoice | None = None
+
+
+def types_of(fault: Fault) -> Sequence[On]:
+    """Return the exception types whose rules are asked about a fault, the most specific first."""
+    if fault.kind is FaultKind.ABORT:
+        return (On.ABORT,)
+    if fault.rule_type is None:
+        return (On.FAULT,)
+    if fault.kind is FaultKind.CONSTRAINT:
+        return (On(fault.rule_type),)
+    return (On(fault.rule_type), On.FAULT)
+
+
+def activity_of(fault: Fault) -> str:
+    """Return the activity that a fault's rules are about; empty if its worker was lost and the activity is unknown."""
+    return "" if fault.kind is FaultKind.ABORT else fault.name
+
+
+class Judge:
+    """Judges faults. Thread-safe."""
+
+    def __init__(self, namespace: str, store: Store, book: RuleCache) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._book = book
+
+    def is_taught(self, fault: Fault, flow: str) -> bool:
+        """Return whether rules may decide about this fault: then its run must be read."""
+        if fault.kind is FaultKind.CONSTRAINT:
+            return True
+        if fault.ruling is not None:
+            return False  # an exlet was carried out for it and has left the decision to us
+        rules = self._book.current()
+        if fault.rule_type == On.TIMEOUT and On.TIMEOUT in rules.taught:
+            return True  # they may be about what is beside it
+        return any(rules.is_taught(on, flow, activity_of(fault)) for on in types_of(fault))
+
+    def judge(self, fault: Fault, run: RunRow | None = None) -> Judgement:
+        """Decide about a fault; without its run no rules are asked."""
+        rules = self._book.current()
+        expectation = classify(fault)
+        default: Route = route(fault, expectation)
+        if fault.kind is FaultKind.CONSTRAINT:
+            default = ParkRun(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
+        if run is None:
+            return Judgement(default)
+        found = self.case_of(fault, run, expectation, default)
+        decision = self._decision(rules, fault, run, found)
+        if decision is None:
+            return Judgement(default)
+        # A worker may have seen rules that have come just now.
+        exlet = rules.exlets.get(decision.exlet) or self._book.look_again().exlets.get(decision.exlet)
+        chosen = None if exlet is None else choose(fault, exlet, decision, found, default)
+        if chosen is None:
+            why = f"exlet {decision.exlet!r} cannot answer it; aft's own decision holds"
+            return Judgement(default, replace(decision, warnings=[*decision.warnings, why]))
+        return Judgement(chosen, decision)
+
+    def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
+        """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
+        rules = self._book.current()
+        trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
+        expectation = classify(fault)
+        default = route(fault, expectation)
+        found = self.case_of(fault, run, expectation, default)
+        found.facts["timeout.activity"] = late
+        decision = asking.ask(trees, On.TIMEOUT, found)
+        exlet = None if decision is None else rules.exlets.get(decision.exlet)
+        if decision is None or exlet is None:
+            return None
+        chosen = choose(fault, exlet, decision, found, default)
+        return None if chosen is None else Judgement(chosen, decision)
+
+    def _decision(self, rules: RuleSet, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
+        """Return what the rules choose for a fault; for a constraint, what they chose where it was found violated."""
+        if fault.kind is FaultKind.CONSTRAINT:
+            try:
+                return RuleChoice.decode(fault.decision or "")
+            except ValueError:
+                return None
+        for on in types_of(fault):
+            decision = asking.ask(rules.find(on, run.flow, activity_of(fault)), on, found)
+            if decision is not None:
+                return decision
+        return None
+
+    def case_of(self, fault: Fault, run: RunRow, expectation: Expectation, default: Route) -> Case:
+        """Return the facts about a fault, as they were when it was raised."""
+        had, failed = step_snapshot.read(fault), step_snapshot.failures(fault)
+        step = StepFacts(activity_of(fault), had.args, had.result, failed, _level(default), had.elapsed)
+        exhausted = expectation.recoverable and not isinstance(default, RetryLater)
+        facts: dict[str, Any] = {
+            **case.of_run(run, fault.raised_at),
+            **case.of_step(step),
+            **case.of_fault(fault, recoverable=expectation.recoverable, exhausted=exhausted),
+            "timeout.activity": fault.name if fault.rule_type == On.TIMEOUT else "",
+        }
+
+        def gather_history(wanted: frozenset[str]) -> dict[str, Any]:
+            given = (self._namespace, fault.name, fault.type, fault.raised_at, wanted)
+            with self._store.read() as connection:
+                return history.of_signature(connection, *given)
+
+        return Case(facts, {"history": gather_history, "source": sources.ask_named})
+
+
+def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, default: Route) -> Route | None:
+    """Return the route that an exlet means for a fault; None if it cannot answer one of this kind."""
+    if isinstance(default, _SAME.get(exlet.name, ())):
+        # The default knows more: what the exception asked for, whether the run must be alone.
+        return _park(fault, fault.message) if fault.kind is FaultKind.CONSTRAINT else default
+    chosen = plain_route(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
+    if fault.kind is FaultKind.COMPENSATOR:
+        # An undo that cannot be done must not be forgotten: it is tried again, or its run is parked.
+        return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(decision.why)
+    if fault.path is None and isinstance(chosen, ApplyRuling | GiveUp):
+        return None  # nobody knows which step it was
+    if isinstance(chosen, ParkRun):
+        return _park(fault, chosen.why)
+    if chosen is not None:
+        return chosen
+    known = kinds({name: one.type for name, one in sources.declared.items()})
+    computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
+    named = {name for source in computed for name in names(source, known)}
+    return CarryOutExlet(exlet, dict(found.learn(named)), decision.why)
+
+
+def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
+    """Park the run; if its worker was lost in a step, through its owner, so that the step's undo is owed."""
+    if fault.rule_type == On.ABORT:
+        return ApplyRuling(Ruling(RulingAction.PARK, why=why), FaultState.FINAL, why)
+    return ParkRun(why)
+
+
+#: Built-in exlets, and the route by which aft itself would do the same.
+_SAME: dict[str, type] = {"ladder": RetryLater, "unwind": GiveUp, "park": ParkRun}
+
+
+def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
+    """Return the route of one primitive that decides; None if it needs a plan, which knows the run."""
+    match primitive:
+        case primitives.Retry():
+            return retry_route(fault, primitive, why)
+        case primitives.Unwind(to=None):
+            return GiveUp(why)
+        case primitives.Park(reason=reason):
+            return ParkRun(reason)
+        case primitives.Complete(computed=None, result=result):
+            return ApplyRuling(Ruling(RulingAction.COMPLETE, result=(result,)), FaultState.FINAL, why)
+        case primitives.Fail(proceed=proceed, message=message):
+            return ApplyRuling(
+                Ruling(RulingAction.PROCEED if proceed else RulingAction.FAIL, why=message), FaultState.FINAL, why
+            )
+        case primitives.Continue():
+            return ApplyRuling(Ruling(RulingAction.GO), FaultState.WAITING, why)
+    return None
+
+
+def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLater | GiveUp | ParkRun:
+    """Return when a fault is tried again: by its own ladder or the primitive's, within that ladder's number of tries.
+
+    A wait without a ladder has no such limit: it is repeated while its rule applies.
+    """
+    if primitive.level is None and primitive.ladder is None:
+        if primitive.after is not None:
+            return RetryLater(durations.parse(primitive.after), why, declared=False)
+        if fault.kind is FaultKind.ABORT:
+            return RetryLater(timedelta(0), why)
+    try:
+        ladder = Ladder.parse(primitive.ladder) if primitive.ladder else read_ladder(fault.ladder)
+    except (ValueError, RecursionError):
+        return _exhausted(fault, why)
+    spent = fault.attempt > ladder.total_tries
+    if primitive.level is not None and primitive.level <= len(ladder.levels) and not spent:
+        level = ladder.levels[primitive.level - 1]
+        return _longer(RetryLater(level.wait, why, primitive.level, fault.attempt), primitive)
+    rung = ladder.position_after(max(1, fault.attempt))
+    if rung is None or primitive.level is not None:
+        return _exhausted(fault, why)
+    return _longer(RetryLater(rung.wait, why, rung.level, rung.attempt_in_level), primitive)
+
+
+def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
+    least = durations.parse(primitive.after) if primitive.after is not None else timedelta(0)
+    if chosen.wait is not None and chosen.wait < least:
+        return replace(chosen, wait=least, declared=False)
+    return chosen
+
+
+def _exhausted(fault: Fault, why: str) -> GiveUp | ParkRun:
+    told = f"{why}; no level is left after {fault.attempt} failures"
+    return ParkRun(told) if fault.kind is FaultKind.COMPENSATOR else GiveUp(told)
+
+
+def _level(default: Route) -> int:
+    """Return the level that aft's own decision puts a fault on; 0 if none."""
+    return default.level or 0 if isinstance(default, RetryLater) else 0

@@ -1,0 +1,190 @@
+"""Flows: plain Python functions whose activities are recorded, so that they can be replayed and go on.
+
+Called inside another flow's run, a flow is a run of its own: a child.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
+from aft.errors import DefinitionError
+from aft.flows.declare import context
+from aft.flows.declare import options as checks
+from aft.flows.declare.calls import Call
+from aft.flows.declare.checks import check_function, check_name
+from aft.flows.declare.options import Duration
+from aft.flows.declare.registry import declared as registry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+#: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that the caller gives to one run."""
+
+    key: str | None = None
+    priority: int = 0
+    owner: str | None = None
+    #: How long it should take, from its creation to its end; longer only emits an event.
+    expected: timedelta | None = None
+    #: Names of what it needs.
+    resources: tuple[str, ...] = ()
+    #: Names with values, for rules and people.
+    tags: dict[str, Any] = field(default_factory=dict)
+    #: How long it may take: then ``DeadlineExceeded`` is raised in it.
+    deadline: timedelta | None = None
+    #: When it begins: after this duration, or at this time; None: at once.
+    after: timedelta | None = None
+    at: datetime | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by name."""
+        plain = Options()
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in said.items() if value != getattr(plain, name)}
+
+
+class Flow(Generic[P, R_co]):
+    """A flow at one version. Called directly, outside a run, it is its plain function; inside one, a child."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R_co],
+        *,
+        name: str | None = None,
+        version: int = 1,
+        options: Options | None = None,
+        signals: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = check_name("a flow", name or fn.__name__)
+        if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
+            raise DefinitionError(f"flow {self.name!r}: version={version!r} must be a whole number from 1 on")
+        self.version = version
+        self.run_options = options or Options()
+        #: The signals that it waits for, with the types of their values; empty: not declared.
+        self.signals = dict(signals or {})
+        self.is_async = inspect.iscoroutinefunction(fn)
+        functools.update_wrapper(self, fn)
+
+    @functools.cached_property
+    def arguments(self) -> ArgumentsCodec:
+        """The codec of its arguments."""
+        return arguments_codec(self.fn)
+
+    @functools.cached_property
+    def result(self) -> ValueCodec:
+        """The codec of its result."""
+        return result_codec(self.fn)
+
+    def check(self) -> None:
+        """Raise DefinitionError if its annotations cannot be stored."""
+        _ = self.arguments, self.result
+        for annotation in self.signals.values():
+            value_codec(annotation)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        owner: str | None = None,
+        expected: Duration | None = None,
+        resources: Iterable[str] = (),
+        tags: Mapping[str, Any] | None = None,
+        deadline: Duration | None = None,
+        after: Duration | None = None,
+        at: datetime | None = None,
+    ) -> Flow[P, R_co]:
+        """Set options of the run to be started; the same key means the same run.
+
+        ``owner`` is whose it is, ``resources`` are names of what it needs: runs can be listed by both. ``expected`` is
+        how long it should take until its end: an event is emitted when it takes longer. ``deadline`` is how long it may
+        take: then ``aft.DeadlineExceeded`` is raised, once, at its current step; uncaught, everything is undone.
+        ``tags`` are names with values, for rules and people; rules may change them. ``after`` is how long a submitted
+        run waits before it begins, ``at`` is when; a time that is past means at once.
+        """
+        of = f"flow {self.name!r}"
+        said = Options(
+            key=checks.check_key(of, key),
+            priority=checks.check_priority(of, priority),
+            owner=checks.check_text(of, "owner", owner),
+            expected=checks.check_duration(of, "expected", expected),
+            resources=checks.check_resources(of, resources),
+            tags=checks.check_tags(of, tags),
+            deadline=checks.check_duration(of, "deadline", deadline),
+            after=checks.check_duration(of, "after", after),
+            at=checks.check_at(of, at),
+        )
+        checks.refuse_two_beginnings(of, said.after, said.at)
+        return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
+
+    # Any: awaited in an async flow, a plain value in a plain one; ``call`` tells what it is.
+    @overload
+    def __call__(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        flow = context.flow_context()
+        if flow is None:
+            return self.fn(*args, **kwargs)
+        return flow.call(Call(self, args, kwargs))
+
+    @overload
+    def call(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+    @overload
+    def call(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
+    def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
+        """Make a child that is not started yet; give it to ``aft.parallel``, or await it in an async flow."""
+        return Call(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name!r} version {self.version}>"
+
+
+@overload
+def flow(fn: Callable[P, R], /) -> Flow[P, R]: ...
+@overload
+def flow(
+    *, name: str | None = None, version: int = 1, signals: Mapping[str, Any] | None = None
+) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
+def flow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    signals: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make a function a flow. Its activities are durable, however plain Python code combines them.
+
+    ``signals`` are the names of the signals that it waits for, with the types of their values: then a signal with
+    another name, or a value of another type, is refused when it is sent.
+    """
+
+    def declare(target: Callable[..., Any]) -> Flow[Any, Any]:
+        made: Flow[Any, Any] = Flow(check_function("flow", target), name=name, version=version, signals=signals)
+        registry.add_flow(made)
+        return made
+
+    return declare if fn is None else declare(fn)
+
+
+def declared_signal(flow_name: str, declared: Mapping[str, Any], name: str) -> ValueCodec:
+    """Return the codec of a signal that a flow declares; raises DefinitionError if it declares no such signal."""
+    if name not in declared:
+        near = difflib.get_close_matches(name, declared, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it declares {', '.join(map(repr, declared))}"
+        raise DefinitionError(f"flow {flow_name!r} waits for no signal {name!r}; {hint}")
+    return value_codec(declared[name])

@@ -1,0 +1,1 @@
+"""Brings the steps that a flow's code requests to their outcomes: one at a time, or several on a thread each."""

@@ -1,0 +1,54 @@
+"""Turns late effects that a run's owner finds into frames, or drops them (``runs.records.late_effects`` decides which).
+
+The owner checks when a step has failed for good, before the flow's code sees the failure, and when the run or a
+savepoint is undone; not while all goes well. What it finds is undone before the run goes on. An effect that nothing
+can undo is left to the sweeper, which parks the run.
+
+Who may run at the same time: the run's other branches, whose steps have no outcome yet, and writers of further late
+effects; the sweeper does not touch those of an owned run. Nothing is being undone meanwhile: only the flow's own thread
+undoes recorded steps. Each effect is its own guarded write, because each frame takes the write's ``seq``; a crash
+between two leaves the rest open, and the frames that were pushed are undone before the next owner goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from sqlalchemy import Connection
+
+from aft.compensation import late_frames
+from aft.flows.steps.run_session import RunSession
+from aft.runs.records import late_effects
+from aft.runs.records.late_effects import Fate, FoundEffect
+from aft.telemetry import EffectLate
+
+
+def find_late(session: RunSession) -> bool:
+    """Whether there are open late effects; False without a query if the owner has checked since its last write."""
+    owner, step_states = session.owner, session.step_states
+    if step_states.looked_at == owner.seq:
+        return False  # a replay returns many failures: one query is enough for all of them
+    step_states.looked_at = owner.seq
+    return bool(owner.query([(late_effects.OPEN, json.dumps([owner.run_id]))])[0])
+
+
+def take_late(session: RunSession) -> bool:
+    """Decide about late effects as far as possible now; return whether any became a frame. Emits: EffectLate."""
+    owner, deps = session.owner, session.deps
+    owner.looked_to = owner.inbox_seq
+    found = owner.read(lambda connection: late_effects.find_ours(connection, owner.run_id))
+    fates = [(each, late_effects.decide(each)) for each in found]
+    settled = [(each, fate) for each, fate in fates if fate in (Fate.UNDO, Fate.DROP)]
+    for each, fate in settled:
+        owner.write(partial(_settle, session, each, fate))
+        effect = each.effect
+        deps.telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
+    return any(fate is Fate.UNDO for _, fate in settled)
+
+
+def _settle(session: RunSession, found: FoundEffect, fate: Fate, connection: Connection, seq: int) -> None:
+    if fate is Fate.UNDO:
+        late_frames.owe(connection, found, seq, session.deps.clock.now())
+    else:
+        late_effects.settle(connection, found.id, fate)

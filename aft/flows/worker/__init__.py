@@ -1,0 +1,1 @@
+"""The worker: claims runs that may go on, and executes them on its threads."""

@@ -1,0 +1,142 @@
+"""Plays one scenario: sets it up, submits its run, sends signals, teaches rules, kills a hanging worker, waits.
+
+The rows say what has happened; they are read ten times a second.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aft.app import Run
+from aft.app.views import timeline
+from aft.app.views.timeline import StoryEvent, StoryEventKind
+from aft.fault import Fault
+from aft.ids import RunId
+from aft.replay.example import Example, ExampleError
+from aft.replay.prompter import Prompter
+from aft.replay.rules import Lesson, Teacher
+from aft.replay.scenario import AS_BEFORE, Scenario
+from aft.replay.stage import Killed, Stage
+from aft.runs.records import faults, journal, notices
+from aft.runs.records.journal import EntryKind, Outcome
+from aft.runs.run_rows import RunRow
+from aft.runs.states import Status
+
+#: Seconds between two reads of the run.
+LOOK = 0.1
+#: Seconds after which a run is considered stuck.
+STUCK = 60.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The outcome of a scenario: the run, its story, the example's tables, its signals, the killed process."""
+
+    scenario: Scenario
+    row: RunRow
+    story: list[StoryEvent]
+    done: list[str]  #: activities that completed, in order
+    faults: list[Fault]
+    notices: list[str]  #: notices that are sent outside
+    tables: str
+    sent: list[str]
+    dropped: list[str]
+    taught: list[str]  #: exlets that a rule was added for
+    killed: Killed | None
+    seconds: float
+
+
+class Player:
+    """Plays the scenarios of one example on a stage. One thread at a time."""
+
+    def __init__(self, stage: Stage, example: Example, token: str) -> None:
+        self._stage = stage
+        self._example = example
+        self._token = token
+        self._teacher = Teacher(stage.app, example.flow.name)
+        self._runs: dict[str, RunId] = {}
+
+    def play(self, scenario: Scenario, tell: Tell) -> Played:
+        """Play a scenario to its end, or until it is considered stuck. Raises ExampleError, AftError."""
+        began = time.monotonic()
+        self._teacher.put_up(scenario.rules)
+        subject = f"{scenario.name}-{self._token}"
+        arguments = self._set_up(subject, scenario)
+        _, before = self._example.look(subject)
+        flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
+        run = self._stage.app.submit(flow, **arguments)
+        self._runs[scenario.name] = run.id
+        prompter = Prompter(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
+        killed = self._wait(run, subject, scenario, prompter, tell) or prompter.killed
+        state, after = self._example.look(subject)
+        row, story, done, raised, told = self._read(run)
+        return Played(
+            scenario=scenario,
+            row=row,
+            story=_weave(story, prompter.story, killed),
+            done=done,
+            faults=raised,
+            notices=told,
+            tables=AS_BEFORE if after == before else state,
+            sent=prompter.sent,
+            dropped=prompter.dropped,
+            taught=prompter.taught,
+            killed=killed,
+            seconds=time.monotonic() - began,
+        )
+
+    def _teach(self, lesson: Lesson) -> str:
+        return self._teacher.teach(lesson, self._runs[lesson.scenario])
+
+    def _set_up(self, subject: str, scenario: Scenario) -> dict[str, Any]:
+        try:
+            return self._example.set_up(subject, scenario.scene)
+        except (KeyError, ValueError) as error:
+            raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
+
+    def _wait(self, run: Run, subject: str, scenario: Scenario, prompter: Prompter, tell: Tell) -> Killed | None:
+        killed: Killed | None = None
+        deadline = time.monotonic() + STUCK
+        while not _is_over(run.status) and time.monotonic() < deadline:
+            self._stage.check()
+            if (news := prompter.prompt()) is not None:
+                tell(news)
+            else:
+                time.sleep(LOOK)
+            if scenario.kill and killed is None and (pid := self._example.hanging(subject)) is not None:
+                killed = self._stage.kill_worker(pid)
+                tell(f"killed process {pid}; another worker will notice")
+        return killed
+
+    def _read(self, run: Run) -> tuple[RunRow, list[StoryEvent], list[str], list[Fault], list[str]]:
+        app = self._stage.app
+        with app.store.read() as connection:
+            row, story = timeline.read(connection, app.namespace, run.id)
+            completed = [entry for entry in journal.load(connection, run.id) if entry.outcome is Outcome.OK]
+            done = [entry.name for entry in completed if entry.kind is EntryKind.ACTIVITY]
+            told = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
+            return row, story, done, faults.of_run(connection, run.id), told
+
+
+def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: Killed | None) -> list[StoryEvent]:
+    """Insert what the replay itself did into the run's story."""
+    deeds = [*prompted, *([] if killed is None else [_tell_kill(killed)])]
+    return sorted([*story, *deeds], key=lambda happening: happening.at)
+
+
+def _tell_kill(killed: Killed) -> StoryEvent:
+    cause = signal.Signals(killed.signal).name if killed.signal > 0 else "nothing of ours"
+    return StoryEvent(
+        killed.at, StoryEventKind.DEED, None, "kill -9", f"worker process {killed.pid}, which died of {cause}"
+    )
+
+
+def _is_over(status: Status) -> bool:
+    return status.ended or status is Status.PARKED

@@ -1,0 +1,103 @@
+"""What a fault stores of its step: facts for rules, and what exlets have changed so far.
+
+It is one JSON text in the fault's row, encoded and decoded only here. Each fault of a step takes over the exlets'
+changes from the one before it: they hold for every try.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from aft.codec.text import StoredJson
+from aft.fault import Fault, FaultKind
+from aft.rules.cases.case import Facts, StepFacts, read_tags
+from aft.rules.exception_types import On
+from aft.runs.rulings import Ruling, RulingAction
+
+
+@dataclass(frozen=True, slots=True)
+class StepSnapshot:
+    """The decoded text. ``failures``, of a constraint's fault: how often the step had failed before."""
+
+    args: str | None = None
+    result: str | None = None
+    elapsed: float | None = None
+    failures: int = 0
+    #: Arguments that exlets have changed, by name.
+    changed: dict[str, Any] = field(default_factory=dict)
+    #: How often exlets have restarted the step.
+    restarts: int = 0
+    #: Facts about the run, if rules were asked before the fault was raised.
+    run: dict[str, Any] = field(default_factory=dict)
+    #: How many steps of its call were executed at a time; 0: it was called alone.
+    abreast: int = 0
+
+
+_STORED: StoredJson[StepSnapshot] = StoredJson(StepSnapshot)
+#: Facts about a run that change while it goes on.
+_CHANGING = ("run.status", "run.tags")
+
+
+def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = None, abreast: int = 0) -> str:
+    """Encode what a fault stores of its step; ``before`` is the fault that it had until now.
+
+    ``facts``: what rules were asked with, if they found a constraint violated. ``abreast``: how many steps of its call
+    are executed at a time.
+    """
+    run = {name: facts[name] for name in _CHANGING if facts is not None and name in facts}
+    restarts = _restarts_until_now(before)
+    kept = StepSnapshot(step.args, step.result, step.elapsed, step.attempts, changes(before), restarts, run, abreast)
+    return json.dumps({name: value for name in StepSnapshot.__slots__ if (value := getattr(kept, name))})
+
+
+def read(fault: Fault) -> StepSnapshot:
+    """Decode what a fault stores."""
+    return _STORED.read(fault.step_snapshot) if fault.step_snapshot else StepSnapshot()
+
+
+def run_facts(fault: Fault) -> Facts:
+    """Return the facts about a fault's run that change, as they were when rules were asked.
+
+    Empty for a fault that is not decided about yet: rules see the run as it is now.
+    """
+    if known := read(fault).run:
+        return dict(known)
+    if fault.run_status is None:
+        return {}
+    return {"run.status": fault.run_status, "run.tags": read_tags(json.loads(fault.run_tags or "{}"))}
+
+
+def failures(fault: Fault) -> int:
+    """Return how often the step of a fault has failed; a violated constraint is no failure."""
+    return read(fault).failures if fault.kind is FaultKind.CONSTRAINT else fault.attempt
+
+
+def changes(fault: Fault | None) -> dict[str, Any]:
+    """Return the arguments of a step that rules have changed, by name: they hold for every try of it."""
+    if fault is None:
+        return {}
+    return {**read(fault).changed, **(Ruling.decode(fault.ruling).args or {})}
+
+
+def begin_again(fault: Fault) -> str | None:
+    """Return the encoded ruling that restarts a step, on a person's order, with the arguments that rules have changed.
+
+    A step that had its effect before rules objected to it is undone first. None: no ruling is needed.
+    """
+    if fault.path is None:
+        return None
+    changed = changes(fault)
+    return Ruling(RulingAction.RESTART, changed or None).encode() if changed or had_effect(fault) else None
+
+
+def had_effect(fault: Fault) -> bool:
+    """Return whether the step of a fault had its effect: rules have objected to its result."""
+    return fault.rule_type == On.ACTIVITY_POST.value
+
+
+def _restarts_until_now(before: Fault | None) -> int:
+    if before is None:
+        return 0
+    return read(before).restarts + (Ruling.decode(before.ruling).do is RulingAction.RESTART)

@@ -1,0 +1,1 @@
+"""Conditions of rules, in CEL: checked, bounded in cost, and evaluated."""

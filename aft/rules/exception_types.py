@@ -1,0 +1,27 @@
+"""The exception types that rules may answer: the plain fault, and the ten of the worklet paper."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class On(StrEnum):
+    """An exception type."""
+
+    FAULT = "fault"  #: an activity or a compensator raised
+    ABORT = "abort"  #: the worker that executed it was lost
+    TIMEOUT = "timeout"  #: an activity did not return in its time
+    UNAVAILABLE = "unavailable"  #: a resource that an activity needs cannot be had
+    ACTIVITY_PRE = "activity_pre"  #: a constraint does not hold before an activity
+    ACTIVITY_POST = "activity_post"  #: a constraint does not hold after an activity
+    VIOLATED = "violated"  #: a constraint ceases to hold while an activity is executed
+    RUN_PRE = "run_pre"  #: a constraint does not hold when a run begins
+    RUN_POST = "run_post"  #: a constraint does not hold when a run is about to end
+    RUN_TRIGGER = "run_trigger"  #: an event was raised from outside for a run
+    ACTIVITY_TRIGGER = "activity_trigger"  #: an event was raised from outside for an activity
+
+
+#: Types that are about a run as a whole: their trees name no activity.
+RUN_LEVEL = frozenset({On.RUN_PRE, On.RUN_POST, On.RUN_TRIGGER})
+#: Types whose rules are asked where the run is executed: nothing happens unless one holds.
+CONSTRAINTS = frozenset({On.RUN_PRE, On.RUN_POST, On.ACTIVITY_PRE, On.ACTIVITY_POST, On.VIOLATED})

@@ -1,0 +1,1 @@
+"""Rules and exlets as TOML files: read, checked and written."""

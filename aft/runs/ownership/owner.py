@@ -1,0 +1,265 @@
+"""Writes of a run's owner, each fenced by epoch, worker and sequence number.
+
+Who may run at the same time: any number of workers that want the run, a sweeper that rescues it, an owner that does
+not know yet that it lost the run, operators that append to its inbox.
+
+- A run is claimed by one guarded UPDATE, with which its epoch rises (``runs.ownership.claims``).
+- Each write of the owner first updates the run's row ``WHERE epoch, worker and seq are mine``
+  (``runs.ownership.owner_statements.FENCE``). That statement checks and locks at once: a rescuer either waits until the
+  write has committed, or has committed before, and then the statement finds no row. A plain
+  ``WHERE EXISTS (SELECT … epoch …)`` would read a snapshot and could commit after a rescuer took over.
+- ``seq`` counts the owner's writes. It orders journal and frames, and it resolves a COMMIT whose answer was lost: if
+  the row says ``seq + 1`` under our epoch, the commit happened; if ``seq``, it did not.
+
+What a crash leaves: before the commit nothing; after it everything, and the row still names the dead owner until its
+lease expires and a sweeper rescues the run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, select
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+
+from aft.errors import StoreError
+from aft.ids import RunId
+from aft.runs.ownership.owner_writes import NO_PROGRESS, OWNER, FencedWrite, OwnerWrite, Recording, Then
+from aft.runs.records.inbox import InboxItem
+from aft.runs.run_rows import RunRow
+from aft.runs.waits import Wait, WaitKind, encode
+from aft.store import Store
+from aft.store.batch.driver import write_within
+from aft.store.batch.statements import Answer, PreparedQuery
+from aft.store.leases import Lease
+from aft.store.tables import runs
+
+#: Worker deaths since a run's last write after which it is executed alone: it may be what kills its workers.
+MOST_SHARED_DEATHS = 2
+#: Characters above which a write does not share a commit: it would keep the others waiting.
+LARGE = 100_000
+T = TypeVar("T")
+
+
+class Fenced(Exception):
+    """Raised when a write was refused because the run has another owner, or none; nothing was written."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """A write that has committed in a shared commit; ``message`` is the number of its message in the outbox."""
+
+    message: int | None
+
+
+class LeaseOver(Fenced):
+    """Raised when this process may start nothing more for a run, because its lease has expired."""
+
+
+class Owner:
+    """This process's ownership of one run: every write of the run's owner goes through ``write`` or ``share``.
+
+    Thread-safe: branches of a run are executed concurrently, and their writes are serialized under ``lock``.
+    """
+
+    def __init__(self, store: Store, lease: Lease, run: RunRow) -> None:
+        self.store = store
+        self.lease = lease
+        self.run = run
+        self.worker = run.worker_id
+        self.epoch = run.epoch
+        self.seq = run.seq
+        #: The run's last write when it was claimed, and its generation (``continue_as_new``).
+        self._claimed_at = run.seq, run.key_generation
+        #: Whether it must be executed alone, until it has written progress.
+        self.solitary = run.deaths >= MOST_SHARED_DEATHS
+        self.inbox_seq = run.inbox_seq
+        #: The number up to which the inbox was read, and the entries that only point at other rows (``inbox.HINTS``).
+        self.read_to = 0
+        self.heard: list[int] = []
+        #: The length of the inbox when late effects were last looked for: they raise it, too.
+        self.looked_to = -1
+        #: Orders to undo to a savepoint, oldest first, each until a step in that savepoint has been interrupted.
+        self.pending_orders: list[InboxItem] = []
+        #: The savepoints that the flow's code is in, by path, with their names; None until the replay has reached them.
+        self.savepoints = run.savepoints
+        #: For each of them, the ``seq`` of the last outcome that the code had received when it entered.
+        self.entered: dict[str, int] = {}
+        #: Whether a run that ends without undo was replayed first, so that no savepoint is left partly undone.
+        self.has_undone = False
+        self.lock = threading.RLock()
+        #: The waits that are stored in the run's row.
+        self._stored_waits = frozenset(run.waits)
+        #: Whether the last write may or may not have committed; the next write checks first.
+        self._unsure = False
+
+    @property
+    def run_id(self) -> RunId:
+        return self.run.id
+
+    def holds(self) -> bool:
+        """Tell whether work may be started for the run: this worker's lease has not expired by its own clock."""
+        return self.lease.holds(self.worker)
+
+    def is_first_to_hear(self, seq: int) -> bool:
+        """Tell whether no earlier owner can have given the flow's code the outcome numbered ``seq``.
+
+        Then no earlier owner has come as far: every step begun after it was begun by this owner.
+        """
+        claimed_at, generation = self._claimed_at
+        return self.epoch == 1 or self.run.key_generation != generation or seq > claimed_at
+
+    def write(self, recording: Recording | Then, after: Callable[[], None] | None = None, **changes: Any) -> None:
+        """Write if the run is still ours, else raise Fenced; ``changes`` are more of its row's (``OwnerWrite``).
+
+        Retries while the database is away, until our lease is over; then StoreError says that the outcome is unknown.
+        What is executed in the transaction may be called again; it gets the sequence number of this write. A write of
+        data only may share its commit with other runs' writes. ``after`` is called after the commit, before any other
+        write.
+        """
+        write, more = _split(recording)
+        if changes:
+            write = replace(write, changes={**(write.changes or {}), **changes})
+        with self.lock:
+            if more is not None or write.changes is not None or self.share(write) is None:
+                self._write_alone(write, more)
+                self.seq += 1
+                self.solitary = self.solitary and "deaths" in (write.changes or ())
+            if after is not None:
+                after()
+
+    def share(self, write: OwnerWrite, *, read_to: int | None = None) -> Shared | None:
+        """Write in a commit that other runs' writes share; None if refused, too large, or the outcome is unknown.
+
+        Refused means that the run is not ours, or that its inbox is longer than ``read_to``. On None the caller tries
+        again with ``write``, which checks whether this one has committed, and raises if it cannot write.
+        """
+        if write.size > LARGE:
+            return None
+        with self.lock:
+            item = FencedWrite(self.run_id, self.worker, self.epoch, self.seq, write, read_to)
+            try:
+                answer = self.store.commit(OWNER, item)
+            except StoreError:
+                self._unsure = True
+                return None
+            if answer is None:
+                return None
+            self.seq += 1
+            inbox_seq, message = answer
+            self.inbox_seq, self.solitary = int(inbox_seq), False
+            return Shared(None if message is None else int(message))
+
+    def _write_alone(self, write: OwnerWrite, more: Then | None) -> None:
+        for attempt in self._while_leased():
+            with attempt:
+                unsure, self._unsure = self._unsure or attempt.retry_state.attempt_number > 1, False
+                if unsure and self._committed():
+                    return
+                with self.store.write() as connection:
+                    self.write_in(connection, Recording(write, more))
+
+    def write_in(self, connection: Connection, recording: Recording | Then) -> None:
+        """Write in an open transaction; the caller holds ``lock``, and raises ``seq`` after the commit."""
+        write, more = _split(recording)
+        self.inbox_seq = execute(connection, FencedWrite(self.run_id, self.worker, self.epoch, self.seq, write))
+        if more is not None:
+            more(connection, self.seq + 1)
+
+    def read(self, read: Callable[[Connection], T]) -> T:
+        """Read in a transaction; retries while the database is away, as ``write`` does."""
+
+        def in_transaction() -> T:
+            with self.store.read() as connection:
+                return read(connection)
+
+        return self.patiently(in_transaction)
+
+    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+        """Execute several queries in one round trip; retries while the database is away, as ``write`` does."""
+        return self.patiently(lambda: self.store.query(questions))
+
+    def patiently(self, read: Callable[[], T]) -> T:
+        """Call ``read``; retries while the database is away, until our lease is over."""
+        found: list[T] = []
+        for attempt in self._while_leased():
+            with attempt:
+                found.append(read())
+        return found[-1]
+
+    def resolve_unknown_commit(self) -> bool:
+        """Tell whether a transaction whose COMMIT had no answer has committed, and raise ``seq`` if so."""
+        happened = False
+        with self.lock:
+            for attempt in self._while_leased():
+                with attempt:
+                    happened = self._committed()
+            self.seq += happened
+        return happened
+
+    def begin_wait(self, wait: Wait) -> Wait:
+        """Add a wait to the run in memory; it replaces an earlier wait of the same step."""
+        with self.lock:
+            self.change(waits=(*(other for other in self.run.waits if other.path != wait.path), wait))
+        return wait
+
+    def store_waits(self) -> None:
+        """Store waits that began since the run was claimed, if there are any; does not count as progress.
+
+        For a run that is not released meanwhile, because other branches are at work: if we die, the next owner goes on
+        with the same waits. The end of a child is recorded in its own row; to wait for it need not be stored.
+        """
+        with self.lock:
+            found = self.run.waits
+            if all(wait in self._stored_waits or wait.kind is WaitKind.CHILD for wait in found):
+                return
+            self.write(lambda connection, seq: None, waits=encode(found), **NO_PROGRESS)
+            self._stored_waits = frozenset(found)
+
+    def hear(self, inbox_seq: int) -> None:
+        """Take over a newer length of the inbox that another component has read."""
+        with self.lock:
+            self.inbox_seq = max(self.inbox_seq, inbox_seq)
+
+    def forget_wait(self, path: str) -> None:
+        """Remove a step's wait from the run in memory."""
+        with self.lock:
+            self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))
+
+    def change(self, **changes: Any) -> None:
+        """Apply changes to the run in memory: those of a write, or those that its release will write."""
+        with self.lock:
+            self.run = replace(self.run, **changes)
+
+    def _committed(self) -> bool:
+        with self.store.read() as connection:
+            row = connection.execute(select(runs.c.epoch, runs.c.seq).where(runs.c.id == self.run_id)).one_or_none()
+        return row is not None and row.epoch == self.epoch and row.seq == self.seq + 1
+
+    def _while_leased(self) -> Retrying:
+        def lease_over(state: RetryCallState) -> bool:
+            # Heartbeats may succeed while this cannot be written (a full disk): one lease is enough to try.
+            return not self.holds() or (state.seconds_since_start or 0.0) >= self.lease.seconds
+
+        return Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
+            stop=lease_over,
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            reraise=True,
+        )
+
+
+def _split(recording: Recording | Then) -> tuple[OwnerWrite, Then | None]:
+    """Return the data of a write, and what is executed after it in its transaction."""
+    return (recording.write, recording.more) if isinstance(recording, Recording) else (OwnerWrite(), recording)
+
+
+def execute(connection: Connection, item: FencedWrite) -> int:
+    """Execute one write in an open transaction; returns the length of the run's inbox, or raises Fenced."""
+    (answer,) = write_within(connection, OWNER, [item])
+    if answer is None:
+        raise Fenced(f"run {item.run_id} is no longer owned by {item.worker} in epoch {item.epoch}")
+    return int(answer[0])

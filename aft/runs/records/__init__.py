@@ -1,0 +1,1 @@
+"""The tables that belong to a run, one module for the SQL of each."""

@@ -1,0 +1,147 @@
+"""Chains the audit log: the hash of each record covers the record before, so that removed or changed ones are found.
+
+Records are written concurrently, in the transactions of their actions, and get their positions a little later from a
+sweeper, one at a time. To remove or change a record, an attacker has to rewrite all later ones; and a person who has
+noted the position and hash of an earlier record detects that, too.
+
+Who may run at the same time: any number of sweepers. On PostgreSQL an advisory lock admits one of them, and the others
+do nothing; on SQLite they are serialized. A crash before the commit leaves the records without positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, func, select, text, update
+
+from aft.runs.records.audit import AuditEntry, read
+from aft.store.tables import audit
+
+#: The hash that the first record of a chain follows.
+NONE = ""
+_LOCK = 7_234_109_553
+#: The last position that a record may have and be followed by another one.
+MOST = 2**53
+#: Records that are read at a time.
+PAGE = 1000
+#: Problems that are listed.
+MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in the chain, and the hash of all records up to there."""
+
+    seq: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+@dataclass(slots=True)
+class ChainCheck:
+    """The result of verifying the chain: the number of records, the last one, and the problems.
+
+    ``loose`` counts records that have no position yet.
+    """
+
+    count: int = 0
+    loose: int = 0
+    last: Position | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def any_loose(connection: Connection) -> bool:
+    """Tell whether there are records without a position."""
+    return connection.execute(select(audit.c.id).where(audit.c.seq.is_(None)).limit(1)).first() is not None
+
+
+def extend(connection: Connection, limit: int) -> int:
+    """Give up to ``limit`` records their positions, oldest first; returns how many, 0 if another process extends it."""
+    if not _is_alone(connection):
+        return 0
+    end = _find_end(connection)
+    seq, before = end.seq, end.hash
+    beyond = select(audit.c.seq).where(audit.c.seq > seq).order_by(audit.c.seq).limit(1)
+    free = connection.execute(beyond).scalar()
+    limit = limit if free is None else min(limit, free - seq - 1)
+    loose = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.id).limit(limit)
+    found = [read(row) for row in connection.execute(loose)]
+    for deed in found:
+        seq, before = seq + 1, hash_of(deed, before)
+        connection.execute(update(audit).where(audit.c.id == deed.id).values(seq=seq, hash=before))
+    return len(found)
+
+
+def _find_end(connection: Connection) -> Position:
+    """Return the last position of the unbroken chain.
+
+    Who may write positions could set one far beyond the others, up to the largest number, and none would be left for
+    new records. So what lies beyond a gap is ignored, and what is beyond ``MOST``; ``verify`` reports both.
+    """
+    chained = select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc())
+    last = connection.execute(chained.where(audit.c.seq.is_not(None)).limit(2)).all()
+    below = last[1].seq if len(last) > 1 else 0
+    if last and last[0].seq == below + 1 and 1 <= last[0].seq <= MOST:
+        return Position(last[0].seq, last[0].hash or NONE)
+    following = audit.alias()
+    has_next = select(following.c.id).where(following.c.seq == audit.c.seq + 1).exists()
+    ends = select(audit.c.seq, audit.c.hash).where(audit.c.seq.between(1, MOST), ~has_next)
+    end = connection.execute(ends.order_by(audit.c.seq).limit(1)).one_or_none()
+    return Position(0, NONE) if end is None else Position(end.seq, end.hash or NONE)
+
+
+def _is_alone(connection: Connection) -> bool:
+    """Try to lock the chain until this transaction ends; always true on SQLite, where there is one writer at a time."""
+    if connection.dialect.name != "postgresql":
+        return True
+    return bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": _LOCK}).scalar())
+
+
+def hash_of(deed: AuditEntry, before: str) -> str:
+    """Return the hash of a record that follows one with the hash ``before``."""
+    said = [before, deed.id, deed.run_id, deed.actor, deed.action, deed.note, deed.at.isoformat()]
+    return hashlib.sha256(json.dumps([*said, deed.os_user, deed.db_user]).encode()).hexdigest()
+
+
+def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
+    """Verify the whole chain; ``known`` is a position noted earlier, which must still be in it."""
+    verdict, before, is_there = ChainCheck(), Position(0, NONE), known is None
+    for deed in _go_through(connection):
+        here = Position(deed.seq or 0, deed.hash or NONE)
+        problem = _find_problem(deed, before, here)
+        if problem is not None and len(verdict.problems) < MOST_PROBLEMS:
+            verdict.problems.append(problem)
+        verdict.count, verdict.last, before = verdict.count + 1, here, here
+        is_there = is_there or here == known
+    if not is_there and known is not None:
+        verdict.problems.append(f"record {known.seq} is gone, or is not the one that is known")
+    cut_out = connection.execute(select(func.count()).select_from(audit).where(audit.c.seq < 1)).scalar_one()
+    if cut_out:
+        verdict.problems.append(f"{cut_out} records were taken out of the chain")
+    loose = select(func.count()).select_from(audit).where(audit.c.seq.is_(None))
+    verdict.loose = int(connection.execute(loose).scalar_one())
+    return verdict
+
+
+def _go_through(connection: Connection) -> Iterator[AuditEntry]:
+    """Yield the chained records in order, reading ``PAGE`` at a time."""
+    last = 0
+    while rows := connection.execute(
+        select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(PAGE)
+    ).fetchall():
+        yield from map(read, rows)
+        last = rows[-1].seq
+
+
+def _find_problem(deed: AuditEntry, before: Position, here: Position) -> str | None:
+    first, last = before.seq + 1, here.seq - 1
+    if first < last:
+        return f"records {first} to {last} are gone"
+    if first == last:
+        return f"record {first} is gone"
+    return None if here.hash == hash_of(deed, before.hash) else f"record {here.seq} was changed, or put in its place"

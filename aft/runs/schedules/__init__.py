@@ -1,0 +1,1 @@
+"""Flows that are run at certain times: their calendar, their rows, and firing what is due."""

@@ -1,0 +1,58 @@
+"""Wakes runs that nothing else would ever wake: the last fallback, for a bug in aft or a row that was changed by hand.
+
+A run without an owner that has not ended is continued by one of these: a wake, a timer, something it waits for, a fault
+that is to be decided about or retried, a person. A run that has none of them is forgotten. Its next owner does as any
+owner does: it replays, and goes on where the journal ends.
+
+Who may run at the same time: any number of sweepers, and all who wake or claim the run. Locked rows are skipped; a run
+that is not forgotten any more is not found. A crash before the commit leaves it for the next round.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, Connection, exists, select, update
+
+from aft.fault import FaultState
+from aft.ids import OrderId, RunId, new_id
+from aft.runs.states import Status
+from aft.runs.wakes import wake as waking
+from aft.store.db_time import later
+from aft.store.tables import faults, runs
+
+#: Seconds without a change after which a run counts as forgotten.
+QUIET = 60.0
+#: The states of a run that goes on by itself.
+_GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
+#: The states of a fault that the dispatcher acts on. One that waits for a time is none: its run has a timer, too.
+_ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
+
+
+def any_forgotten(connection: Connection, namespace: str) -> bool:
+    """Tell whether there is a forgotten run; locks nothing."""
+    return connection.execute(select(runs.c.id).where(*_forgotten(namespace)).limit(1)).first() is not None
+
+
+def wake(connection: Connection, namespace: str, limit: int) -> list[RunId]:
+    """Wake up to ``limit`` forgotten runs, due at once for any worker's timer; returns their ids."""
+    statement = select(runs.c.id).where(*_forgotten(namespace)).limit(limit).with_for_update(skip_locked=True)
+    found = [RunId(id) for id in connection.execute(statement).scalars()]
+    for run_id in found:
+        due = waking.wake_up(OrderId(new_id()), timedelta(0))
+        connection.execute(update(runs).where(runs.c.id == run_id).values(**due))
+    return found
+
+
+def _forgotten(namespace: str) -> tuple[ColumnElement[bool], ...]:
+    awaits_signal = (faults.c.state == FaultState.WAITING.value) & faults.c.signal.is_not(None)
+    acted_on = faults.c.state.in_([state.value for state in _ACTED_ON]) | awaits_signal
+    return (
+        runs.c.namespace == namespace,
+        runs.c.status.in_([status.value for status in _GOING]),
+        runs.c.worker_id.is_(None),
+        runs.c.wake_id.is_(None),
+        runs.c.sweep_at.is_(None),
+        runs.c.updated_at <= later(-QUIET),
+        ~exists().where(faults.c.run_id == runs.c.id, acted_on),
+    )

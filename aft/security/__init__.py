@@ -1,0 +1,1 @@
+"""Security: signatures, seals on messages, redaction, and the loopback check."""

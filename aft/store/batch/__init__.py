@@ -1,0 +1,1 @@
+"""Frequent statements that bypass SQLAlchemy: shared commits and prepared queries."""

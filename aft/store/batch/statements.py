@@ -1,0 +1,89 @@
+"""Prepared queries: fixed statements that are prepared once, and of which several cost one round trip.
+
+A statement that is built for each number of ids is compiled, parsed and planned for each; at some thousand reads a
+second that is most of their cost. So a query takes its ids as one JSON text, and goes to the driver itself, under
+SQLAlchemy's pool.
+
+On PostgreSQL each query sees what has committed when it is executed (READ COMMITTED); on SQLite all see one snapshot.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from aft.store.postgres import libpq
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.pq.abc import PGresult
+
+#: The rows of one query, with the raw values of the driver.
+Answer = list[tuple[Any, ...]]
+#: The condition that a column is among the ids of a query's JSON array.
+AMONG_POSTGRESQL = "= ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
+AMONG_SQLITE = "IN (SELECT value FROM json_each(?))"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """A statement in the SQL of each database; it takes one text parameter, usually JSON."""
+
+    postgresql: str
+    sqlite: str
+
+    @classmethod
+    def about(cls, words: str) -> PreparedQuery:
+        """Make a query from SQL that both databases share; ``{among}`` is the condition on a column to be an id."""
+        return cls(words.format(among=AMONG_POSTGRESQL), words.format(among=AMONG_SQLITE))
+
+
+def query_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+    """Execute queries one after the other, in one transaction."""
+    connection.execute("BEGIN")
+    try:
+        return [connection.execute(question.sqlite, (given,)).fetchall() for question, given in questions]
+    finally:
+        connection.execute("COMMIT")
+
+
+def execute_sqlite(connection: sqlite3.Connection, words: PreparedQuery, given: str) -> Answer:
+    """Execute one statement that writes, in a transaction of its own."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        rows = connection.execute(words.sqlite, (given,)).fetchall()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return rows
+
+
+def query_postgresql(
+    connection: psycopg.Connection[Any], prepared: set[bytes], questions: Sequence[tuple[PreparedQuery, str]]
+) -> list[Answer]:
+    """Execute queries in one round trip."""
+    asked = [(_numbered(question.postgresql), [given]) for question, given in questions]
+    if len(asked) == 1:
+        found = [libpq.execute(connection, prepared, *asked[0])]
+    else:
+        found = libpq.execute_all(connection, prepared, asked)
+    return [_rows(connection, each) for each in found]
+
+
+@cache
+def _numbered(words: str) -> str:
+    """Convert psycopg's placeholder to libpq's numbered one."""
+    return words.replace("%s", "$1").replace("%%", "%")
+
+
+def _rows(connection: psycopg.Connection[Any], found: PGresult) -> Answer:
+    from psycopg.adapt import Transformer
+
+    reader = Transformer.from_context(connection)
+    reader.set_pgresult(found)
+    return cast(Answer, reader.load_rows(0, found.ntuples, tuple))

@@ -1,0 +1,46 @@
+"""Claims about steps that an earlier owner may have begun."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aft.fault import FaultKind, FaultState
+from aft.flows.session.step_states import StepStates
+from aft.ids import StepPath
+
+FIRST, SECOND, THIRD = (StepPath(f"1.{number}") for number in (1, 2, 3))
+
+
+def fault(id: str, path: StepPath | None, kind: FaultKind = FaultKind.ACTIVITY) -> Any:
+    """As much of a fault as matters here."""
+    return SimpleNamespace(id=id, path=path, kind=kind, state=FaultState.OPEN, args="[]", rule_type=None)
+
+
+def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcome() -> None:
+    """Also if the first has it before the second is begun."""
+    nobody = cast(Any, None)
+    standing = StepStates(nobody, nobody, None)
+    standing.doubts.note_all_unknown()
+    standing.reach_frontier([FIRST, SECOND])
+    standing.begin_branch()
+    standing.note_recorded(FIRST)
+    assert [standing.is_unseen(path) for path in (FIRST, SECOND, THIRD)] == [False, True, False]
+    assert standing.is_doubtful(SECOND)
+    assert standing.doubts.any
+    standing.failed(SECOND, fault("failed", SECOND), None)
+    assert not standing.is_unseen(SECOND)
+    assert not standing.doubts.any
+
+
+def test_what_would_block_a_step_changes_nothing_until_that_is_recorded() -> None:
+    nobody = cast(Any, None)
+    standing = StepStates(nobody, nobody, None)
+    standing.remember([fault("abort", None, FaultKind.ABORT), fault("first", FIRST)], set(), {})
+    standing.reach_frontier([FIRST])
+    for _ in range(2):  # the transaction that was to record it was lost
+        block = standing.block(FIRST, fault("second", FIRST), None)
+        assert block.replaces == ("abort", "first")
+        assert standing.fault(FIRST) == fault("first", FIRST)
+    standing.note_failed(block)
+    assert (standing.fault(FIRST), standing.replaced(FIRST)) == (fault("second", FIRST), ("second",))
