@@ -11,6 +11,7 @@ import pytest
 
 from aft import names
 from aft.brokers.base import Broker, Consumer, Outgoing, Subscription, Topology
+from aft.envelope import MOST_BYTES, MOST_KEPT
 from aft.errors import BrokerError, Unroutable
 from tests.contract.conftest import LIVE_KINDS
 from tests.contract.harness import LONG, SHORT, Harness, ServerHarness, collect, drain, eventually, receive
@@ -99,11 +100,25 @@ class TestPublishAndReceive:
         got = drain(broker.consumer([names.faults(topology.namespace)], 200), 2000, within=60)
         assert sorted(int(delivery.body) for delivery in got) == list(range(2000))
 
-    @pytest.mark.parametrize("size", [0, 1, 131_072, 3_000_000])
-    def test_a_body_of_any_size_survives_the_transport(self, broker: Broker, topology: Topology, size: int) -> None:
+    @pytest.mark.parametrize("size", [0, 1, MOST_BYTES, MOST_KEPT])
+    def test_a_body_of_any_size_that_is_kept_survives_the_transport(
+        self, broker: Broker, topology: Topology, size: int
+    ) -> None:
         body = bytes(range(256)) * (size // 256) + b"\0" * (size % 256)
         broker.publish(faults(topology, body))
-        assert drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0].body == body
+        got = drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0]
+        assert (got.body, got.size) == (body, None)
+
+    @pytest.mark.parametrize("size", [131_072, 3_000_000])
+    def test_an_oversized_body_comes_with_its_size_and_at_least_what_quarantine_keeps(
+        self, broker: Broker, topology: Topology, size: int
+    ) -> None:
+        body = bytes(range(256)) * (size // 256) + b"\0" * (size % 256)
+        broker.publish(faults(topology, body))
+        got = drain(broker.consumer([names.faults(topology.namespace)], 1), 1)[0]
+        assert body.startswith(got.body)
+        assert len(got.body) >= MOST_KEPT
+        assert (got.size or len(got.body)) == size
 
     def test_several_threads_publish_at_once(self, broker: Broker, topology: Topology) -> None:
         with ThreadPoolExecutor(8) as pool:
