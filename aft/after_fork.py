@@ -25,15 +25,15 @@ inherited: list[object] = []
 _told: WeakSet[Inherited] = WeakSet()
 
 
-def tell(one: Inherited) -> None:
+def register(one: Inherited) -> None:
     """Register an object to be notified in each child of this process, as long as it exists."""
     _told.add(one)
 
 
-def _tell_all() -> None:
+def _forget_all() -> None:
     for one in list(_told):
         one.forget_in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell_all)
+    os.register_at_fork(after_in_child=_forget_all)

@@ -197,17 +197,17 @@ def _refuse_empty(environ: Mapping[str, str], given: Collection[str]) -> None:
     for field, setting in Settings.model_fields.items():
         name = _variable(field)
         if field not in given and name in environ and not environ[name].strip():
-            default = "" if setting.default is None else f", which means {_spell(setting.default)!r}"
+            default = "" if setting.default is None else f", which means {_format(setting.default)!r}"
             raise ConfigError(f"{name} is set, but empty; give it a value, or unset it{default}")
 
 
-def _spell(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, timedelta):
-        return durations.spell(value)
+        return durations.format(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _say_what_is_right(problem: ErrorDetails) -> str:
+def _format_advice(problem: ErrorDetails) -> str:
     bounds = problem.get("ctx", {})
     match problem["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
@@ -231,7 +231,7 @@ def _say_what_is_right(problem: ErrorDetails) -> str:
 def _explain(error: ValidationError) -> str:
     parts = []
     for problem in error.errors():
-        text = _say_what_is_right(problem)
+        text = _format_advice(problem)
         field = ".".join(str(part) for part in problem["loc"])
         shown = f" is {problem['input']!r}"
         # A URL may hold a password, whatever name it is given under; a secret may come under one that is misspelt.

@@ -42,7 +42,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def spell(value: timedelta) -> str:
+def format(value: timedelta) -> str:
     """Format a duration in its shortest whole units: ``10s``, ``1h30m``, ``250ms``; ``0s`` for zero."""
     rest = round(value / timedelta(milliseconds=1))
     parts: list[str] = []

@@ -103,7 +103,7 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.short_type}: {self.message}" if self.message else self.short_type
 
-    def spell_parked(self, why: str) -> str:
+    def describe_parked(self, why: str) -> str:
         """Return why its run is parked; only ``why`` if it is no failure of a step."""
         if self.kind in (FaultKind.ABORT, FaultKind.CONSTRAINT):
             return why

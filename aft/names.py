@@ -55,7 +55,7 @@ def compensate(namespace: str) -> str:
 
 def delay(namespace: str, wait: timedelta) -> str:
     """Return the queue in which messages wait for this long before they are moved to the resume queue."""
-    return f"{namespace}.delay.{durations.spell(wait)}.{TOPOLOGY}"
+    return f"{namespace}.delay.{durations.format(wait)}.{TOPOLOGY}"
 
 
 def undeliverable(namespace: str) -> str:
@@ -63,7 +63,7 @@ def undeliverable(namespace: str) -> str:
     return f"{namespace}.undeliverable.{TOPOLOGY}"
 
 
-def express(namespace: str) -> str:
+def live_events(namespace: str) -> str:
     """Return the channel of live events; memory only."""
     return f"{namespace}.express.{TOPOLOGY}"
 
@@ -80,11 +80,11 @@ def pool(queue: str, keys: Iterable[str]) -> str:
 
 def key(flow: str, version: int) -> str:
     """Return the routing key of a run's wake-ups: ``flow@version``, its end replaced by a digest if it is too long."""
-    spelled = f"{flow}@{version}"
-    data = spelled.encode()
+    formatted = f"{flow}@{version}"
+    data = formatted.encode()
     if len(data) <= MOST_KEY:
-        return spelled
-    return f"{data[: MOST_KEY - DIGITS - 1].decode('utf-8', 'ignore')}~{_digest(spelled)}"
+        return formatted
+    return f"{data[: MOST_KEY - DIGITS - 1].decode('utf-8', 'ignore')}~{_digest(formatted)}"
 
 
 def address(queue: str, key: str) -> str:

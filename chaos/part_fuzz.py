@@ -347,7 +347,7 @@ def judge_duration(text: str) -> bool:
     try:
         found = durations.parse(text)
         read = True
-        if abs(durations.parse(durations.spell(found)) - found) > durations.parse("1ms"):
+        if abs(durations.parse(durations.format(found)) - found) > durations.parse("1ms"):
             raise Wrong(f"{found!r} is another duration when it is spelled")
     except ValueError as error:
         _check_plain(error)

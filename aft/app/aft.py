@@ -62,7 +62,7 @@ class Aft(Parts):
         self._deps: Dependencies | None = None
         #: Rules and exlets: read and teach them.
         self.rules = RuleDesk(self)
-        after_fork.tell(self)
+        after_fork.register(self)
 
     @classmethod
     def from_env(cls) -> Aft:

@@ -88,7 +88,7 @@ class Parts:
             immediate=self.settings.immediate,
             grace=self.settings.grace,
             executing=ExecutingRuns(),
-            book=self.rule_cache,
+            rules=self.rule_cache,
             limits=Limits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
             seal=self.seal,
             attempts=SlowActivityWatch(self.clock, self.telemetry),

@@ -81,7 +81,7 @@ class DispatcherProcess:
         self._begin_afresh()
         #: Called once ``failure`` is set, on a thread of this process.
         self.on_failure: Callable[[], None] = _nothing
-        after_fork.tell(self)
+        after_fork.register(self)
 
     def _begin_afresh(self) -> None:
         self._services: list[Service] = []

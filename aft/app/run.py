@@ -51,7 +51,7 @@ from aft.store.tables import workers
 from aft.texts import MOST_BY, MOST_NOTE, check_storable
 
 #: Seconds between two reads of a run that a caller waits for: at first, and at most.
-FIRST_LOOK, LONGEST_LOOK = 0.005, 0.2
+FIRST_LOOK, LONGEST_POLL = 0.005, 0.2
 #: Seconds for which a database may be away while a caller waits for a run.
 AWAY = 30.0
 #: Most activities that a message names.
@@ -115,14 +115,14 @@ class Run(Generic[R_co]):
                 told, looked = self._warn_if_stuck(row, moment - looked), moment
             if patience is not None and waited >= patience:
                 raise TimeoutError(f"{_still(row, patience)}{self._nobody(row, waited, '; ')}")
-            left = LONGEST_LOOK if patience is None else patience - waited
+            left = LONGEST_POLL if patience is None else patience - waited
             time.sleep(min(pause, max(left, 0.001)))
-            pause = min(LONGEST_LOOK, pause * 1.5)
-            row = self._look_again(patience is None or left > AWAY)
+            pause = min(LONGEST_POLL, pause * 1.5)
+            row = self._read_again(patience is None or left > AWAY)
         value: R_co = self._value(row)
         return value
 
-    def _look_again(self, may_wait: bool) -> RunRow:
+    def _read_again(self, may_wait: bool) -> RunRow:
         """Read its row again; if the database is restarted or fails over meanwhile, try again for a while."""
         began = time.monotonic()
         while True:
@@ -131,7 +131,7 @@ class Run(Generic[R_co]):
             except StoreError as error:
                 if not error.transient or not may_wait or time.monotonic() - began > AWAY:
                     raise
-                time.sleep(LONGEST_LOOK)
+                time.sleep(LONGEST_POLL)
 
     # By hand ----------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Run(Generic[R_co]):
             scope = "" if to is None else steer.find_savepoint(row, to)
             found = [] if scope is None else undo_preview.plan(connection, row, registry, scope)
         if scope is None and dry_run:
-            raise OrderRefused(f"{_spell_owner(row)} knows which savepoints it is in")
+            raise OrderRefused(f"{_format_owner(row)} knows which savepoints it is in")
         if not dry_run:
             order = steer.compensate if to is None else functools.partial(steer.undo_to, savepoint=to)
             self._order(order, note, by)
@@ -237,7 +237,7 @@ class Run(Generic[R_co]):
             sender,
             self._app.clock.now(),
             self._app.settings.grace,
-            None if key is None else signals.spell_key(name, key),
+            None if key is None else signals.format_key(name, key),
         )
         with self._app.store.write() as connection:
             return signals.send(connection, self._locked(connection), name, post)
@@ -320,7 +320,7 @@ class Run(Generic[R_co]):
         return f"<run {self.id}>"
 
 
-def _spell_owner(row: RunRow) -> str:
+def _format_owner(row: RunRow) -> str:
     if row.worker_id is not None:
         return f"run {row.id} is being executed: only its worker"
     return f"run {row.id} is not executed, and its worker was lost: only the next one"

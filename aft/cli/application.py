@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aft.app import Aft
-from aft.cli.errors import Failure, tell
+from aft.cli.errors import Failure, print_to_stderr
 from aft.cli.modules import Loaded, stray_app
 from aft.cli.options import Given
 from aft.errors import ConfigError
@@ -50,7 +50,7 @@ def make(given: Given, loaded: Loaded | None = None) -> Aft:
     except ConfigError as error:
         raise ConfigError(_as_typed(str(error), given)) from None
     if loaded is not None and (stray := stray_app(loaded, app.settings)):
-        tell(f"note: {stray} uses another database, broker or namespace; to use those, name it: {stray}")
+        print_to_stderr(f"note: {stray} uses another database, broker or namespace; to use those, name it: {stray}")
     return app
 
 

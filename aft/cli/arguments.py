@@ -105,7 +105,7 @@ def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:
         name, value = match.groups()
         if name not in signature.parameters and not anything:
             raise Failure(
-                f"flow {flow.name!r} has no argument {name!r}; it takes {_spell(signature)}. "
+                f"flow {flow.name!r} has no argument {name!r}; it takes {_format(signature)}. "
                 f"To pass the text {word!r} itself, quote it as JSON: {json.dumps(word)!r}"
             )
         if name in named:
@@ -114,10 +114,10 @@ def _bind(flow: Flow[Any, Any], words: Sequence[str]) -> inspect.BoundArguments:
     try:
         return signature.bind(*positional, **named)
     except TypeError as error:
-        raise Failure(f"flow {flow.name!r}: {error}; it takes {_spell(signature)}") from None
+        raise Failure(f"flow {flow.name!r}: {error}; it takes {_format(signature)}") from None
 
 
-def _spell(signature: inspect.Signature) -> str:
+def _format(signature: inspect.Signature) -> str:
     parameters = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
     return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 

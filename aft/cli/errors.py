@@ -28,37 +28,37 @@ def exit_status(call: Callable[[], object]) -> int:
     try:
         answer = call()
     except click.UsageError as error:
-        tell(error.format_message())
+        print_to_stderr(error.format_message())
         if error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help'.", err=True)
         return error.exit_code
     except click.ClickException as error:
-        tell(error.format_message())
+        print_to_stderr(error.format_message())
         return error.exit_code
     except click.Abort:
-        tell("stopped")
+        print_to_stderr("stopped")
         return 1
     except RuleRefused as error:
-        _tell_refusal(str(error))
+        _print_refusal(str(error))
         return 1
     except AftError as error:
-        tell(str(error))
+        print_to_stderr(str(error))
         if isinstance(error, Failure) and error.details:
             click.echo(printable(error.details), err=True)
         return 1
     return answer if isinstance(answer, int) else 0
 
 
-def tell(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print one line on stderr."""
     click.echo(f"aft: {one_line(text)}", err=True)
     sys.stderr.flush()
 
 
-def _tell_refusal(text: str) -> None:
+def _print_refusal(text: str) -> None:
     """Report what is wrong with a rule; the lines below the first stay as they are: one may be a caret."""
     first, _, below = text.partition("\n")
-    tell(first)
+    print_to_stderr(first)
     if below:
         click.echo(printable(below.expandtabs(4)), err=True)
 

@@ -11,7 +11,7 @@ from aft.compensation.stack import FrameState
 from aft.ids import RunId
 from aft.runs.records import journal, late_effects
 from aft.runs.records.journal import EntryKind
-from aft.runs.records.late_effects import Fate, FoundEffect
+from aft.runs.records.late_effects import FoundEffect, LateDecision
 from aft.store.db_time import now
 from aft.store.tables import frames
 
@@ -31,7 +31,7 @@ def owe(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> N
         value=effect.value,
     )
     stack.push(connection, effect.run_id, seq, frame)
-    late_effects.settle(connection, found.id, Fate.UNDO)
+    late_effects.settle(connection, found.id, LateDecision.UNDO)
 
 
 def keep_failures(connection: Connection, run_id: RunId) -> None:

@@ -68,7 +68,7 @@ def is_plain(decision: Decision) -> bool:
     return isinstance(chosen, GiveUp | ParkRun)
 
 
-def spell_out(decision: Decision, namespace: str, grace: float, at: datetime) -> BatchDecision:
+def to_batch(decision: Decision, namespace: str, grace: float, at: datetime) -> BatchDecision:
     """Return the data of a plain decision."""
     fault, chosen, made = decision.fault, decision.route, decision.judgement.decision
     message = message_of(decision, at)

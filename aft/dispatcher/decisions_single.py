@@ -71,7 +71,7 @@ class DecisionWriter:
         message = message_of(decision, at)
         return [] if message is None else outbox.put(connection, self._namespace, [message], hold=HOLD)
 
-    def look(self, connection: Connection, decisions: Sequence[Decision]) -> Seen:
+    def read_runs(self, connection: Connection, decisions: Sequence[Decision]) -> Seen:
         """Return status and tags of a batch's runs, whose rows are locked: what rules see of them."""
         ids = {decision.fault.run_id for decision in decisions}
         found = connection.execute(select(runs.c.id, runs.c.status, runs.c.tags).where(runs.c.id.in_(ids)))
@@ -187,7 +187,7 @@ def state_of(chosen: Route) -> FaultState:
 
 def reason(fault: Fault, chosen: ParkRun) -> str:
     """Return why the run is parked, for its row."""
-    return fault.spell_parked(chosen.why)
+    return fault.describe_parked(chosen.why)
 
 
 def _earliest(first: ColumnElement[Any], *others: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -21,7 +21,7 @@ from aft import names
 from aft.brokers.base import Broker, Consumer
 from aft.clock import Clock
 from aft.dispatcher.decide import Chooser, Decision, beside
-from aft.dispatcher.decisions_batch import DECIDES, is_plain, spell_out, written
+from aft.dispatcher.decisions_batch import DECIDES, is_plain, to_batch, written
 from aft.dispatcher.decisions_single import DecisionWriter, reason, state_of, still_open
 from aft.dispatcher.exlets.plans import Plans
 from aft.dispatcher.judge import Judge, Judgement
@@ -144,7 +144,7 @@ class Intake:
         if not chosen:
             return []
         at = self._clock.now()
-        plain = [spell_out(decision, self._namespace, self._grace, at) for decision in chosen]
+        plain = [to_batch(decision, self._namespace, self._grace, at) for decision in chosen]
         try:
             answers = self._store.write_now(DECIDES, plain)
         except Exception as error:
@@ -207,7 +207,7 @@ class Intake:
             taken = [one.at(still[one.fault.id]) for one in chosen if one.fault.id in still.keys() - ours.keys()]
             taken += [one.at(ours[one.fault.id]) for one in instead if one.fault.id in ours]
             at = self._clock.now()
-            seen = self._carrier.look(connection, taken)
+            seen = self._carrier.read_runs(connection, taken)
             posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun, seen)]
         self._announce(taken, posted)
         for plan in begun:
@@ -216,10 +216,10 @@ class Intake:
 
     def _announce(self, taken: Sequence[Decision], posted: Sequence[OutboxRow]) -> None:
         for decision in taken:
-            self._tell(decision)
+            self._emit_routed(decision)
         self._sender.try_send(posted)
 
-    def _tell(self, decision: Decision) -> None:
+    def _emit_routed(self, decision: Decision) -> None:
         fault, chosen = decision.fault, decision.route
         for warning in decision.judgement.decision.warnings if decision.judgement.decision else ():
             self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=warning))

@@ -59,10 +59,10 @@ def activity_of(fault: Fault) -> str:
 class Judge:
     """Judges faults. Thread-safe."""
 
-    def __init__(self, namespace: str, store: Store, book: RuleCache) -> None:
+    def __init__(self, namespace: str, store: Store, rule_cache: RuleCache) -> None:
         self._namespace = namespace
         self._store = store
-        self._book = book
+        self._rule_cache = rule_cache
 
     def is_taught(self, fault: Fault, flow: str) -> bool:
         """Return whether rules may decide about this fault: then its run must be read."""
@@ -70,14 +70,14 @@ class Judge:
             return True
         if fault.ruling is not None:
             return False  # an exlet was carried out for it and has left the decision to us
-        rules = self._book.current()
+        rules = self._rule_cache.current()
         if fault.rule_type == On.TIMEOUT and On.TIMEOUT in rules.taught:
             return True  # they may be about what is beside it
         return any(rules.is_taught(on, flow, activity_of(fault)) for on in types_of(fault))
 
     def judge(self, fault: Fault, run: RunRow | None = None) -> Judgement:
         """Decide about a fault; without its run no rules are asked."""
-        rules = self._book.current()
+        rules = self._rule_cache.current()
         expectation = classify(fault)
         default: Route = route(fault, expectation)
         if fault.kind is FaultKind.CONSTRAINT:
@@ -89,7 +89,7 @@ class Judge:
         if decision is None:
             return Judgement(default)
         # A worker may have seen rules that have come just now.
-        exlet = rules.exlets.get(decision.exlet) or self._book.look_again().exlets.get(decision.exlet)
+        exlet = rules.exlets.get(decision.exlet) or self._rule_cache.refresh().exlets.get(decision.exlet)
         chosen = None if exlet is None else choose(fault, exlet, decision, found, default)
         if chosen is None:
             why = f"exlet {decision.exlet!r} cannot answer it; aft's own decision holds"
@@ -98,13 +98,13 @@ class Judge:
 
     def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
         """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
-        rules = self._book.current()
+        rules = self._rule_cache.current()
         trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
         expectation = classify(fault)
         default = route(fault, expectation)
         found = self.case_of(fault, run, expectation, default)
         found.facts["timeout.activity"] = late
-        decision = asking.ask(trees, On.TIMEOUT, found)
+        decision = asking.choose_rule(trees, On.TIMEOUT, found)
         exlet = None if decision is None else rules.exlets.get(decision.exlet)
         if decision is None or exlet is None:
             return None
@@ -119,7 +119,7 @@ class Judge:
             except ValueError:
                 return None
         for on in types_of(fault):
-            decision = asking.ask(rules.find(on, run.flow, activity_of(fault)), on, found)
+            decision = asking.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, found)
             if decision is not None:
                 return decision
         return None
@@ -141,7 +141,7 @@ class Judge:
             with self._store.read() as connection:
                 return history.of_signature(connection, *given)
 
-        return Case(facts, {"history": gather_history, "source": sources.ask_named})
+        return Case(facts, {"history": gather_history, "source": sources.fetch_named})
 
 
 def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, default: Route) -> Route | None:
@@ -149,7 +149,7 @@ def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, defaul
     if isinstance(default, _SAME.get(exlet.name, ())):
         # The default knows more: what the exception asked for, whether the run must be alone.
         return _park(fault, fault.message) if fault.kind is FaultKind.CONSTRAINT else default
-    chosen = plain_route(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
+    chosen = route_of_primitive(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
     if fault.kind is FaultKind.COMPENSATOR:
         # An undo that cannot be done must not be forgotten: it is tried again, or its run is parked.
         return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(decision.why)
@@ -176,7 +176,7 @@ def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
 _SAME: dict[str, type] = {"ladder": RetryLater, "unwind": GiveUp, "park": ParkRun}
 
 
-def plain_route(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
+def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
     """Return the route of one primitive that decides; None if it needs a plan, which knows the run."""
     match primitive:
         case primitives.Retry():

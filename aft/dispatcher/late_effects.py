@@ -21,7 +21,7 @@ from aft.ids import OrderId, new_id
 from aft.recovery.backoff import Backoff
 from aft.runs import park
 from aft.runs.records import inbox, late_effects
-from aft.runs.records.late_effects import Fate, FoundEffect
+from aft.runs.records.late_effects import FoundEffect, LateDecision
 from aft.runs.wakes import wake
 from aft.store import Store, outbox
 from aft.store.db_time import now
@@ -67,14 +67,14 @@ class LateEffectSweep:
 
     def _decide_together(self, just: str | None = None, refused: str | None = None) -> int:
         """Decide about all open late effects, or ``just`` one, in one transaction; ``refused``: why it is parked."""
-        settled: list[tuple[FoundEffect, Fate]] = []
+        settled: list[tuple[FoundEffect, LateDecision]] = []
         with self._store.write() as connection:
             for effect in late_effects.find_open(connection, self._namespace, self._batch, just):
-                fate = late_effects.decide(effect) if refused is None else Fate.PARK
-                if fate is not Fate.WAIT and self._write(connection, effect, fate, refused):
-                    settled.append((effect, fate))
-        for effect, fate in settled:
-            self._emit(effect, fate, refused)
+                decision = late_effects.decide(effect) if refused is None else LateDecision.PARK
+                if decision is not LateDecision.WAIT and self._write(connection, effect, decision, refused):
+                    settled.append((effect, decision))
+        for effect, decision in settled:
+            self._emit(effect, decision, refused)
         return len(settled)
 
     def _decide_alone(self, effect_id: str) -> int | None:
@@ -93,13 +93,13 @@ class LateEffectSweep:
         self._telemetry.emit(ServiceFailed(service="sweep", why=f"late effect {effect_id}: {refused}"))
         return None
 
-    def _write(self, connection: Connection, found: FoundEffect, fate: Fate, refused: str | None) -> bool:
-        if fate is Fate.UNDO and not self._owe(connection, found):
+    def _write(self, connection: Connection, found: FoundEffect, decision: LateDecision, refused: str | None) -> bool:
+        if decision is LateDecision.UNDO and not self._owe(connection, found):
             return False
-        if fate is Fate.PARK and not self._park(connection, found, refused):
+        if decision is LateDecision.PARK and not self._park(connection, found, refused):
             return False
-        if fate is not Fate.UNDO:
-            late_effects.settle(connection, found.id, fate)
+        if decision is not LateDecision.UNDO:
+            late_effects.settle(connection, found.id, decision)
         return True
 
     def _owe(self, connection: Connection, found: FoundEffect) -> bool:
@@ -127,10 +127,12 @@ class LateEffectSweep:
             return False  # carried out first: its owner would not know what the run was parked for
         return park.park(connection, run_id, _reason(found, refused), *_is_free(found))
 
-    def _emit(self, found: FoundEffect, fate: Fate, refused: str | None) -> None:
+    def _emit(self, found: FoundEffect, decision: LateDecision, refused: str | None) -> None:
         effect = found.effect
-        self._telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
-        if fate is Fate.PARK:
+        self._telemetry.emit(
+            EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision=decision.value)
+        )
+        if decision is LateDecision.PARK:
             self._telemetry.emit(RunParked(run=effect.run_id, reason=_reason(found, refused)))
 
 

@@ -87,7 +87,7 @@ def route(fault: Fault, expectation: Expectation) -> RetryLater | GiveUp | ParkR
         why += f"; it waits for signal {fault.signal!r}"
         return RetryLater(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
     if asked > rung.wait:
-        why += f"; it asked to wait {durations.spell(asked)}"
+        why += f"; it asked to wait {durations.format(asked)}"
     return RetryLater(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
 
 

@@ -36,7 +36,7 @@ class Schedules:
     def step(self) -> float:
         """Run one round; return the seconds until the next schedule is due, PATIENCE at most."""
         with self._store.read() as connection:
-            at = schedule_rows.tell_time(connection)
+            at = schedule_rows.read_time(connection)
         if self.fire_due(at):
             return 0.0
         with self._store.read() as connection:

@@ -87,7 +87,7 @@ class Sweeper:
         self._pause = min(grace / 2, lease / 4, timedelta(seconds=1)).total_seconds()
         self._rounds = 0
         # What the database refuses to change stays where it is found: it is tried again, and reported, with back-off.
-        self._undecided, self._untold = Backoff(clock), Backoff(clock)
+        self._undecided, self._unreported = Backoff(clock), Backoff(clock)
         self._late = LateEffectSweep(namespace, store, clock, telemetry, grace, BATCH)
 
     def step(self) -> float:
@@ -97,12 +97,12 @@ class Sweeper:
         for sweep in (
             self._takeover.rescue,
             self.decide_forgotten,
-            self.settle_late,
+            self.sweep_late_effects,
             self.park_above,
-            self.tell_overdue,
+            self.report_overdue,
             self.postpone_unserved,
             self.wake_forgotten,
-            self.tell_parked,
+            self.report_parked,
             self.chain_audit,
             self.prune,
         ):
@@ -182,13 +182,13 @@ class Sweeper:
                 self._telemetry.emit(RunParked(run=parked_now[0], reason=parked_now[1]))
         return len(found)
 
-    def tell_overdue(self) -> int:
+    def report_overdue(self) -> int:
         """Report runs that take longer than expected, each once."""
         with self._store.read() as connection:
             if not overdue_runs.any_overdue(connection, self._namespace):
                 return 0
         with self._store.write() as connection:
-            events = overdue_runs.tell_overdue(connection, self._namespace, BATCH)
+            events = overdue_runs.report_overdue(connection, self._namespace, BATCH)
         for event in events:
             self._telemetry.emit(event)
         return len(events)
@@ -220,28 +220,28 @@ class Sweeper:
             self._telemetry.emit(RunForgotten(run=run_id))
         return len(woken)
 
-    def tell_parked(self) -> int:
+    def report_parked(self) -> int:
         """Write a notice of each parked run; one that cannot be written stops no other."""
         if self._notify_parked is None:
             return 0
         with self._store.read() as connection:
-            untold = parked_runs.find_untold(connection, self._namespace, BATCH)
-        told, put_off, failed = 0, self._untold.waiting(), list[str]()
+            untold = parked_runs.find_unreported(connection, self._namespace, BATCH)
+        told, put_off, failed = 0, self._unreported.waiting(), list[str]()
         for run_id in untold:
             if run_id in put_off:
                 continue
             try:
                 with self._store.write() as connection:
-                    told += parked_runs.tell(connection, self._namespace, run_id, self._notify_parked)
+                    told += parked_runs.report(connection, self._namespace, run_id, self._notify_parked)
             except Exception as error:
                 if not is_about_rows(error):
                     raise
                 failed.append(run_id)
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
-        self._untold.note(failed)
+        self._unreported.note(failed)
         return told
 
-    def settle_late(self) -> int:
+    def sweep_late_effects(self) -> int:
         """Decide about late effects: drop, undo or park each."""
         return self._late.sweep()
 

@@ -45,8 +45,8 @@ class Level:
         object.__setattr__(self, "tries", _counted(1 if tries is None else tries))
 
     def __str__(self) -> str:
-        spelled = durations.spell(self.wait)
-        return spelled if self.tries == 1 else f"{spelled}*{self.tries}"
+        formatted = durations.format(self.wait)
+        return formatted if self.tries == 1 else f"{formatted}*{self.tries}"
 
     def __repr__(self) -> str:
         return f"Level({str(self)!r})"
@@ -136,7 +136,7 @@ class Ladder:
         return frozenset(level.wait for level in self.levels)
 
     @functools.cached_property
-    def spelled(self) -> str:
+    def stored(self) -> str:
         """The ladder as stored with a fault: JSON."""
         return json.dumps(self.encode())
 
@@ -153,9 +153,9 @@ class Ladder:
 
 
 @functools.lru_cache(maxsize=256)
-def read_ladder(spelled: str) -> Ladder:
+def read_ladder(formatted: str) -> Ladder:
     """Decode a ladder as stored with a fault. Cached: there are few ladders and many faults. Raises ValueError."""
-    return Ladder.decode(json.loads(spelled))
+    return Ladder.decode(json.loads(formatted))
 
 
 def _read_level(part: str, text: str) -> Level:

@@ -168,7 +168,7 @@ class Takeover:
         if not self._store.has_been_well_for(SETTLED):
             return self._liveness_probe.pause
         self._seen = Counter({worker: seen[worker] + 1 for worker in free})
-        dead = {worker for worker, looks in self._seen.items() if looks >= self._liveness_probe.looks}
+        dead = {worker for worker, looks in self._seen.items() if looks >= self._liveness_probe.checks}
         self._rescue_from({worker: locks[worker] for worker in dead}, "its lock is free")
         return self._liveness_probe.pause
 
@@ -226,7 +226,7 @@ class Takeover:
     def _find_held(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         """Return whose lock is held, and whose is free; nobody's if a lock that is none ends the look."""
         try:
-            return self._liveness_probe.look(connection, locks)
+            return self._liveness_probe.check(connection, locks)
         except (ValueError, TypeError, OSError) as error:
             self._telemetry.emit(ServiceFailed(service="takeover", why=f"the locks of workers: {error}"))
             return {}

@@ -44,13 +44,13 @@ def _told(played: Played) -> list[str]:
     On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is
     just what is promised.
     """
-    told = [tell_fault(fault) for fault in played.faults]
+    told = [format_fault(fault) for fault in played.faults]
     for _ in range(told.count(LOST) - played.scenario.expected.faults.count(LOST)):
         told.remove(LOST)
     return told
 
 
-def tell_fault(fault: Fault) -> str:
+def format_fault(fault: Fault) -> str:
     """Format a fault as data files do: ``approve_slot: CmsBusy, level 1``, or ``worker lost``.
 
     For a constraint, where the rules were asked and what they chose: ``do_show: activity_pre, change_to_mid_venue``.

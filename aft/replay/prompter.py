@@ -84,10 +84,10 @@ class Prompter:
             taken_in = self._run.signal(cue.name, value_of(cue, self._flow), key=cue.key)
             self.sent.append(cue.name)
             if not taken_in:
-                self._tell_drop(cue)
+                self._emit_drop(cue)
         return f"sent {cue.name}"
 
-    def _tell_drop(self, cue: Cue) -> None:
+    def _emit_drop(self, cue: Cue) -> None:
         """Record a dropped signal, which leaves no row behind."""
         self.dropped.append(cue.name)
         told = f"{cue.name} with key {cue.key!r} once more: dropped"

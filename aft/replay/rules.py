@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from aft.app import Aft
-from aft.app.rules.rules import spell_key
+from aft.app.rules.rules import format_key
 from aft.errors import RuleRefused
 from aft.ids import RunId
 from aft.replay.example import ExampleError, hint
@@ -125,8 +125,8 @@ class Teacher:
         time.sleep(SETTLED)
         tree, node = proposal.tree, proposal.node
         return (
-            f"rule {node.id} of {spell_key((tree.flow, tree.on, tree.activity))}: if {node.condition} then "
-            f"{node.exlet}; it would have changed {len(preview.changes)} of {preview.looked_at} decisions"
+            f"rule {node.id} of {format_key((tree.flow, tree.on, tree.activity))}: if {node.condition} then "
+            f"{node.exlet}; it would have changed {len(preview.changes)} of {preview.examined} decisions"
         )
 
 

@@ -33,7 +33,7 @@ class Expected:
     tables: str
     done: tuple[str, ...]  #: activities that completed
     undone: tuple[str, ...]  #: compensators that ran
-    faults: tuple[str, ...]  #: as ``check.tell_fault`` formats them
+    faults: tuple[str, ...]  #: as ``check.format_fault`` formats them
     dropped: tuple[str, ...]  #: signals whose key had been used
     notices: tuple[str, ...]  #: notices that are sent outside
 

@@ -16,7 +16,7 @@ from aft.ids import OrderId, RunId, StepPath, WorkerId
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store.batch.committer import Executor
-from aft.store.batch.row_format import as_json, as_record, plain
+from aft.store.batch.row_format import as_json, as_record, encode_value
 from aft.store.db_time import SQLITE_NOW
 from aft.store.postgres.libpq import Parameters
 from aft.store.tables import runs
@@ -228,7 +228,7 @@ _TELL = f"INSERT INTO aft_outbox (namespace, queue, body, taken_until) VALUES (?
 
 def _make_one(connection: Executor, item: NewRunWrite) -> tuple[float, float | None, float | None] | None:
     fields = item.fields()
-    made = connection.execute(_MAKE, {**fields, "begins_at": plain(item.begins_at)}).fetchall()
+    made = connection.execute(_MAKE, {**fields, "begins_at": encode_value(item.begins_at)}).fetchall()
     if not made:
         return None
     if item.message is not None:

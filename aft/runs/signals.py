@@ -32,7 +32,7 @@ def send(connection: Connection, run: RunRow, name: str, post: NewInboxItem) -> 
     return is_new
 
 
-def spell_key(name: str, key: str) -> str:
+def format_key(name: str, key: str) -> str:
     """Return the inbox key of a signal: distinct for each name and key, whatever characters they hold.
 
     Without a ``/`` in either it has the format of older versions, so that keys which those have stored still match.

@@ -206,13 +206,13 @@ def find_objection(run: RunRow) -> str | None:
     if run.erased_at is not None:
         return f"run {run.id} was forgotten: what would be undone is not known any more"
     if run.ended_as is not Status.COMPLETED:
-        return f"run {run.id} has ended {_spell_end(run)}; only a completed one can be undone"
+        return f"run {run.id} has ended {_format_end(run)}; only a completed one can be undone"
     if run.parent_id is not None:
         return f"run {run.id} is a child of run {run.parent_id}, whose stack it is part of; compensate that one"
     return None
 
 
-def _spell_end(run: RunRow) -> str:
+def _format_end(run: RunRow) -> str:
     """Format how a run has ended, and its present state if that differs (parked for a late effect)."""
     ended = run.ended_as or run.status
     return ended.value if run.status is ended else f"{ended.value}, and {run.status.value} since"
@@ -244,7 +244,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
     None: the run has an owner, or its last owner was lost. Only an owner that releases a run stores its savepoints.
     """
     if run.ended_as is not None or run.cause is not None:
-        raise OrderRefused(f"run {run.id} is {_spell_end(run)}: it is in no savepoint; compensate it as a whole")
+        raise OrderRefused(f"run {run.id} is {_format_end(run)}: it is in no savepoint; compensate it as a whole")
     if run.worker_id is not None:
         return None
     if run.savepoints is None and run.status is Status.PARKED:
@@ -256,7 +256,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
         inside = ", ".join(repr(name or path) for path, name in run.savepoints.items()) or "none"
         raise OrderRefused(f"run {run.id} is not in savepoint {savepoint!r}; it is in {inside}")
     if are_side_by_side(found):
-        raise OrderRefused(f"run {run.id} {spell_side_by_side(savepoint, found)}")
+        raise OrderRefused(f"run {run.id} {format_side_by_side(savepoint, found)}")
     return found[-1]
 
 
@@ -265,14 +265,14 @@ def are_side_by_side(paths: Sequence[str]) -> bool:
     return any(not inner.startswith(f"{outer}.") for outer, inner in pairwise(paths))
 
 
-def spell_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
+def format_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
     """Format the refusal of a name that several savepoints have."""
     return f"is in {len(paths)} savepoints {savepoint!r} side by side; name one by its path: {', '.join(paths)}"
 
 
 def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, undo: bool) -> None:
     if run.ended_as is not None:
-        raise OrderRefused(f"run {run.id} has ended, it is {_spell_end(run)}; `compensate` undoes a completed one")
+        raise OrderRefused(f"run {run.id} has ended, it is {_format_end(run)}; `compensate` undoes a completed one")
     if (objection := find_objection(run)) is not None and (undo or is_being_undone(run)):
         raise OrderRefused(objection)
     _send(connection, run, InboxVerb.CANCEL, {"compensate": undo, "note": by.note}, by, at, grace)

@@ -205,11 +205,11 @@ def _end(connection: Connection, kept: _KeptOpen, end: Callable[[], Left | None]
         raise kept.refused
     if kept.refused is not None:
         raise Spoilt(kept.refused)
-    if kept.hopeless is not None and (raised is None or _tells_only_that(kept, raised.__cause__ or raised)):
+    if kept.hopeless is not None and (raised is None or _is_only_the_refusal(kept, raised.__cause__ or raised)):
         raise Spoilt(kept.hopeless)
 
 
-def _tells_only_that(kept: _KeptOpen, raised: BaseException) -> bool:
+def _is_only_the_refusal(kept: _KeptOpen, raised: BaseException) -> bool:
     """Tell whether an exception is only the refusal to go on, and not its reason."""
     if isinstance(raised, exc.PendingRollbackError):
         return True

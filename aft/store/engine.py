@@ -81,7 +81,7 @@ class Store:
         self._closed = False
         #: What the driver raises.
         self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
-        after_fork.tell(self)
+        after_fork.register(self)
 
     def _make_engines(self) -> None:
         self.engine = make_engine(self._url, self._pool_size, self._lease)

@@ -373,7 +373,7 @@ class EffectLate(Event):
     run: str
     path: str
     activity: str
-    fate: str
+    decision: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ def _remove(url: str, topology: Topology) -> None:
             channel.queue_delete(name)
         for exchange in exchanges(topology):
             channel.exchange_delete(exchange.name)
-        channel.exchange_delete(names.express(topology.namespace))
+        channel.exchange_delete(names.live_events(topology.namespace))
     finally:
         connection.close()
 
@@ -114,7 +114,7 @@ def _time_looks(connection: Connection, namespace: str) -> tuple[float, float]:
     signs, sweeps = [], []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        liveness_probe.look(connection, {})
+        liveness_probe.check(connection, {})
         connection.execute(
             text(
                 "SELECT id, liveness_lock FROM aft_workers "

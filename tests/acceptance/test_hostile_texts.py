@@ -209,7 +209,7 @@ OURS = {
     "Activity.owes value": "of the engine",
     "Activity.question args": "of the engine",
     "Activity.question key": "of the engine",
-    "Fault.spell_parked why": "of the engine",
+    "Fault.describe_parked why": "of the engine",
 }
 PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Flow, aft.Activity, aft.Fault, RuleDesk)
 

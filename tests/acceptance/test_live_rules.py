@@ -166,12 +166,12 @@ def test_a_preview_counts_what_would_be_decided_otherwise(setup: Setup, show: st
     app.rules.add_exlet(aft.Exlet("look", [do.park("look")]))
     proposal = app.rules.propose(faults[1].id, f"activity.args.show != '{show}-0'", "look", scope="flow")
     preview = app.rules.preview(proposal.tree)
-    assert preview.looked_at == 3
+    assert preview.examined == 3
     assert {change.fault.id: (change.before, change.after) for change in preview.changes} == {
         fault.id: ("unwind", "look") for fault in faults[1:]
     }
     everywhere = app.rules.propose(faults[1].id, "true", "look", scope="all")
-    assert (everywhere.tree.flow, app.rules.preview(everywhere.tree).looked_at) == ("*", 4)
+    assert (everywhere.tree.flow, app.rules.preview(everywhere.tree).examined) == ("*", 4)
 
 
 def test_a_change_is_in_force_within_a_second_of_the_last_look(setup: Setup) -> None:

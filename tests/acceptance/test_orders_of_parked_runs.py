@@ -503,7 +503,7 @@ def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has
 ) -> None:
     app = setup.app()
     heard = threading.Event()
-    look = RunInbox.look
+    look = RunInbox.read_new
 
     def look_and_tell(mailbox: RunInbox) -> None:
         try:
@@ -512,7 +512,7 @@ def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has
             heard.set()
             raise
 
-    monkeypatch.setattr(RunInbox, "look", look_and_tell)
+    monkeypatch.setattr(RunInbox, "read_new", look_and_tell)
     with app.dispatcher():
         run = app.submit(seat_and_ticket, order)
         eventually(lambda: len(ledger[order]) == 2)

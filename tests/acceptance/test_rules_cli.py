@@ -72,7 +72,7 @@ def fails(terminal: Terminal, order: str) -> Fault:
 
 def ended(terminal: Terminal, run: aft.Run) -> aft.Run:
     """Let a dispatcher bring a run to its end, whatever that is."""
-    terminal.app.rule_cache.look_again()  # what was taught just now counts at once
+    terminal.app.rule_cache.refresh()  # what was taught just now counts at once
     with terminal.app.dispatcher():
         eventually(lambda: run.status.ended)
     return run
@@ -270,7 +270,7 @@ def test_a_preview_counts_what_would_be_decided_otherwise_and_saves_nothing(taug
     (row,) = [line.split() for line in lines if line.startswith(gone[1].id[-12:])]
     assert row[-2:] == ["unwind", "stand"]
     found = taught.data(*typed, "--limit", "2")
-    assert (found["preview"]["looked_at"], len(found["preview"]["changes"])) == (2, 1)
+    assert (found["preview"]["examined"], len(found["preview"]["changes"])) == (2, 1)
     assert found["tree"] == {"flow": "hall_visit", "on": "fault", "activity": "hall_seat", "revision": 0}
     assert (found["rule"]["number"], found["conflicts"]) == (1, [])
     assert taught.data("rules", "history") == []

@@ -214,7 +214,7 @@ def test_a_notice_that_could_never_be_sent_is_refused_where_it_is_written(url: s
 def test_a_rule_that_the_dispatcher_has_not_seen_yet_stops_a_step(setup: Setup, show: str) -> None:
     worker, decider = setup.app(), setup.app()
     decider.rule_cache.current()
-    decider.rule_cache._looked = decider.clock.ticks() + 1e6  # as if it had looked just before the edit
+    decider.rule_cache._read_at = decider.clock.ticks() + 1e6  # as if it had looked just before the edit
     teach(worker, revue, "activity_pre", "true", do.fail("not tonight"))
     with worker.dispatcher(only=WORKS), decider.dispatcher(only=DECIDES):
         undone(worker.submit(revue, show))
@@ -240,7 +240,7 @@ def test_a_constraint_whose_exlet_is_gone_lets_nothing_through(setup: Setup, sho
     with app.store.write() as connection:
         rows.begin_edit(connection, app.namespace)
         connection.execute(delete(tables.exlets).where(tables.exlets.c.namespace == app.namespace))
-    app.rule_cache.look_again()
+    app.rule_cache.refresh()
     with app.dispatcher(only=DECIDES):
         stops(run, Status.PARKED)
     assert "no such exlet" in (run.row.reason or "")
@@ -344,7 +344,7 @@ def test_a_step_that_may_have_had_its_effect_is_not_kept_from_beginning(
         run = app.submit(revue, show)
         eventually(lambda: ledger[show])
         teach(app, revue, "activity_pre", "true", do.fail("too late"))
-        app.rule_cache.look_again()
+        app.rule_cache.refresh()
         taught.set()
         assert run.result(60) == 2
     assert len(set(keys[show, "number"])) == 1
@@ -437,7 +437,7 @@ def test_a_run_that_has_begun_is_not_asked_whether_it_may(setup: Setup, show: st
         run = app.submit(revue, show)
         eventually(lambda: keys[show, "number"])
         teach(app, revue, "run_pre", "true", do.fail("must not begin"))
-        app.rule_cache.look_again()
+        app.rule_cache.refresh()
         gate.set()
         assert run.result(60) == 2
 
@@ -466,7 +466,7 @@ def test_arguments_of_a_wrong_type_park_and_are_forgotten_by_a_retry(setup: Setu
         stops(run, Status.PARKED)
         assert "do not fit" in (run.row.reason or "")
         app.rules.undo((theatre.evening.name, On.ACTIVITY_PRE, "*"))
-        app.rule_cache.look_again()
+        app.rule_cache.refresh()
         run.retry()
         assert run.result(60) == [10, 10, 10]
     assert ledger[show] == ["hall 1", "tickets 1", "bar 1"]
@@ -595,8 +595,8 @@ def test_attempts_are_watched_again_when_there_was_no_thread_for_it(monkeypatch:
     with rule_watch.over(AttemptWatch(lambda: asked.set(), lambda decision: None)):
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", no_thread)
-            rule_watch.look()
-        rule_watch.look()
+            rule_watch.check()
+        rule_watch.check()
         assert asked.wait(60)
 
 
@@ -605,7 +605,7 @@ def test_a_watch_that_cannot_be_asked_leaves_the_others_watched(
 ) -> None:
     app = setup.app(lease=quick_beats)
     teach(app, revue, "violated", "activity.elapsed > 0.1", do.complete(9))
-    ask, raised = Constraints.ask, threading.Event()
+    ask, raised = Constraints.find_objection, threading.Event()
 
     def ask_or_raise(self: Constraints, on: On, step: Any) -> Any:
         if on is On.VIOLATED and f"{show}-1" in (step.args or ""):
@@ -613,7 +613,7 @@ def test_a_watch_that_cannot_be_asked_leaves_the_others_watched(
             raise RuntimeError("no way to ask")
         return ask(self, on, step)
 
-    monkeypatch.setattr(Constraints, "ask", ask_or_raise)
+    monkeypatch.setattr(Constraints, "find_objection", ask_or_raise)
     for nth in (1, 2):
         gates[f"{show}-{nth}", "number 1"] = threading.Event()
     with app.dispatcher():
@@ -630,7 +630,7 @@ def test_a_worker_whose_rules_take_long_to_answer_keeps_its_lease(
 ) -> None:
     app = setup.app(lease=quick_beats)
     teach(app, revue, "violated", "activity.elapsed > 100.0", do.complete(9))
-    asked, answer, ask = threading.Event(), threading.Event(), Constraints.ask
+    asked, answer, ask = threading.Event(), threading.Event(), Constraints.find_objection
 
     def ask_slowly(self: Constraints, on: On, step: Any) -> Any:
         if on is On.VIOLATED:
@@ -644,7 +644,7 @@ def test_a_worker_whose_rules_take_long_to_answer_keeps_its_lease(
                 select(tables.workers.c.expires_at).where(tables.workers.c.id == run.row.worker_id)
             ).scalar()
 
-    monkeypatch.setattr(Constraints, "ask", ask_slowly)
+    monkeypatch.setattr(Constraints, "find_objection", ask_slowly)
     gate = gates[show, "number 1"] = threading.Event()
     with app.dispatcher():
         run = app.submit(revue, show)

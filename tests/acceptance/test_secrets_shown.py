@@ -169,7 +169,7 @@ def test_a_notice_of_a_parked_run_is_redacted(setup: Setup) -> None:
         run = app.submit(mistaken.options(key=CARD, owner="password=hunter2"), CARD)
         eventually(lambda: run.status is Status.PARKED)
     with app.store.write() as connection:
-        assert parked_runs.tell(connection, app.namespace, run.id, "https://hooks.example/")
+        assert parked_runs.report(connection, app.namespace, run.id, "https://hooks.example/")
         (notice,) = notices.of_run(connection, run.id)
     body = json.loads(notice.body)
     assert [part for part in HELD if part in notice.body] == []

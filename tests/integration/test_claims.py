@@ -8,14 +8,14 @@ import pytest
 
 from aft.ids import WorkerId
 from aft.runs.ownership import claims as claiming
-from aft.runs.ownership.claims import Due, claim_now, find_due, look_due
+from aft.runs.ownership.claims import Due, claim_now, find_due, read_due
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.store.db_time import later
 from tests.storing import KNOWN, Stage, at_once
 
 
 def look(stage: Stage) -> Due:
-    return look_due(stage.store, stage.namespace, KNOWN)
+    return read_due(stage.store, stage.namespace, KNOWN)
 
 
 def test_where_nothing_waits_nothing_is_due(stage: Stage) -> None:
@@ -55,8 +55,8 @@ def test_runs_of_others_are_not_looked_at(stage: Stage) -> None:
     stage.change(stage.queued(version=2).id, sweep_at=later(-5.0))
     stage.change(stage.queued().id, sweep_at=later(-5.0), worker_id="somebody")
     assert look(stage) == Due(None, False, False)
-    assert look_due(stage.store, stage.namespace + "x", KNOWN) == Due(None, False, False)
-    assert look_due(stage.store, stage.namespace, []) == Due(None, False, False)
+    assert read_due(stage.store, stage.namespace + "x", KNOWN) == Due(None, False, False)
+    assert read_due(stage.store, stage.namespace, []) == Due(None, False, False)
 
 
 def test_a_claim_in_one_statement_is_the_claim_of_a_transaction(stage: Stage) -> None:

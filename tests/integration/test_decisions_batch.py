@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from aft import names
 from aft.dispatcher.decide import Decision
-from aft.dispatcher.decisions_batch import DECIDES, spell_out, written
+from aft.dispatcher.decisions_batch import DECIDES, to_batch, written
 from aft.dispatcher.decisions_single import DecisionWriter, still_open
 from aft.dispatcher.judge import Judgement
 from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, Route
@@ -76,7 +76,7 @@ def make(stage: Stage, seed: int, world: str) -> list[Decision]:
 
 
 def decide_together(stage: Stage, chosen: list[Decision]) -> list[str]:
-    plain = [spell_out(decision, stage.namespace, GRACE.total_seconds(), AT) for decision in chosen]
+    plain = [to_batch(decision, stage.namespace, GRACE.total_seconds(), AT) for decision in chosen]
     answers = stage.store.write_now(DECIDES, plain)
     rows = written(plain, answers)
     with stage.store.read() as connection:
@@ -90,7 +90,7 @@ def decide_one_by_one(stage: Stage, chosen: list[Decision]) -> list[str]:
     with stage.store.write() as connection:
         still = set(connection.execute(still_open([decision.fault.id for decision in chosen])).scalars())
         taken = [decision for decision in chosen if decision.fault.id in still]
-        seen = carrier.look(connection, taken)
+        seen = carrier.read_runs(connection, taken)
         for decision in taken:
             carrier.carry_out(connection, decision, AT, [], seen)
     return [decision.fault.id for decision in taken]

@@ -303,10 +303,10 @@ def test_which_undos_are_owed_is_found_without_looking_at_what_has_ended(stage: 
         # The completed child of a run that goes on is undone with it.
         assert stack.owed_kinds(connection, stage.namespace, [("order", 1)]) == [("charge", "refund", 2)]
     event.remove(stage.store.engine, "before_cursor_execute", keep)
-    assert looked_at(stage, *asked[-1]) < 100
+    assert examined(stage, *asked[-1]) < 100
 
 
-def looked_at(stage: Stage, statement: str, parameters: Any) -> float:
+def examined(stage: Stage, statement: str, parameters: Any) -> float:
     """How many rows a statement goes through; infinitely many if it goes through a whole table."""
     if stage.store.dialect == "sqlite":
         with stage.store.read() as connection:

@@ -93,9 +93,9 @@ def test_an_effect_that_was_recorded_after_all_is_dropped(stage: Stage, sweeper:
     owner = stage.owned(stage.lease())
     add(stage, owner)
     record(stage, owner, Outcome.OK)
-    assert sweeper.settle_late() == 0  # its owner may be undoing the step at this moment
+    assert sweeper.sweep_late_effects() == 0  # its owner may be undoing the step at this moment
     stage.change(owner.run_id, worker_id=None)
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     assert (fates(stage), frames(stage, owner)) == (["drop"], [])
 
 
@@ -108,7 +108,7 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
         stack.push(connection, owner.run_id, 99, frame)
         stack.settle(connection, owner.run_id, 99, FrameState.UNDONE)
     stage.change(owner.run_id, worker_id=None)
-    assert sweeper.settle_late() == 1  # executed anew, the step has another key
+    assert sweeper.sweep_late_effects() == 1  # executed anew, the step has another key
     assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]
     assert fates(stage) == ["undo"]
 
@@ -136,7 +136,7 @@ def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper
     owner = stage.owned(stage.lease())
     add(stage, owner)
     record(stage, owner, Outcome.FAILED)
-    assert sweeper.settle_late() == 0
+    assert sweeper.sweep_late_effects() == 0
     assert fates(stage) == ["open"]
 
 
@@ -144,19 +144,19 @@ def test_an_effect_of_an_ended_run_becomes_a_frame_and_wakes_the_run(
     stage: Stage, sweeper: Sweeper, ended: Owner
 ) -> None:
     add(stage, ended)
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     (frame,) = frames(stage, ended)
     row = stage.row(ended.run_id)
     assert (frame.state, frame.args, frame.value, frame.seq) == (FrameState.LATE, '{"n": 1}', "42", row.seq)
     assert row.wake_id is not None
     assert row.status is Status.COMPENSATED
     assert stage.posted() == [names.resume_run(stage.namespace, row.flow, row.version)]
-    assert stage.events == [EffectLate(run=ended.run_id, path="1", activity="charge", fate="undo")]
+    assert stage.events == [EffectLate(run=ended.run_id, path="1", activity="charge", decision="undo")]
 
 
 def test_an_effect_that_nothing_undoes_parks_the_ended_run(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
     add(stage, ended, compensator=None)
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     row = stage.row(ended.run_id)
     assert (row.status, row.ended_as, row.wake_id) == (Status.PARKED, Status.COMPENSATED, None)
     assert row.reason is not None
@@ -167,22 +167,22 @@ def test_an_effect_that_nothing_undoes_parks_the_ended_run(stage: Stage, sweeper
 def test_an_ended_run_that_somebody_has_is_left_for_later(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
     add(stage, ended)
     stage.change(ended.run_id, wake_id="somebody's")
-    assert sweeper.settle_late() == 0
+    assert sweeper.sweep_late_effects() == 0
     assert (fates(stage), frames(stage, ended)) == (["open"], [])
 
 
 def test_each_effect_of_a_run_is_undone_one_after_the_other(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
     add(stage, ended, "1")
     add(stage, ended, "2")
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     stage.change(ended.run_id, wake_id=None)
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     assert {frame.path for frame in frames(stage, ended)} == {"1", "2"}
 
 
 def test_of_several_sweepers_one_settles_an_effect(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
     add(stage, ended)
-    assert sorted(at_once([sweeper.settle_late] * 3)) == [0, 0, 1]
+    assert sorted(at_once([sweeper.sweep_late_effects] * 3)) == [0, 0, 1]
     assert len(frames(stage, ended)) == len(stage.posted()) == 1
 
 
@@ -191,6 +191,6 @@ def test_a_run_that_was_parked_for_one_effect_is_not_woken_for_another(
 ) -> None:
     add(stage, ended, "1", compensator=None)
     add(stage, ended, "2")
-    sweeper.settle_late()
+    sweeper.sweep_late_effects()
     row = stage.row(ended.run_id)
     assert (row.status, row.wake_id) == (Status.PARKED, None)

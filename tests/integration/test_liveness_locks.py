@@ -75,7 +75,7 @@ def free(stage: Stage) -> set[WorkerId]:
     )
     with stage.store.read() as connection:
         signs = {WorkerId(row.id): row.liveness_lock for row in connection.execute(statement)}
-        looked = make_lookout(stage.store).look(connection, signs)
+        looked = make_lookout(stage.store).check(connection, signs)
     return {worker for worker, held in looked.items() if not held}
 
 
@@ -183,8 +183,8 @@ def test_another_namespace_s_workers_are_not_ours_to_bury(stage: Stage) -> None:
     ids=lambda lock: ascii(lock[:18]),
 )
 def test_a_lock_that_is_none_stops_no_rescue(stage: Stage, lock: str) -> None:
-    if "\0" in lock and stage.store.file is None:
-        pytest.skip("PostgreSQL keeps no such text")
+    if stage.store.file is None:
+        lock = lock.replace("\0", "\1")  # PostgreSQL stores no NUL
     lease = stage.lease()
     owner = stage.owned(lease)
     with stage.store.write() as connection:
@@ -267,7 +267,7 @@ class TestSessions:
     def test_a_lock_of_another_start_of_the_server_says_nothing(self, postgres_stage: Stage) -> None:
         signs = {WorkerId("w"): f"{KIND}1234567890.123456:{number_of(WorkerId('w'))}"}
         with postgres_stage.store.read() as connection:
-            assert SessionLivenessProbe().look(connection, signs) == {}
+            assert SessionLivenessProbe().check(connection, signs) == {}
 
     def test_who_could_take_no_lock_is_judged_by_its_lease_alone(self, postgres_stage: Stage) -> None:
         stage = postgres_stage

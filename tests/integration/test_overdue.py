@@ -17,7 +17,7 @@ from aft.cli.root import root
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
 from aft.runs import run_rows
-from aft.runs.wakes.overdue_runs import any_overdue, tell_overdue
+from aft.runs.wakes.overdue_runs import any_overdue, report_overdue
 from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
@@ -68,7 +68,7 @@ def past(stage: Stage, **changes: Any) -> RunId:
 
 def tell(stage: Stage, limit: int = 100) -> list[RunOverdue]:
     with stage.store.write() as connection:
-        return tell_overdue(connection, stage.namespace, limit)
+        return report_overdue(connection, stage.namespace, limit)
 
 
 def overdue_at(stage: Stage, run_id: RunId) -> Any:
@@ -98,13 +98,13 @@ def test_an_activity_that_takes_too_long_is_told_once_while_it_runs() -> None:
     watch = Watch()
     with watch.attempts.watched("r", "1", "pay", timedelta(seconds=2)):
         watch.clock.passed = 2.0
-        watch.attempts.look()
+        watch.attempts.report_overdue()
         assert watch.told == []
         watch.clock.passed = 3.0
-        watch.attempts.look()
-        watch.attempts.look()
+        watch.attempts.report_overdue()
+        watch.attempts.report_overdue()
         watch.clock.passed = 9.0
-    watch.attempts.look()
+    watch.attempts.report_overdue()
     expected, elapsed = timedelta(seconds=2), timedelta(seconds=3)
     assert watch.told == [ActivityOverdue(run="r", path="1", activity="pay", expected=expected, elapsed=elapsed)]
 
@@ -127,7 +127,7 @@ def test_an_activity_that_ended_in_time_is_not_told() -> None:
         watch.clock.passed = 1.0
     with watch.attempts.watched("r", "2", "pack", None):
         watch.clock.passed = 100.0
-        watch.attempts.look()
+        watch.attempts.report_overdue()
     assert watch.told == []
 
 

@@ -119,11 +119,11 @@ def test_a_run_is_parked_for_a_late_effect_only_when_its_orders_are_carried_out(
     nobody = cast(Any, None)
     times: dict[str, Any] = {"grace": GRACE, "lease": timedelta(seconds=30)}
     sweeper = Sweeper(stage.namespace, stage.store, nobody, nobody, stage.clock, stage.telemetry, **times)
-    assert sweeper.settle_late() == 0
+    assert sweeper.sweep_late_effects() == 0
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.WAITING, woken)
     with stage.store.write() as connection:
         inbox.mark_read(connection, owner.run_id, owner.epoch, inbox.unread(connection, owner.run_id))
-    assert sweeper.settle_late() == 1
+    assert sweeper.sweep_late_effects() == 1
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.PARKED, None)

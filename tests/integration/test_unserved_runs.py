@@ -27,7 +27,7 @@ def postpone(stage: Stage) -> list[tuple[str, int]]:
 
 
 def seconds_left(stage: Stage) -> float:
-    left = claims.look_due(stage.store, stage.namespace, [("order", 1)]).next
+    left = claims.read_due(stage.store, stage.namespace, [("order", 1)]).next
     assert left is not None
     return left
 

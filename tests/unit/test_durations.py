@@ -73,7 +73,7 @@ def test_an_absurd_length_is_refused_like_any_other(absurd: Any) -> None:
     ],
 )
 def test_a_short_wait_is_spelled_in_its_smallest_units(wait: timedelta, text: str) -> None:
-    assert durations.spell(wait) == text
+    assert durations.format(wait) == text
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def test_a_short_wait_is_spelled_in_its_smallest_units(wait: timedelta, text: st
     ],
 )
 def test_a_long_wait_is_spelled_in_its_largest_units(wait: timedelta, text: str) -> None:
-    assert durations.spell(wait) == text
+    assert durations.format(wait) == text
 
 
 def test_no_wait_at_all_is_spelled_in_seconds() -> None:
-    assert durations.spell(timedelta(0)) == "0s"
+    assert durations.format(timedelta(0)) == "0s"
 
 
 @given(waits)
 def test_what_is_spelled_reads_as_what_it_was(wait: timedelta) -> None:
-    assert durations.parse(durations.spell(wait)) == wait
+    assert durations.parse(durations.format(wait)) == wait
 
 
 @given(waits, waits)
 def test_different_waits_are_spelled_differently(one: timedelta, other: timedelta) -> None:
-    assert (durations.spell(one) == durations.spell(other)) == (one == other)
+    assert (durations.format(one) == durations.format(other)) == (one == other)
 
 
 @given(st.text(max_size=12))

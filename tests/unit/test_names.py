@@ -8,7 +8,7 @@ import pytest
 
 from aft import names
 
-WORK = [names.faults, names.resume, names.compensate, names.undeliverable, names.express]
+WORK = [names.faults, names.resume, names.compensate, names.undeliverable, names.live_events]
 
 
 def test_every_name_begins_with_its_namespace_and_ends_with_the_version() -> None:

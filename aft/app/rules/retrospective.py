@@ -44,9 +44,9 @@ class ChangedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a tree would change: ``looked_at`` past faults in its scope, and those with another answer."""
+    """What a tree would change: ``examined`` past faults in its scope, and those with another answer."""
 
-    looked_at: int
+    examined: int
     changes: list[ChangedDecision]
 
 
@@ -80,7 +80,7 @@ class Retrospective:
     def decide(self, rules: RuleSet, fault: Fault, run: RunRow, case: Case) -> RuleChoice | None:
         """Return what rules choose for a fault; None if they have no answer."""
         for on in asked_types(fault):
-            decision = choose.ask(rules.find(on, run.flow, activity_of(fault)), on, case)
+            decision = choose.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, case)
             if decision is not None:
                 return decision
         return None

@@ -48,7 +48,7 @@ class RuleStore:
             return original(key)
         found = rows.tree_revision(connection, self.namespace, key, number)
         if found is None:
-            raise RuleRefused(f"{spell_key(key)} has no revision {number}; `aft rules history` shows what there is")
+            raise RuleRefused(f"{format_key(key)} has no revision {number}; `aft rules history` shows what there is")
         return read_tree(found)
 
     def exlets(self, connection: Connection, *, damaged: bool = False) -> dict[str, Exlet]:
@@ -112,7 +112,7 @@ class RuleStore:
                 rows.add_exlet(connection, self.namespace, exlet.name, text, by, note, base)
                 audit.write_about(connection, by, "exlet change", exlet.name)
             for tree, _ in trees:
-                audit.write_about(connection, by, "rule change", spell_key(key_of(tree)))
+                audit.write_about(connection, by, "rule change", format_key(key_of(tree)))
             return [
                 rows.add_tree(connection, self.namespace, key_of(tree), json.dumps(tree.encode()), by, note, base)
                 for tree, base in trees
@@ -128,7 +128,7 @@ def _check_conditions(tree: Tree, before: Tree | None, known: Mapping[str, str])
         try:
             Condition.compile(node.condition, known)
         except RuleRefused as refused:
-            raise RuleRefused(f"rule {node.id} of {spell_key(key_of(tree))}: {refused}") from None
+            raise RuleRefused(f"rule {node.id} of {format_key(key_of(tree))}: {refused}") from None
 
 
 def _check_exlets(tree: Tree, there: Mapping[str, Exlet], *, all_known: bool = True) -> None:
@@ -137,10 +137,10 @@ def _check_exlets(tree: Tree, there: Mapping[str, Exlet], *, all_known: bool = T
             try:
                 exlets.check_for(there[node.exlet], tree.on)
             except RuleRefused as refused:
-                raise RuleRefused(f"{refused}; rule {node.id} of {spell_key(key_of(tree))} chooses it") from None
+                raise RuleRefused(f"{refused}; rule {node.id} of {format_key(key_of(tree))} chooses it") from None
         elif all_known:
             raise RuleRefused(
-                f"rule {node.id} of {spell_key(key_of(tree))} chooses exlet {node.exlet!r}, which there is not; "
+                f"rule {node.id} of {format_key(key_of(tree))} chooses exlet {node.exlet!r}, which there is not; "
                 "add it first with `aft exlets add`"
             )
 
@@ -184,7 +184,7 @@ def scoped_key(flow: str, on: On, activity: str, scope: str) -> Key:
     return make_key(ANY if scope == "all" else flow, on, activity if scope == "activity" else ANY)
 
 
-def spell_key(key: Key) -> str:
+def format_key(key: Key) -> str:
     """Format a tree's key for people."""
     flow, on, activity = key
     return " × ".join(part for part in (flow, on.value, activity) if part)

@@ -14,7 +14,7 @@ from typing import Any
 
 from aft.app.parts import Parts
 from aft.app.rules.retrospective import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
-from aft.app.rules.rule_store import RuleStore, compile_all, key_of, make_key, scoped_key, spell_key
+from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
 from aft.app.run import me
 from aft.dispatcher.classify import classify
 from aft.dispatcher.judge import Judge, activity_of
@@ -44,10 +44,10 @@ __all__ = [
     "Preview",
     "RuleDesk",
     "Trial",
+    "format_key",
     "key_of",
     "make_key",
     "scoped_key",
-    "spell_key",
 ]
 
 #: Past faults that a preview asks about.
@@ -248,10 +248,10 @@ class RuleDesk:
         with self._read() as connection:
             latest = rows.tree_revision(connection, self._namespace, key)
             if latest is None:
-                raise RuleRefused(f"{spell_key(key)} was never changed; there is nothing to undo")
+                raise RuleRefused(f"{format_key(key)} was never changed; there is nothing to undo")
             wanted = latest.number - 1 if to is None else to
             if wanted == latest.number:
-                raise RuleRefused(f"{spell_key(key)} is at revision {wanted} already")
+                raise RuleRefused(f"{format_key(key)} is at revision {wanted} already")
             tree = self._shelf.tree_at(connection, key, wanted)
         return self._save(tree, by or me(), f"back to revision {wanted}", latest.number)
 
@@ -304,7 +304,7 @@ class RuleDesk:
     ) -> list[int]:
         """Save an edit. It is in force in this process when this returns; in others, when their rule caches reload."""
         numbers = self._shelf.write(trees, made, by, note)
-        self._parts.rule_cache.look_again()
+        self._parts.rule_cache.refresh()
         return numbers
 
     def _rules(self, tree: Tree | None = None) -> RuleSet:

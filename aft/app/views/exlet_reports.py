@@ -39,14 +39,14 @@ def taught(fault: Fault) -> RuleChoice | None:
     return None if decision is None or decision.asked[-1].revision == 0 else decision
 
 
-def spell_rule(decision: RuleChoice) -> str:
+def format_rule(decision: RuleChoice) -> str:
     """Return the name of the rule that has answered."""
     last = decision.asked[-1]
     where = " × ".join(part for part in (last.flow, decision.on, last.activity) if part)
     return f"rule {decision.node} of {where}"
 
 
-def spell_progress(plan: Plan) -> str:
+def format_progress(plan: Plan) -> str:
     """Format how far an exlet has been carried out."""
     steps = plan.exlet.steps
     note = f" ({plan.note})" if plan.note else ""
@@ -58,7 +58,7 @@ def spell_progress(plan: Plan) -> str:
     return f"{plan.position} of {len(steps)} done{coming}{note}"
 
 
-def spell_ruling(fault: Fault) -> str:
+def format_ruling(fault: Fault) -> str:
     """Format what was decided about the step; empty if nothing was."""
     ruling = read_ruling(fault)
     if ruling.do is None:

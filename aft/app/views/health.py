@@ -142,7 +142,7 @@ class Health:
         return {flow: count for flow, count in self.unfinished.items() if flow not in known}
 
 
-def look(connection: Connection, namespace: str, grace: timedelta) -> Health:
+def read(connection: Connection, namespace: str, grace: timedelta) -> Health:
     """Read everything, in one transaction."""
     seen = seen_workers(connection, namespace)
     dead = tuple(worker for worker in seen if worker.dead)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from aft.app.views.exlet_reports import plans_of, read_ruling, spell_progress, spell_rule, spell_ruling, taught
+from aft.app.views.exlet_reports import format_progress, format_rule, format_ruling, plans_of, read_ruling, taught
 from aft.codec import stored_to_text
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
@@ -108,7 +108,7 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     for deed in audit.of_run(connection, run_id):
         if deed.action == audit.SIGNAL:
             continue  # among the inbox's items
-        story.append(StoryEvent(deed.at, StoryEventKind.DEED, None, deed.action, _spell_deed(deed, run_id)))
+        story.append(StoryEvent(deed.at, StoryEventKind.DEED, None, deed.action, _format_audit_entry(deed, run_id)))
     story += [happening for item in items for happening in _of_letter(item)]
     story += _of_waits(row, {entry.path for entry in entries})
     story += _of_end(row, story)
@@ -118,7 +118,7 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     return row, [started, *sorted(story, key=lambda happening: happening.at)]
 
 
-def _spell_deed(deed: AuditEntry, run_id: RunId) -> str:
+def _format_audit_entry(deed: AuditEntry, run_id: RunId) -> str:
     """Format the actor and the note; an exlet that was chosen for this very run has its reason where it was chosen."""
     if deed.actor.startswith("exlet ") and (deed.note or "").endswith(f"of run {run_id}"):
         return f"by {deed.actor}"
@@ -263,7 +263,7 @@ def _of_fault(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
         unseen = "; nobody has seen what it did then, which may stand" if fault.state is FaultState.FINAL else ""
         aborted = StoryEvent(fault.raised_at, StoryEventKind.ABORTED, None, fault.name, f"{fault.message}{unseen}")
         return [aborted, *_of_rule(fault, plan)]
-    story = [StoryEvent(fault.raised_at, StoryEventKind.FAULT, fault.path, fault.name, _spell_fault(fault))]
+    story = [StoryEvent(fault.raised_at, StoryEventKind.FAULT, fault.path, fault.name, _format_fault(fault))]
     if fault.kind is FaultKind.FLOW and fault.state is not FaultState.FINAL:
         return [StoryEvent(fault.raised_at, StoryEventKind.PARKED, None, fault.name, str(fault))]
     if fault.decided_at is None:
@@ -277,13 +277,15 @@ def _of_fault(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
         wait = StoryEvent(at, StoryEventKind.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
         story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
-        story.append(StoryEvent(at, StoryEventKind.PARKED, fault.path, fault.name, _spell_parked(fault)))
+        story.append(StoryEvent(at, StoryEventKind.PARKED, fault.path, fault.name, _format_parked(fault)))
     elif fault.state is FaultState.FINAL and read_ruling(fault).do not in _NOT_FINAL:
-        story.append(StoryEvent(at, StoryEventKind.FINAL, fault.path, fault.name, _spell_why(fault), queue=fault.queue))
+        story.append(
+            StoryEvent(at, StoryEventKind.FINAL, fault.path, fault.name, _format_why(fault), queue=fault.queue)
+        )
     return story
 
 
-def _spell_parked(fault: Fault) -> str:
+def _format_parked(fault: Fault) -> str:
     """Format why a run is parked for a compensator; the fault before it shows what went wrong."""
     step = (fault.path or "").removesuffix("/undo")
     return f"compensator {fault.name!r} of step {step} failed{f': {fault.why}' if fault.why else ''}"
@@ -300,19 +302,19 @@ def _of_rule(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
         RulingAction.REMOVE,
         RulingAction.FAIL,
     )
-    ruling = "" if told_below else spell_ruling(fault)
-    parts = (spell_rule(decision), "" if plan is None else spell_progress(plan), ruling)
+    ruling = "" if told_below else format_ruling(fault)
+    parts = (format_rule(decision), "" if plan is None else format_progress(plan), ruling)
     told = f"by {'; '.join(part for part in parts if part)}"
     return [StoryEvent(at, StoryEventKind.EXLET, fault.path, decision.exlet, told)]
 
 
-def _spell_why(fault: Fault) -> str:
+def _format_why(fault: Fault) -> str:
     """Format why there is no other try; empty if the rule's own event shows it."""
     decision = taught(fault)
     return "" if decision is not None and fault.why == decision.why else fault.why or ""
 
 
-def _spell_fault(fault: Fault) -> str:
+def _format_fault(fault: Fault) -> str:
     """Format what went wrong; for a constraint, the rule's condition."""
     decision = taught(fault) if fault.kind is FaultKind.CONSTRAINT else None
     if decision is None:

@@ -68,6 +68,6 @@ def _is_undoable(connection: Connection, namespace: str, flow: str, version: int
     return connection.execute(statement.limit(1)).first() is not None
 
 
-def _split(spelled: str) -> tuple[str, int]:
-    flow, _, version = spelled.rpartition("@")
+def _split(formatted: str) -> tuple[str, int]:
+    flow, _, version = formatted.rpartition("@")
     return flow, int(version)

@@ -48,7 +48,9 @@ class PostgresEventSender:
             try:
                 if self._connection is None:
                     self._connection = connect(self._engine)
-                self._connection.execute("SELECT pg_notify(%s, %s)", (names.express(namespace), body.decode("ascii")))
+                self._connection.execute(
+                    "SELECT pg_notify(%s, %s)", (names.live_events(namespace), body.decode("ascii"))
+                )
             except psycopg.Error as error:
                 _log.debug("live event dropped: %s", error)
                 self._disconnect()
@@ -74,7 +76,7 @@ class PostgresSubscription:
     def __init__(self, engine: Engine, namespace: str, on_close: Callable[[PostgresSubscription], None]) -> None:
         self._bodies: queue.Queue[bytes] = queue.Queue(MOST_WAITING)
         self._on_close = on_close
-        self._listener = Listener(engine, names.express(namespace), self._add)
+        self._listener = Listener(engine, names.live_events(namespace), self._add)
         try:
             self._listener.connect()
         except psycopg.Error as error:

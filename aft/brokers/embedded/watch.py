@@ -143,7 +143,7 @@ class FileWatch:
         self._reading = threading.Lock()
         self._forking = False
         guard(self)
-        after_fork.tell(self)
+        after_fork.register(self)
 
     def mark(self) -> ChangeMark:
         return ChangeMark(self._bell.count(self._queues), self._poll())

@@ -38,7 +38,7 @@ def declare_exchange(namespace: str, *, passive: bool) -> Request:
     It is durable, its messages are not: so it exists after a restart for roles that may not declare it.
     """
     return lambda channel, reply: channel.exchange_declare(
-        names.express(namespace), ExchangeType.fanout.value, passive=passive, durable=True, callback=reply
+        names.live_events(namespace), ExchangeType.fanout.value, passive=passive, durable=True, callback=reply
     )
 
 
@@ -76,7 +76,7 @@ class _SenderLink:
             self.link.request(declare_exchange(namespace, passive=self._passive))
             self._declared.add(namespace)
         if not self.link.blocked:  # else the broker does not read: they would pile up in this process
-            self.link.post(partial(self._publish, names.express(namespace), body))
+            self.link.post(partial(self._publish, names.live_events(namespace), body))
 
     def _publish(self, exchange: str, body: bytes) -> None:
         if not self.link.lost:
@@ -142,7 +142,7 @@ class _ReceiverLink:
 
     def _prepare(self, channel: Channel, ready: Work) -> None:
         """Bind an exclusive queue; pika sends these one after another, and the last answer calls ``ready``."""
-        exchange = names.express(self._namespace)
+        exchange = names.live_events(self._namespace)
         mine = f"{exchange}.{uuid4().hex}"
         declare_exchange(self._namespace, passive=self._passive)(channel, lambda _: None)
         # Exclusive, because brokers from 4.3 refuse other transient queues.

@@ -90,7 +90,7 @@ class TopologyClient:
                 self._declare(link, f"exchange {each.name!r}", each.declare(passive=self._passive))
                 if each.queue and not self._passive:
                     self._declare(link, f"exchange {each.name!r}", each.bind)
-            exchange = f"exchange {names.express(topology.namespace)!r}"
+            exchange = f"exchange {names.live_events(topology.namespace)!r}"
             self._declare(link, exchange, declare_exchange(topology.namespace, passive=self._passive))
         finally:
             link.close()

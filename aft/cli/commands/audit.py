@@ -8,7 +8,7 @@ from aft.cli.application import looking
 from aft.cli.errors import Failure
 from aft.cli.options import Given
 from aft.cli.show.documents import document
-from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say, short_id
+from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table, short_id
 from aft.runs.records import audit, audit_chain
 from aft.runs.records.audit import AuditEntry
 from aft.runs.records.audit_chain import ChainCheck, Position
@@ -42,7 +42,7 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
     elif as_json:
         print_json([document(deed, KEYS) for deed in found])
     elif not found:
-        say("Nobody has done anything by hand.")
+        print_message("Nobody has done anything by hand.")
     else:
         _print(found)
 
@@ -90,6 +90,6 @@ def _print_verdict(verdict: ChainCheck, as_json: bool) -> None:
     if verdict.problems:
         raise Failure(f"the audit was tampered with: {'; '.join(verdict.problems)}")
     if not as_json:
-        say(f"{verdict.count} records, none is gone or changed{loose}")
+        print_message(f"{verdict.count} records, none is gone or changed{loose}")
         if verdict.last is not None:
-            say(f"The last one is {verdict.last}")
+            print_message(f"The last one is {verdict.last}")

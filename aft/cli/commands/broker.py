@@ -18,7 +18,7 @@ from aft.cli.groups import Noun
 from aft.cli.modules import load
 from aft.cli.options import Given
 from aft.cli.show.documents import document
-from aft.cli.show.output import Column, json_option, print_json, print_table, say
+from aft.cli.show.output import Column, json_option, print_json, print_message, print_table
 from aft.names import MOST_DELAYS
 from aft.recovery.delays import SHORTEST
 
@@ -47,7 +47,7 @@ def declare(given: Given, modules: tuple[str, ...]) -> None:
         topology = app.delays().declare(app.waits())
         for one in app.broker.status(topology):
             click.echo(one.name)
-        say(f"These exist now at {app.broker.url}.")
+        print_message(f"These exist now at {app.broker.url}.")
 
 
 @broker.command()
@@ -100,7 +100,7 @@ def _print(found: list[QueueStatus], *, embedded: bool) -> None:
     print_table(columns, [_cells(one, embedded=embedded) for one in found])
     for text in dict.fromkeys(one.problem for one in found if one.problem):
         same = [one.name for one in found if one.problem == text]
-        say(f"{same[0] if len(same) == 1 else f'{len(same)} queues'}: {one_line(text)}")
+        print_message(f"{same[0] if len(same) == 1 else f'{len(same)} queues'}: {one_line(text)}")
 
 
 def _cells(one: QueueStatus, *, embedded: bool) -> list[str | Text]:

@@ -84,14 +84,14 @@ def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
     if app.settings.notify_parked_url is not None:
         shown["notify_parked_url"] = receiver(app.settings.notify_parked_url)  # the path may hold a token
     return [
-        Setting(field, shown.get(field) or _spell(getattr(app.settings, field)), _source(field, given, app_name))
+        Setting(field, shown.get(field) or _format(getattr(app.settings, field)), _source(field, given, app_name))
         for field in type(app.settings).model_fields
     ]
 
 
-def _spell(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, timedelta):
-        return durations.spell(value)
+        return durations.format(value)
     if value is None:
         return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -203,7 +203,7 @@ class Examination:
         app = self._app
         try:
             with app.store.read() as connection:
-                found = health.look(connection, app.namespace, app.settings.grace)
+                found = health.read(connection, app.namespace, app.settings.grace)
                 scheduled = schedule_rows.listing(connection, app.namespace)
         except AftError as error:
             yield problem("runs", str(error), "see the database's own log")
@@ -249,7 +249,7 @@ def _by_heartbeat(found: Health, lease: timedelta) -> str:
         return ""
     oldest = min(worker.heartbeat(lease) for worker in unseen)
     who = "it has" if len(unseen) == len(found.workers) == 1 else f"{len(unseen)} of them have"
-    return f"; {who} no lock that would tell of a death, last heartbeat {spell_age(found.at, oldest)} ago"
+    return f"; {who} no lock that would tell of a death, last heartbeat {format_age(found.at, oldest)} ago"
 
 
 def _died(found: Health, lease: timedelta) -> str:
@@ -258,12 +258,12 @@ def _died(found: Health, lease: timedelta) -> str:
     if not died:
         return ""
     last = max(died, key=lambda worker: worker.expires_at)
-    return f": {last.host} pid {last.pid} has died, last heartbeat {spell_age(found.at, last.heartbeat(lease))} ago"
+    return f": {last.host} pid {last.pid} has died, last heartbeat {format_age(found.at, last.heartbeat(lease))} ago"
 
 
-def spell_age(at: datetime, since: datetime) -> str:
+def format_age(at: datetime, since: datetime) -> str:
     """Format how long ago something was, in whole seconds."""
-    return durations.spell(timedelta(seconds=max(0, round((at - since).total_seconds()))))
+    return durations.format(timedelta(seconds=max(0, round((at - since).total_seconds()))))
 
 
 def _flows(found: Health) -> Iterator[Check]:
@@ -337,7 +337,7 @@ def _hanging(found: Health) -> Iterator[Check]:
                 "restart it; give the calls inside those activities a time limit of their own",
             )
         for call in hanging.oldest:
-            age = spell_age(found.at, call.since)
+            age = format_age(found.at, call.since)
             yield warning(
                 "hanging",
                 f"run {short_id(call.run)}, step {call.path}: an attempt of {call.activity!r} was given up {age} ago "
@@ -353,7 +353,7 @@ def _waiting(
 ) -> Check:
     if backlog.since is None:
         return ok(name, f"no {thing} is {how}")
-    oldest = f", the oldest for {spell_age(found.at, backlog.since)}"
+    oldest = f", the oldest for {format_age(found.at, backlog.since)}"
     says = f"{count(backlog.count, thing)} {how}{oldest}{_named(backlog, ids)}"
     return problem(name, says, _who(role, found, "see its log for errors"))
 

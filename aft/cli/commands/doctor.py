@@ -12,7 +12,7 @@ from rich.text import Text
 from aft.app import Aft
 from aft.app.views.health import Health, WorkerSeen
 from aft.cli.application import opened
-from aft.cli.commands.checks import Check, CheckState, Examination, Setting, problem, settings_of, spell_age
+from aft.cli.commands.checks import Check, CheckState, Examination, Setting, format_age, problem, settings_of
 from aft.cli.errors import one_line
 from aft.cli.modules import load
 from aft.cli.options import Given
@@ -137,8 +137,8 @@ def _print_workers(health: Health, lease: timedelta) -> None:
 
 def _sign_of_life(worker: WorkerSeen, health: Health, lease: timedelta) -> str:
     if worker.dead:
-        return f"dead; heartbeat {spell_age(health.at, worker.heartbeat(lease))} ago"
-    return "now" if worker.watched else f"heartbeat {spell_age(health.at, worker.heartbeat(lease))} ago"
+        return f"dead; heartbeat {format_age(health.at, worker.heartbeat(lease))} ago"
+    return "now" if worker.watched else f"heartbeat {format_age(health.at, worker.heartbeat(lease))} ago"
 
 
 def _summary(found: list[Check]) -> str:

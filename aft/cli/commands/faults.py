@@ -12,9 +12,9 @@ from aft import durations
 from aft.app import Aft
 from aft.app.run import me
 from aft.app.views import health
-from aft.app.views.exlet_reports import plans_of, spell_progress, spell_rule, spell_ruling, taught
+from aft.app.views.exlet_reports import format_progress, format_rule, format_ruling, plans_of, taught
 from aft.cli.application import NoDatabase, looking
-from aft.cli.errors import Failure, printable, tell
+from aft.cli.errors import Failure, print_to_stderr, printable
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show import documents
@@ -25,8 +25,8 @@ from aft.cli.show.output import (
     moment,
     print_fields,
     print_json,
+    print_message,
     print_table,
-    say,
     short_id,
     shorten,
 )
@@ -99,7 +99,7 @@ def _list(app: Aft, state: str | None, limit: int, as_json: bool) -> None:
         ],
     )
     if len(found) == limit:
-        say(f"The newest {limit}; --limit shows more.")
+        print_message(f"The newest {limit}; --limit shows more.")
 
 
 def _list_refused(app: Aft, limit: int, settled: bool, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def _list_refused(app: Aft, limit: int, settled: bool, as_json: bool) -> None:
     else:
         _print_refused(found)
         if len(found) == limit:
-            say(f"The newest {limit}; --limit shows more.")
+            print_message(f"The newest {limit}; --limit shows more.")
 
 
 def _print_refused(found: list[Refusal]) -> None:
@@ -135,7 +135,7 @@ def _print_none(text: str, as_json: bool) -> None:
     if as_json:
         print_json([])
     else:
-        say(text)
+        print_message(text)
 
 
 @faults.command()
@@ -165,7 +165,7 @@ def show(given: Given, fault: str, as_json: bool) -> None:
             _show(found, plan)
             if others:
                 told = "has another fault" if others == 1 else f"has {others} other faults"
-                say(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` tells its story.")
+                print_message(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` tells its story.")
 
 
 def find(app: Aft, part: str) -> Fault | Refusal:
@@ -192,7 +192,7 @@ def _show(one: Fault, plan: Plan | None) -> None:
     if one.traceback:
         click.echo(f"\n{printable(one.traceback).rstrip()}")
     if one.decision is not None:
-        say(f"\n`aft rules explain {short_id(one.id)}` tells which rules were asked.")
+        print_message(f"\n`aft rules explain {short_id(one.id)}` tells which rules were asked.")
 
 
 def _show_refused(app: Aft, one: Refusal) -> None:
@@ -215,8 +215,8 @@ def _show_refused(app: Aft, one: Refusal) -> None:
     if one.state is QuarantineState.HELD:
         short = short_id(one.id)
         now = f"It could not be let in now, either: {objection}." if objection else "It could be let in now."
-        say(f"\n{printable(now)}")
-        say(f"After the fix: `aft faults release {short}`; or `aft faults discard {short} --note WHY`.")
+        print_message(f"\n{printable(now)}")
+        print_message(f"After the fix: `aft faults release {short}`; or `aft faults discard {short} --note WHY`.")
 
 
 def _fields(one: Fault) -> dict[str, str]:
@@ -230,12 +230,12 @@ def _fields(one: Fault) -> dict[str, str]:
         "state": one.state.value,
         "why": one.why or "",
         "failures": "" if one.attempt == 0 else f"{one.attempt} of this step so far, this one included",
-        "ladder": _spell(documents.ladder(one)),
+        "ladder": _format(documents.ladder(one)),
         "position": _position(one),
         "own answer": "" if one.own_answer is None else f"{one.own_answer.value}, by the exception itself",
         "declared": "" if one.declared_answer is None else f"{one.declared_answer.value}, by its activity",
         "status": "" if one.http_status is None else f"HTTP {one.http_status}",
-        "retry after": "" if one.after is None else durations.spell(one.after),
+        "retry after": "" if one.after is None else durations.format(one.after),
         "raised": exactly(one.raised_at),
         "decided": exactly(one.decided_at),
         "due": exactly(one.due_at),
@@ -249,21 +249,21 @@ def _handling(one: Fault, plan: Plan | None) -> dict[str, str]:
     if decision is None:
         return {}
     return {
-        "rule": f"{spell_rule(decision)}: {decision.condition}",
-        "exlet": decision.exlet if plan is None else f"{decision.exlet}: {spell_progress(plan)}",
-        "ruling": spell_ruling(one),
+        "rule": f"{format_rule(decision)}: {decision.condition}",
+        "exlet": decision.exlet if plan is None else f"{decision.exlet}: {format_progress(plan)}",
+        "ruling": format_ruling(one),
         "warnings": "; ".join(dict.fromkeys(decision.warnings)),
     }
 
 
-def _spell(ladder: Ladder) -> str:
+def _format(ladder: Ladder) -> str:
     return str(ladder)
 
 
 def _position(one: Fault) -> str:
     if one.level is None:
         return ""
-    wait = "" if one.wait is None else f", after {durations.spell(one.wait)}"
+    wait = "" if one.wait is None else f", after {durations.format(one.wait)}"
     return f"level {one.level}, try {one.try_in_level}{wait}"
 
 
@@ -281,8 +281,8 @@ def release(given: Given, message: str, note: str | None) -> None:
     """
     with looking(given) as app:
         found = _settle(app, message, partial(quarantine.release, by=me(), note=note))
-        say(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
-        _tell_if_nobody_relays(app)
+        print_message(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
+        _warn_if_nobody_relays(app)
 
 
 @faults.command()
@@ -296,7 +296,7 @@ def discard(given: Given, message: str, note: str) -> None:
     """
     with looking(given) as app:
         found = _settle(app, message, partial(quarantine.discard, by=me(), note=note))
-        say(f"Message {found.id} was discarded; `aft faults list --quarantined --all` still shows it.")
+        print_message(f"Message {found.id} was discarded; `aft faults list --quarantined --all` still shows it.")
 
 
 def _settle(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
@@ -307,8 +307,8 @@ def _settle(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], No
     return found
 
 
-def _tell_if_nobody_relays(app: Aft) -> None:
+def _warn_if_nobody_relays(app: Aft) -> None:
     with app.store.read() as connection:
         workers = health.live_workers(connection, app.namespace)
     if not any("relay" in worker.roles for worker in workers):
-        tell("note: no live dispatcher relays messages; start one with `aft dispatcher MODULE`")
+        print_to_stderr("note: no live dispatcher relays messages; start one with `aft dispatcher MODULE`")

@@ -10,7 +10,7 @@ from aft.cli.application import NoDatabase, looking
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show.documents import document
-from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say
+from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table
 
 #: What ``--json`` prints of a version.
 KEYS = "flow version runs oldest workers undoable"
@@ -43,7 +43,7 @@ def list_flows(given: Given, as_json: bool) -> None:
     if as_json:
         print_json([document(one, KEYS) for one in found])
     elif not found:
-        say(f"No flow has runs that go on, and no live worker has code{which}.")
+        print_message(f"No flow has runs that go on, and no live worker has code{which}.")
     else:
         _print(found)
 

@@ -17,13 +17,13 @@ from aft.app.schedule import new_schedule
 from aft.app.views import health
 from aft.cli.application import NoDatabase, looking, opened
 from aft.cli.arguments import find_flow, read_arguments
-from aft.cli.errors import tell
+from aft.cli.errors import print_to_stderr
 from aft.cli.groups import Noun, Words
 from aft.cli.options import Given
 from aft.cli.run_options import run_options
 from aft.cli.show import documents
 from aft.cli.show.marks import status_style
-from aft.cli.show.output import Column, exactly, json_option, moment, print_json, print_table, say, short_id
+from aft.cli.show.output import Column, exactly, json_option, moment, print_json, print_message, print_table, short_id
 from aft.errors import DefinitionError, UnknownRun
 from aft.runs import run_rows
 from aft.runs.schedules import schedule_rows as table
@@ -62,10 +62,10 @@ def list_schedules(given: Given, as_json: bool) -> None:
     if as_json:
         print_json([documents.schedule(row, status) for row, status in found])
     elif not found:
-        say(none)
+        print_message(none)
     else:
         _print(found)
-        _tell_broken([row for row, _ in found])
+        _warn_of_broken([row for row, _ in found])
 
 
 def _status(connection: Connection, row: ScheduleRow) -> Status | None:
@@ -131,10 +131,12 @@ def _detail(row: ScheduleRow) -> str:
     return ""
 
 
-def _tell_broken(found: list[ScheduleRow]) -> None:
+def _warn_of_broken(found: list[ScheduleRow]) -> None:
     for row in found:
         if row.broken is not None:
-            say(f"Schedule {row.name!r} is broken; declare it anew, then it goes on: `aft schedules add --replace …`.")
+            print_message(
+                f"Schedule {row.name!r} is broken; declare it anew, then it goes on: `aft schedules add --replace …`."
+            )
 
 
 # Declaring ------------------------------------------------------------------------------------------------------
@@ -212,8 +214,10 @@ def add(
         with app.store.write() as connection:
             changed = table.declare(connection, new, me(), replace=replace)
         row = app.schedule(name).row
-        say(f"Schedule {name!r} {'is' if changed else 'was there already, just like this; it is'} {_standing(row)}.")
-        _tell_if_nobody_fires(app)
+        print_message(
+            f"Schedule {name!r} {'is' if changed else 'was there already, just like this; it is'} {_standing(row)}."
+        )
+        _warn_if_nobody_fires(app)
 
 
 def _standing(row: ScheduleRow) -> str:
@@ -223,11 +227,11 @@ def _standing(row: ScheduleRow) -> str:
     return f"due next at {exactly(row.next_at)}" + ("" if row.zone == "UTC" else f", {local} in {row.zone}")
 
 
-def _tell_if_nobody_fires(app: Aft) -> None:
+def _warn_if_nobody_fires(app: Aft) -> None:
     with app.store.read() as connection:
         workers = health.live_workers(connection, app.namespace)
     if not any("sweep" in worker.roles for worker in workers):
-        tell("note: no live dispatcher fires schedules; start one with `aft dispatcher MODULE`")
+        print_to_stderr("note: no live dispatcher fires schedules; start one with `aft dispatcher MODULE`")
 
 
 # By hand --------------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def pause(given: Given, name: str) -> None:
 
     def act(app: Aft, schedule: Schedule) -> None:
         schedule.pause()
-        say(f"Schedule {name!r} is paused; `aft schedules resume {name}` lets it go on.")
+        print_message(f"Schedule {name!r} is paused; `aft schedules resume {name}` lets it go on.")
 
     _named(given, name, act)
 
@@ -262,8 +266,8 @@ def resume(given: Given, name: str) -> None:
 
     def act(app: Aft, schedule: Schedule) -> None:
         schedule.resume()
-        say(f"Schedule {name!r} is {_standing(schedule.row)}.")
-        _tell_if_nobody_fires(app)
+        print_message(f"Schedule {name!r} is {_standing(schedule.row)}.")
+        _warn_if_nobody_fires(app)
 
     _named(given, name, act)
 
@@ -276,7 +280,7 @@ def remove(given: Given, name: str) -> None:
 
     def act(app: Aft, schedule: Schedule) -> None:
         schedule.remove()
-        say(f"Schedule {name!r} was removed; code that declares it makes it again when it starts.")
+        print_message(f"Schedule {name!r} was removed; code that declares it makes it again when it starts.")
 
     _named(given, name, act)
 
@@ -293,6 +297,6 @@ def now(given: Given, name: str) -> None:
     def act(app: Aft, schedule: Schedule) -> None:
         run = schedule.run_now()
         click.echo(run.id)
-        say(f"`aft runs show {short_id(run.id)}` tells how it stands.")
+        print_message(f"`aft runs show {short_id(run.id)}` tells how it stands.")
 
     _named(given, name, act)

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from aft import after_fork, durations
 from aft.app import Aft, DispatcherProcess
-from aft.cli.errors import Failure, tell
-from aft.cli.show.output import say
+from aft.cli.errors import Failure, print_to_stderr
+from aft.cli.show.output import print_message
 from aft.errors import AftError
 from aft.runs.run_rows import RunRow
 from aft.telemetry import Event, RunReleased
@@ -42,7 +42,7 @@ class InHand:
         self._lock = threading.Lock()
         self._draining = False
         self._released: dict[str, None] = {}
-        after_fork.tell(self)
+        after_fork.register(self)
 
     def forget_in_child(self) -> None:
         """After a fork: replace the lock, whose holder may not exist here."""
@@ -135,21 +135,21 @@ def serve(app: Aft, process: DispatcherProcess) -> None:
     """Run a dispatcher until it is asked to stop, then drain it; raises Failure if it had to stop by itself."""
     in_hand = InHand(process)
     app.telemetry.subscribe(in_hand.hear)
-    lease = durations.spell(app.settings.lease)
+    lease = durations.format(app.settings.lease)
     stop = Stop(
         f"stopped at once; a dispatcher that is alive, or the next one, takes over what was going on, within {lease}"
     )
     stop.hear()
     process.on_failure = stop.wake
     process.start()
-    say("ready; SIGTERM or Ctrl-C drains, a second one stops at once")
+    print_message("ready; SIGTERM or Ctrl-C drains, a second one stops at once")
     stop.wait(lambda: stop.asked or process.failure is not None)
     if process.failure is not None:
         _give_up(process, process.failure, in_hand)
     in_hand.drain()
     going_on = str(in_hand)
     process.drain()  # before it is printed: readers may rely on it
-    say(f"draining: {going_on}")
+    print_message(f"draining: {going_on}")
     drained = threading.Event()
     threading.Thread(target=_remind, args=(drained, in_hand), daemon=True).start()
     # On a thread of its own: this one handles the second signal. A daemon: nothing waits for it if this one gives up.
@@ -162,7 +162,7 @@ def serve(app: Aft, process: DispatcherProcess) -> None:
     said = "stopped; " + describe_leftover(app, process, in_hand)
     if not stopping.result():
         _end_at_once(said)
-    say(said)
+    print_message(said)
 
 
 class _Stopping(threading.Thread):
@@ -210,7 +210,7 @@ def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: InHand) -> 
         flows = name_some(left.homeless)
         said.append(f"no live dispatcher has {flows}: start one, which goes on with {them}")
     elif left.cut_off:
-        lease = durations.spell(app.settings.lease)
+        lease = durations.format(app.settings.lease)
         said.append(f"another dispatcher goes on with {them}, {lease} from now at the latest")
     else:
         said.append(f"another dispatcher goes on with {them}")
@@ -230,10 +230,10 @@ def _give_up(process: DispatcherProcess, failure: AftError, in_hand: InHand) -> 
 
 def _end_at_once(last_words: str) -> NoReturn:
     """End the process although threads of it still execute something: they would keep it alive."""
-    tell(last_words)
+    print_to_stderr(last_words)
     os._exit(STOPPED_AT_ONCE)
 
 
 def _remind(drained: threading.Event, in_hand: InHand) -> None:
     while not drained.wait(REMIND):
-        say(f"draining: {in_hand}; a second SIGTERM or Ctrl-C stops at once")
+        print_message(f"draining: {in_hand}; a second SIGTERM or Ctrl-C stops at once")

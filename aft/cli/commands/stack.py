@@ -7,7 +7,16 @@ import click
 from aft.cli.application import looking
 from aft.cli.options import Given
 from aft.cli.show import documents
-from aft.cli.show.output import Column, format_data, json_option, print_json, print_table, say, short_id, shorten
+from aft.cli.show.output import (
+    Column,
+    format_data,
+    json_option,
+    print_json,
+    print_message,
+    print_table,
+    short_id,
+    shorten,
+)
 from aft.codec import stored_to_json
 from aft.compensation import stack as frames
 from aft.compensation.stack import PENDING, Frame
@@ -43,7 +52,7 @@ def stack(given: Given, run: str, as_json: bool) -> None:
         return
     pending = sum(one.state in PENDING for one in owed)
     owes = f"{pending} of {len(owed)} frames owed" if owed else "there is nothing to undo"
-    say(f"Run {row.id} of {row.flow}@{row.version} is {row.status.value}; {owes}.")
+    print_message(f"Run {row.id} of {row.flow}@{row.version} is {row.status.value}; {owes}.")
     if owed:
         _print(owed)
 

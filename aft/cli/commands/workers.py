@@ -13,7 +13,7 @@ from aft.cli.errors import Failure
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show import documents
-from aft.cli.show.output import Column, json_option, moment, print_json, print_table, say, short_id
+from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table, short_id
 from aft.ids import WorkerId
 from aft.runs import orders
 from aft.runs.orders import Person
@@ -38,7 +38,7 @@ def list_workers(given: Given, as_json: bool) -> None:
     if as_json:
         print_json([documents.worker(one) for one in found])
     elif not found:
-        say(none)
+        print_message(none)
     else:
         _print(found)
 
@@ -93,7 +93,7 @@ def release(given: Given, worker: str, note: str) -> None:
         with app.store.write() as connection:
             person = Person(me(), note)
             taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), person, app.clock.now())
-        say(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
+        print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 
 def _seen(app: Aft) -> list[WorkerSeen]:

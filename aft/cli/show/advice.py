@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from aft.app import Aft
 from aft.app.views import health
-from aft.cli.errors import tell
-from aft.cli.show.output import exactly, say, short_id
+from aft.cli.errors import print_to_stderr
+from aft.cli.show.output import exactly, print_message, short_id
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 
@@ -16,17 +16,21 @@ from aft.runs.states import Status
 def advise(row: RunRow, family: Iterable[RunRow] = ()) -> None:
     """Print what to do about a parked run: itself, or the first of its family that is."""
     if begins_later(row):
-        say(f"It begins at {exactly(row.due_at)}.")
+        print_message(f"It begins at {exactly(row.due_at)}.")
     stuck = next((one for one in (row, *family) if one.status is Status.PARKED), None)
     if stuck is not None:
         short = short_id(stuck.id)
         who = "It" if stuck.id == row.id else f"Its descendant {short}"
-        say(f"{who} waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:")
+        print_message(
+            f"{who} waits for a person. See `aft faults show {short}` and `aft stack {short}`; after the fix:"
+        )
         can_be_cancelled = stuck.pivoted_at is None and stuck.cause is None and stuck.ended_as is None
         end = ";" if can_be_cancelled else "."
-        say(f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed{end}")
+        print_message(
+            f"`aft runs retry {short}`, or skip-frame or frame-done for a compensator that cannot succeed{end}"
+        )
         if can_be_cancelled:
-            say(f"`aft runs cancel {short}` undoes what it has done instead.")
+            print_message(f"`aft runs cancel {short}` undoes what it has done instead.")
 
 
 def begins_later(row: RunRow) -> bool:
@@ -35,10 +39,10 @@ def begins_later(row: RunRow) -> bool:
     return waits and row.due_at is not None and row.due_at > datetime.now(UTC)
 
 
-def tell_if_nobody_works(app: Aft, row: RunRow) -> None:
+def warn_if_nobody_works(app: Aft, row: RunRow) -> None:
     """Print a note if no live worker has the code of a run."""
     flow = f"{row.flow}@{row.version}"
     with app.store.read() as connection:
         workers = health.live_workers(connection, app.namespace)
     if not any("work" in worker.roles and flow in worker.flows for worker in workers):
-        tell(f"note: no live worker has flow {flow}; start one with `aft dispatcher MODULE`")
+        print_to_stderr(f"note: no live worker has flow {flow}; start one with `aft dispatcher MODULE`")

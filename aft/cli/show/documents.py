@@ -39,7 +39,7 @@ _STORED = frozenset({"args", "result", "value", "options", "decision", "ruling"}
 
 def document(one: object, keys: str, **given: Any) -> dict[str, Any]:
     """Return the JSON of an object with these keys; ``given`` are the values of those that are no attributes."""
-    return {key: _plain(given[key]) if key in given else _read(one, path) for key, path in _parse(keys)}
+    return {key: _to_json(given[key]) if key in given else _read(one, path) for key, path in _parse(keys)}
 
 
 @lru_cache
@@ -52,10 +52,10 @@ def _read(one: object, path: Sequence[str]) -> Any:
     """Return the value of an attribute, or of one of a part; None if there is no such part."""
     for name in path:
         one = None if one is None else getattr(one, name)
-    return stored_to_json(one) if path[-1] in _STORED and isinstance(one, str) else _plain(one)
+    return stored_to_json(one) if path[-1] in _STORED and isinstance(one, str) else _to_json(one)
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):

@@ -103,10 +103,10 @@ def _words(line: Line, room: int) -> Text:
 
 
 def _offset(line: Line, first: RunRow) -> str:
-    return "" if isinstance(line.what, Still | Turned) else _spell_offset(line.what.at - first.created_at)
+    return "" if isinstance(line.what, Still | Turned) else _format_offset(line.what.at - first.created_at)
 
 
-def _spell_offset(offset: timedelta) -> str:
+def _format_offset(offset: timedelta) -> str:
     """Format the time since the start, as precise as its size needs: ``+0.250s``, ``+3m12s``, ``+2h03m``."""
     seconds = max(0.0, offset.total_seconds())  # clocks of two machines may differ a little
     minutes, hours = int(seconds // 60), int(seconds // 3600)

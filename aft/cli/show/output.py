@@ -139,7 +139,7 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(redact_all(value), indent=2))
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message for people, on stderr."""
     click.echo(printable(text), err=True)
 

@@ -12,7 +12,7 @@ from aft import durations
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.cli.show.marks import MARKS, status_style
 from aft.cli.show.output import format_named, moment, short_id, shorten
-from aft.cli.show.waits import spell_between, spell_wait
+from aft.cli.show.waits import format_between, format_wait
 from aft.codec import tagged_to_json
 from aft.compensation.stack import FrameState
 from aft.runs.run_rows import RunRow
@@ -108,7 +108,7 @@ def _rung(happening: StoryEvent) -> str:
     if not happening.wait:
         return f"{rung}: at once"
     where = f"in {happening.queue}" if happening.queue else "by the timer"
-    return f"{rung}: waits {durations.spell(happening.wait)} {where}"
+    return f"{rung}: waits {durations.format(happening.wait)} {where}"
 
 
 # Waits ------------------------------------------------------------------------------------------------------------
@@ -118,10 +118,10 @@ def _wait(happening: StoryEvent, style: str, room: int) -> Text:
     """Format what is waited for, or how the wait ended."""
     wait, name = happening.awaited, happening.name
     if happening.what is StoryEventKind.SIGNAL:
-        after = f" after {spell_between(wait.since, happening.at)}" if wait else ""
+        after = f" after {format_between(wait.since, happening.at)}" if wait else ""
         sender = f"  from {happening.by}{after}"
         return _with_value(name, style, happening.detail, room - cell_len(sender)).append(sender)
-    took = f" {spell_between(wait.since, wait.until)}" if wait and wait.until else ""
+    took = f" {format_between(wait.since, wait.until)}" if wait and wait.until else ""
     if happening.what is StoryEventKind.TIMEOUT:
         return Text(f"signal {name!r} did not come{f' within{took}' if took else ' in time'}", style)
     if happening.what is StoryEventKind.SLEPT:
@@ -129,7 +129,7 @@ def _wait(happening: StoryEvent, style: str, room: int) -> Text:
     assert wait is not None
     if wait.kind is WaitKind.SLEEP:
         return Text(f"sleeps until {moment(wait.until)}", style)
-    return Text(f"waits for {spell_wait(wait)}, since {moment(wait.since)}", style)
+    return Text(f"waits for {format_wait(wait)}, since {moment(wait.since)}", style)
 
 
 def _item(row: RunRow, happening: StoryEvent, style: str) -> Text:

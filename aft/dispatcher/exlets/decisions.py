@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
-from aft.dispatcher.judge import plain_route, retry_route
+from aft.dispatcher.judge import retry_route, route_of_primitive
 from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Settled, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
@@ -75,7 +75,7 @@ def decide(
             locked.rule(replace(ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
         case primitives.Retry():
             locked.follow(retry_route(locked.fault, primitive, why))
-        case _ if (chosen := plain_route(locked.fault, primitive, why)) is not None:
+        case _ if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
             locked.follow(chosen)
     return None
 

@@ -129,10 +129,10 @@ class Plans:
             if done:
                 plans.advance(connection, plan, note)
         if done:
-            self._tell(plan, primitive, note)
+            self._emit_done(plan, primitive, note)
         return True
 
-    def _tell(self, plan: Plan, primitive: primitives.Primitive, note: str | None) -> None:
+    def _emit_done(self, plan: Plan, primitive: primitives.Primitive, note: str | None) -> None:
         told = str(primitive)
         exlet = plan.exlet.name
         self._telemetry.emit(ExletDone(run=plan.run_id, fault=plan.fault_id, exlet=exlet, primitive=told, note=note))

@@ -117,7 +117,7 @@ class Notices:
 
     def _deliver(self, notice: Notice) -> None:
         try:
-            self._settle(notice)
+            self._send_or_defer(notice)
         except Exception as error:
             # The edge of a thread: ``step`` raises it. Most likely the outcome could not be recorded; then the
             # notice is sent again when its hold is over.
@@ -129,7 +129,7 @@ class Notices:
                 self._ended += 1
                 self._changed.notify_all()
 
-    def _settle(self, notice: Notice) -> None:
+    def _send_or_defer(self, notice: Notice) -> None:
         try:
             answer = self._send(notice)
         except NoAnswer as error:

@@ -52,7 +52,7 @@ class Course:
         loop.cancels = self._note_cancel
         loop.looks = self._note_look
 
-    def ask(self, path: StepPath) -> tuple[str, bool]:
+    def note_request(self, path: StepPath) -> tuple[str, bool]:
         """Note that the code requests a step, or begins a task.
 
         Returns the branch of the current task, "" for the flow itself, and whether the task closes a generator.
@@ -127,7 +127,7 @@ class Course:
 
     # Asking -------------------------------------------------------------------------------------------------------
 
-    def tell_met(self) -> list[MetException]:
+    def met_exceptions(self) -> list[MetException]:
         """Return all exceptions that the code has met, each with its frames at that time."""
         return self._met
 

@@ -57,8 +57,8 @@ def check_arguments(
 
 
 def _show(known: dict[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name}={_spell(name, known[name])}" if name in known else f"no {name}" for name in names)
+    return ", ".join(f"{name}={_format(name, known[name])}" if name in known else f"no {name}" for name in names)
 
 
-def _spell(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     return HIDDEN if hides_name(name) else _short.repr(redact_all(value))

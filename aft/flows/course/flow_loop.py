@@ -48,18 +48,18 @@ class FlowTask(MainTask):
         self.is_last = False
 
     def __await__(self) -> Any:
-        self._tell_look()
+        self._note_look()
         return super().__await__()
 
     def result(self) -> Any:
-        self._tell_look()
+        self._note_look()
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self._tell_look()
+        self._note_look()
         return super().exception()
 
-    def _tell_look(self) -> None:
+    def _note_look(self) -> None:
         cast(FlowLoop, self.get_loop()).looks(self.branch)
 
     def __hash__(self) -> int:
@@ -176,13 +176,13 @@ class FlowLoop(asyncio.AbstractEventLoop):
         branch, context = self._branch(kwargs.get("context"))
         task = FlowTask(Branch(coro), len(self.tasks), branch, loop=self, context=context, name=kwargs.get("name"))
         self.tasks.append(task)
-        task.add_done_callback(partial(self._tell_end, branch))
+        task.add_done_callback(partial(self._note_end, branch))
         return task
 
     def run_main(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start the flow itself."""
         task = self.main = MainTask(coroutine, loop=self)
-        task.add_done_callback(partial(self._tell_end, ""))
+        task.add_done_callback(partial(self._note_end, ""))
         return task
 
     # Generators ---------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         task.closes = True
         return task
 
-    def _tell_end(self, branch: str, task: asyncio.Task[Any]) -> None:
+    def _note_end(self, branch: str, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := asyncio.Task.exception(task)) is not None:
             self.failed(branch, error)
 

@@ -103,14 +103,14 @@ class Activity(Generic[P, R_co]):
         """The names of its arguments."""
         return list(inspect.signature(self.fn).parameters)
 
-    def question(self, args: str, key: str) -> ProbeCall | None:
+    def make_probe_call(self, args: str, key: str) -> ProbeCall | None:
         """Return the probe call for a call with these stored arguments; None if it has no probe."""
         probe = self.policy.probe
         if probe is None:
             return None
         positional, named = self.arguments.call_arguments(self.arguments.decode(args))
         bound = self.arguments.bind(positional, named)
-        return probe.question(bound.arguments, key, self.policy.timeout, self.result)
+        return probe.make_probe_call(bound.arguments, key, self.policy.timeout, self.result)
 
     def check(self) -> None:
         """Raise DefinitionError if its annotations cannot be stored."""
@@ -285,7 +285,7 @@ def compensator_question(compensator: Compensator, policy: Policy, given: dict[s
         return None
     bound = inspect.signature(compensator.fn).bind(**given)
     bound.apply_defaults()
-    return policy.probe.question(bound.arguments, key, policy.timeout, result_codec(compensator.fn))
+    return policy.probe.make_probe_call(bound.arguments, key, policy.timeout, result_codec(compensator.fn))
 
 
 def _name_of(activity_: str, compensator: Callable[..., Any]) -> str:

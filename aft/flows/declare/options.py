@@ -194,7 +194,7 @@ def check_at(of: str, at: datetime | None) -> datetime | None:
 def refuse_two_beginnings(of: str, after: timedelta | None, at: datetime | None) -> None:
     """Refuse a run with both ``after`` and ``at``."""
     if after is not None and at is not None:
-        raise DefinitionError(f"{of}: after={durations.spell(after)!r} and at={at.isoformat()!r}; give one of the two")
+        raise DefinitionError(f"{of}: after={durations.format(after)!r} and at={at.isoformat()!r}; give one of the two")
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Probe:
     fn: Callable[..., Any]
     wants: tuple[str, ...]
 
-    def question(
+    def make_probe_call(
         self, arguments: Mapping[str, Any], key: str, timeout: timedelta | None, result: ValueCodec
     ) -> ProbeCall:
         """Make the probe call for one call of the activity; ``key`` is that call's own."""

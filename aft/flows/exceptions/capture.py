@@ -24,7 +24,7 @@ from aft.codec import value_codec
 from aft.errors import CodecError, is_a, is_interrupt, text_of
 from aft.flows.exceptions.classes import DICT, TEXT, members_of, slots_of
 from aft.flows.exceptions.rebuild import ARGS, CAUSE, MARK, UNMADE, can_make
-from aft.flows.exceptions.rebuild import spell_class as _name_of
+from aft.flows.exceptions.rebuild import format_class as _name_of
 from aft.security.redaction import hide_inputs, says_secret
 from aft.texts import with_article
 
@@ -134,7 +134,7 @@ def _loosen(value: Any, limits: _Limits, level: int, nested: int) -> Any:
 
 def _is_plain(value: dict[Any, Any]) -> bool:
     try:
-        return MARK not in value and all(_plain_key(key) is key for key in value)
+        return MARK not in value and all(_json_key(key) is key for key in value)
     except _Unkept:
         return False
 
@@ -182,14 +182,14 @@ def _simplify_container(value: Any, items: int, level: int, nested: int) -> Any:
     if level >= MOST_LEVELS or len(value) > items:
         raise _Unkept(f"it was {with_article(type(value).__name__)} of {len(value)} items, too large or too deep")
     if isinstance(value, dict):
-        made = {_plain_key(key): _simplify(item, items, level + 1, nested) for key, item in value.items()}
+        made = {_json_key(key): _simplify(item, items, level + 1, nested) for key, item in value.items()}
         return {MARK: "dict", "v": made} if MARK in made else made
     if isinstance(value, set | frozenset):
-        return type(value)(_plain_key(item) for item in value)
+        return type(value)(_json_key(item) for item in value)
     return type(value)(_simplify(item, items, level + 1, nested) for item in value)
 
 
-def _plain_key(key: Any) -> Any:
+def _json_key(key: Any) -> Any:
     try:
         _encode(key)
     except CodecError:

@@ -40,7 +40,7 @@ from aft.texts import find_unstorable
 MOST_MESSAGE = 10_000
 MOST_TRACEBACK = 50_000
 #: Formatted frames that are cached.
-MOST_SPELLED = 1000
+MOST_FORMATTED = 1000
 
 #: Exceptions that count as bugs if the flow function itself raises them: the run is parked, not undone.
 BUGS = (NameError, AttributeError, TypeError, ImportError, AssertionError, SyntaxError)
@@ -93,7 +93,7 @@ def describe(
         http_status=http_hints.http_status(error),
         after=after,
         signal=_signal(error),
-        ladder=ladder.spelled,
+        ladder=ladder.stored,
         raised_at=at,
         why=why,
         resource=policy.resource,
@@ -156,7 +156,7 @@ def _trace(error: BaseException) -> str:
         while frame is not None and frame.tb_next is not None and _is_ours(frame):
             frame = frame.tb_next
         with suppress(Exception):  # then Python itself shall try
-            if (told := _spell_plainly(error, frame)) is not None:
+            if (told := _format_without_causes(error, frame)) is not None:
                 return told
         return "".join(traceback.format_exception(type(error), error, frame))
     except BaseException as raised:
@@ -165,7 +165,7 @@ def _trace(error: BaseException) -> str:
         return ""
 
 
-def _spell_plainly(error: BaseException, frame: TracebackType | None) -> str | None:
+def _format_without_causes(error: BaseException, frame: TracebackType | None) -> str | None:
     """Format the traceback of an exception without causes, as most are; None: Python has to format it.
 
     Each failing line is formatted once and cached: finding it, and the place in it, costs more than all else here.
@@ -175,27 +175,27 @@ def _spell_plainly(error: BaseException, frame: TracebackType | None) -> str | N
         return None
     lines: Counter[str] = Counter()  # which keeps their order
     while frame is not None:
-        lines[_spell_frame(frame)] += 1
+        lines[_format_frame(frame)] += 1
         frame = frame.tb_next
     if max(lines.values()) > 1:
         return None  # a recursion, which Python shortens
     return "".join(("Traceback (most recent call last):\n", *lines, *traceback.format_exception_only(error)))
 
 
-def _spell_frame(frame: TracebackType) -> str:
+def _format_frame(frame: TracebackType) -> str:
     code = frame.tb_frame.f_code
     place = (code.co_filename, code, frame.tb_lasti)
-    if (known := _spelled.get(place)) is None:
-        if len(_spelled) >= MOST_SPELLED:
-            _spelled.clear()
-        known = _spelled[place] = "".join(traceback.format_tb(frame, limit=1))
+    if (known := _formatted.get(place)) is None:
+        if len(_formatted) >= MOST_FORMATTED:
+            _formatted.clear()
+        known = _formatted[place] = "".join(traceback.format_tb(frame, limit=1))
     return known
 
 
 #: Exceptions that contain others, or to which later versions of Python add suggestions.
 _TOLD_AT_LENGTH = (BaseExceptionGroup, NameError, AttributeError, ImportError, SyntaxError)
 #: Cached frames of tracebacks, by file, code (equal in two copies of one file) and instruction.
-_spelled: dict[tuple[str, CodeType, int], str] = {}
+_formatted: dict[tuple[str, CodeType, int], str] = {}
 
 
 def _is_ours(frame: TracebackType) -> bool:

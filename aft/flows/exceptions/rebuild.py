@@ -231,13 +231,13 @@ def can_make(cls: type) -> bool:
 
     Also requires that a stand-in would have all its bases, in a process without the class.
     """
-    found = find_class(spell_class(cls), Exception)
+    found = find_class(format_class(cls), Exception)
     if found is not cls or not all(can_derive(base) for base in mro_of(cls)[1:] if issubclass(base, Exception)):
         return False
     return issubclass(cls, BaseExceptionGroup) or _make(found) is not None
 
 
-def spell_class(cls: type) -> str:
+def format_class(cls: type) -> str:
     """Return the name by which a class is found again."""
     return escape_unstorable(f"{cls.__module__}.{cls.__qualname__}"[:400])
 

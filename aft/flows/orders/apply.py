@@ -90,7 +90,7 @@ class _SortedOrders:
         return bool(self.changes) or any(item.verb in (InboxVerb.RETRY, *_BY_HAND) for item in self.items)
 
     @property
-    def heeded(self) -> list[InboxItem]:
+    def marked_read(self) -> list[InboxItem]:
         """The orders that are marked read now.
 
         An order to suspend is marked read when the run is released for it: another may arrive in between. One to undo a
@@ -177,10 +177,10 @@ class OrderHandler:
         def then(connection: Connection, seq: int) -> None:
             if orders.changes:
                 release.check_orders(owner, connection)  # the last word counts, and from now on it would be refused
-            for item in orders.heeded:
+            for item in orders.marked_read:
                 _settle_frame(connection, owner, item)
             effect.write(connection, owner.run_id)
-            inbox.mark_read(connection, owner.run_id, owner.epoch, orders.heeded)
+            inbox.mark_read(connection, owner.run_id, owner.epoch, orders.marked_read)
             for item in orders.undoes:
                 inbox.put_off(connection, owner.run_id, item.seq)
             for item, why in orders.refused:
@@ -198,7 +198,7 @@ class OrderHandler:
             step_states.forget(fault, effect.again.get(fault.id))
         if orders.suspends is not None:
             raise Leave(orders.suspends)
-        by_hand = [item for item in orders.heeded if item.verb in _BY_HAND]
+        by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]
         for item in by_hand:
             step_states.note_known(StepPath(f"{_step_of(item)}/undo"))
         if by_hand:

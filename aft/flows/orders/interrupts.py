@@ -254,7 +254,7 @@ class Interrupts:
 def _is_interruptible(ask: StepRequest) -> bool:
     """Whether a step is not at work, and has no block that concerns the whole run."""
     if not ask.blocks:
-        return not ask.flying
+        return not ask.running
     return all(_is_of(block, ask.path) for block in ask.blocks)
 
 

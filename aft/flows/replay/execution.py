@@ -75,7 +75,7 @@ class Execution:
             with (
                 context.in_flow(self),
                 self.exit.home,
-                OpenGenerators(course.tell_met, self.exit.leave_for_mistake) as left_open,
+                OpenGenerators(course.met_exceptions, self.exit.leave_for_mistake) as left_open,
             ):
                 made = self._flow.fn(*args, **kwargs)
                 result = self._drive(made) if self._flow.is_async else made
@@ -136,7 +136,7 @@ class Execution:
         """Return a new task's path and context, a copy of the given one: its steps are numbered under that path."""
         here, path = contextvars.copy_context() if given is None else given.copy(), find_scope().next()
         here.run(in_scope.set, Scope(path))
-        self._session.course.ask(path)
+        self._session.course.note_request(path)
         self._session.branches.add(path)
         return path, here
 

@@ -202,7 +202,7 @@ class Runner:
     def _carry_out(self, session: RunSession, entries: list[Entry]) -> None:
         row = session.owner.run
         if row.ended_as is not None:
-            self._settle_late(session)
+            self._undo_late_effects(session)
         elif row.status is Status.COMPENSATING:
             self._unwind(session)
         else:
@@ -210,7 +210,7 @@ class Runner:
                 unwind(session, None, Status.RECOVERING, late=True)
             self._play(session, entries)
 
-    def _settle_late(self, session: RunSession) -> None:
+    def _undo_late_effects(self, session: RunSession) -> None:
         """Undo late effects that arrived after the run's end; if a person skips one, the run ends as failed.
 
         So it does if one was skipped in a child after the run's own end: the child's end wakes the run once more.

@@ -48,8 +48,8 @@ class StepCalls:
         elif isinstance(target, Pivot):
             made = marks.pivot(self._session, scope.next(), scope.path)
         else:
-            made = self._waiting.ask(call, scope.next(), scope.path)
-        self._scheduler.interrupts.meet(made, *self._session.course.ask(made.path))
+            made = self._waiting.make_step(call, scope.next(), scope.path)
+        self._scheduler.interrupts.meet(made, *self._session.course.note_request(made.path))
         self._exit.renewal.note(made)
         return made
 

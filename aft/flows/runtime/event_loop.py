@@ -80,7 +80,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._forget()
-        after_fork.tell(self)
+        after_fork.register(self)
 
     def _forget(self) -> None:
         """Reset to no loop; a forked child does not have its parent's."""
@@ -156,9 +156,9 @@ class LoopThread:
         self._running.add(running)
 
         def begin() -> None:
-            loop.create_task(self._execute(running, loop)).add_done_callback(tell)
+            loop.create_task(self._execute(running, loop)).add_done_callback(report)
 
-        def tell(task: asyncio.Task[tuple[bool, Any] | None]) -> None:
+        def report(task: asyncio.Task[tuple[bool, Any] | None]) -> None:
             if task.cancelled():  # before its first step: the loop ends
                 ours = running.loop is loop and self.withdraw(running)
                 outcome = (False, asyncio.CancelledError()) if ours else None

@@ -35,7 +35,7 @@ _LENGTHS = PreparedQuery.about(f"SELECT id, inbox_seq FROM {runs.name} WHERE id 
 class _Watched:
     run_id: RunId
     seen: int
-    tell: Callable[[int], None]
+    notify: Callable[[int], None]
 
 
 class InboxWatch:
@@ -49,9 +49,9 @@ class InboxWatch:
         self._pause = threading.Event()
 
     @contextmanager
-    def over(self, run_id: RunId, seen: int, tell: Callable[[int], None]) -> Iterator[None]:
-        """Call ``tell`` once, on another thread, with the length of a run's inbox when that is more than ``seen``."""
-        watched = _Watched(run_id, seen, tell)
+    def over(self, run_id: RunId, seen: int, notify: Callable[[int], None]) -> Iterator[None]:
+        """Call ``notify`` once, on another thread, with the length of a run's inbox when that is more than ``seen``."""
+        watched = _Watched(run_id, seen, notify)
         with self._changed:
             self._watched.add(watched)
             self._begin()
@@ -81,9 +81,9 @@ class InboxWatch:
                     self._thread = None
                     return
             self._pause.wait(INTERVAL)
-            self._look()
+            self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         with self._changed:
             watched = list(self._watched)
         if not watched:
@@ -101,4 +101,4 @@ class InboxWatch:
                 if told:
                     self._watched.discard(one)
             if told:
-                one.tell(length)
+                one.notify(length)

@@ -50,18 +50,18 @@ class SlowActivityWatch:
         try:
             yield
         finally:
-            self._tell_if_over(watched)
+            self._report_if_over(watched)
             with self._lock:
                 self._watched.discard(watched)
 
-    def look(self) -> None:
+    def report_overdue(self) -> None:
         """Report the activities that are overdue now."""
         with self._lock:
             running = list(self._watched)
         for watched in running:
-            self._tell_if_over(watched)
+            self._report_if_over(watched)
 
-    def _tell_if_over(self, watched: _Watched) -> None:
+    def _report_if_over(self, watched: _Watched) -> None:
         elapsed = timedelta(seconds=self._clock.ticks() - watched.began)
         if elapsed <= watched.expected:
             return

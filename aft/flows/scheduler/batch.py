@@ -31,13 +31,13 @@ class StepBatch:
     def __init__(self, steps: Sequence[StepRequest], most: int | None, step_states: StepStates) -> None:
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
         self._steps = set(steps)
-        new = [step for step in steps if step.entry is None and not step.flying and not step.blocks]
+        new = [step for step in steps if step.entry is None and not step.running and not step.blocks]
         begun = {step for step in new if step.path in step_states.doubts or step.was_begun()}
         final = {step for step in begun if step_states.has_failed_for_good(step.path)}
         self._begun = deque(step for step in new if step in begun and step not in final)
         self._final = deque(step for step in new if step in final)
         self._fresh = deque(step for step in new if step not in begun)
-        self._running = {step for step in steps if step.flying and step.entry is None and not step.blocks}
+        self._running = {step for step in steps if step.running and step.entry is None and not step.blocks}
         self._awaiting: set[StepRequest] = set()
         # The faults of begun steps are known before those are performed again.
         faults = {fault.state for step in begun if (fault := step_states.fault(step.path)) is not None}

@@ -1,11 +1,11 @@
 """Finds blocked steps to try again while others are at work: an inbox item may be for them, or their time has come.
 
 A step reads the inbox when it begins, and is blocked some time later. An item that another branch has found meanwhile
-may be for it. So each step keeps the count of arrivals at its beginning (``StepRequest.looked_at``); a blocked step
+may be for it. So each step keeps the count of arrivals at its beginning (``StepRequest.arrivals_seen``); a blocked step
 that began before the last arrival tries again.
 
 Only the flow's own thread calls this module; the branches' threads read the same inbox at the same time, and set
-``looked_at`` when they begin.
+``arrivals_seen`` when they begin.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class BlockedSteps:
         self._run_inbox = run_inbox
         self._clock = clock
         self._running = running
-        #: The lowest ``looked_at`` that a step may have.
-        self._looked_at = 0
+        #: The lowest ``arrivals_seen`` that a step may have.
+        self._least_seen = 0
         #: Finished steps that have failed, and need a decision or another try.
         self._failed: set[StepRequest] = set()
 
@@ -67,17 +67,17 @@ class BlockedSteps:
 
     def any_missed(self, steps: Iterable[StepRequest]) -> bool:
         """Whether an inbox item has arrived since one of these steps began that is blocked now."""
-        return self._run_inbox.arrivals > self._looked_at and any(map(self._has_missed, steps))
+        return self._run_inbox.arrivals > self._least_seen and any(map(self._has_missed, steps))
 
     def unblock_missed(self, steps: Iterable[StepRequest]) -> bool:
         """Unblock all steps that may have missed an inbox item; return whether there are any."""
-        if (arrivals := self._run_inbox.arrivals) <= self._looked_at:
+        if (arrivals := self._run_inbox.arrivals) <= self._least_seen:
             return False
         missed = [step for step in steps if self._has_missed(step)]
         for step in missed:
             _begin_again(step)
         # Steps at work may have begun before the arrival, and may be blocked later.
-        self._looked_at = min([arrivals, *(step.looked_at for step in self._running)])
+        self._least_seen = min([arrivals, *(step.arrivals_seen for step in self._running)])
         return bool(missed)
 
     def unblock(self, steps: Iterable[StepRequest], beside: Iterable[StepRequest]) -> list[StepRequest]:
@@ -87,7 +87,7 @@ class BlockedSteps:
         """
         waiting = [step for step in steps if self.waits(step)]
         try:
-            self._run_inbox.look()
+            self._run_inbox.read_new()
         except InboxChanged:
             # Read by the next pass, which begins when the steps at work have ended.
             for step in waiting:
@@ -100,8 +100,8 @@ class BlockedSteps:
         return [step for step in waiting if not step.blocks]
 
     def _has_missed(self, step: StepRequest) -> bool:
-        return step.looked_at < self._run_inbox.arrivals and self.waits(step)
+        return step.arrivals_seen < self._run_inbox.arrivals and self.waits(step)
 
 
 def _begin_again(step: StepRequest) -> None:
-    step.blocks, step.flying = (), False
+    step.blocks, step.running = (), False

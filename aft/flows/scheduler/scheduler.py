@@ -98,7 +98,7 @@ class StepScheduler:
         self.frontier.doubt(self.pending)
         if step_states.undo_orders:
             for step in self.pending.values():
-                if not step.flying and step.entry is None and step.undoable and step_states.is_unseen(step.path):
+                if not step.running and step.entry is None and step.undoable and step_states.is_unseen(step.path):
                     self._threads.start(step)
             self.finish_all()
 
@@ -139,11 +139,11 @@ class StepScheduler:
     def _find_recorded(self, steps: Sequence[StepRequest]) -> bool:
         """Take recorded outcomes; False: the flow has gone on since, and there is nothing left to do."""
         for step in steps:
-            if step.entry is None and not step.flying:
+            if step.entry is None and not step.running:
                 step.entry = self.replay.find(step.path, step.kind, step.name)
                 if step.entry is not None:
                     step.check_same(step.entry)
-        new = next((step for step in steps if step.entry is None and not step.flying), None)
+        new = next((step for step in steps if step.entry is None and not step.running), None)
         if new is None:
             return True  # saves going through all pending steps: outcomes are delivered one by one
         if not self.replay.goes_on(beside := {other.path for other in steps} | self.pending.keys()):
@@ -247,7 +247,7 @@ class StepScheduler:
             self.interrupts.abandon(self.pending.values())
         if any(isinstance(block, WriteFailed) for step in self.pending.values() for block in step.blocks):
             return
-        new = [step for step in self.pending.values() if not step.flying and not step.blocks and step.entry is None]
+        new = [step for step in self.pending.values() if not step.running and not step.blocks and step.entry is None]
         if new:
             self.replay.check_spent(_calls_now(new[0]), self.pending)
             self.frontier.reach((), self.pending)

@@ -40,7 +40,7 @@ class StepThreads:
 
     def start(self, step: StepRequest, how: Performs | None = None) -> None:
         """Perform a step, on its own thread unless it is quick; ``how`` replaces its ``perform``, and is quick."""
-        step.flying = True
+        step.running = True
         self.running.add(step)
         self._session.step_states.begin_branch()
         if step.quick or how is not None:
@@ -72,7 +72,7 @@ class StepThreads:
 
     def perform(self, step: StepRequest, finish: OnRecorded | None, perform: Performs) -> None:
         """Perform a step on this thread, until it has its outcome or is blocked; raises nothing."""
-        step_states, step.looked_at = self._session.step_states, self._session.run_inbox.arrivals
+        step_states, step.arrivals_seen = self._session.step_states, self._session.run_inbox.arrivals
         if step_states.undo_orders and not (step.undoable and step_states.is_unseen(step.path)):
             step.blocks = [NotBegun()]
             return

@@ -178,7 +178,7 @@ def stay_parked(fault: Fault) -> Parks:
     """Return the block of a step or run that was already parked for this fault."""
     if fault.decided_at is None or fault.why is None:
         return Parks(fault.why or str(fault), fault, stays=True)
-    return Parks(fault.spell_parked(fault.why), fault, stays=True)
+    return Parks(fault.describe_parked(fault.why), fault, stays=True)
 
 
 def is_of_step(fault: Fault) -> bool:

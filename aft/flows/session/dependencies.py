@@ -43,7 +43,7 @@ class Dependencies:
     grace: timedelta
     executing: ExecutingRuns
     #: The rules in force.
-    book: RuleCache
+    rules: RuleCache
     #: How large a family of runs may be.
     limits: Limits
     #: Seals messages.

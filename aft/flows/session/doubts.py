@@ -184,7 +184,7 @@ class Doubts:
 
     # Writing --------------------------------------------------------------------------------------------------------
 
-    def settle_with(self, path: StepPath) -> tuple[str, ...]:
+    def faults_closed_by(self, path: StepPath) -> tuple[str, ...]:
         """Return the aborts to close with the outcome of a step: all, if nothing is in doubt after it."""
         if not self._aborts or self.before_frontier or self._steps - {path}:
             return ()

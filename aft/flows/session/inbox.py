@@ -42,11 +42,11 @@ class RunInbox:
         The wall clock of this machine has no influence on what is due.
         """
         if self._asked is None:
-            return self.ask_now()
+            return self.query_now()
         ticks, said = self._asked
         return said + timedelta(seconds=self._clock.ticks() - ticks)
 
-    def ask_now(self) -> datetime:
+    def query_now(self) -> datetime:
         """Query the database's time again: a wait begins when the run has reached it."""
         said: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
         # Taken after the answer: the time that is computed from it is never ahead of the database's.
@@ -59,7 +59,7 @@ class RunInbox:
         self._signals = [item for item in items if item.verb is InboxVerb.SIGNAL]
         self._owner.heard = [item.seq for item in items if item.verb in HINTS]
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Read new items; raises InboxChanged if one is an order or a ruling."""
         owner = self._owner
         if owner.inbox_seq <= owner.read_to:

@@ -33,11 +33,11 @@ def keep_late(
     *,
     refused: bool = False,
 ) -> None:
-    """Save a late effect if possible, and emit its fate; ``refused``: its record was refused, or had no answer."""
+    """Save a late effect if possible, and emit its decision; ``refused``: its record was refused, or had no answer."""
     try:
         encoded = _encode(activity, value)
         if encoded is not None and activity.compensator is not None and not activity.owes(args, encoded):
-            told = EffectLate(run=owner.run_id, path=path, activity=activity.name, fate="nothing to undo")
+            told = EffectLate(run=owner.run_id, path=path, activity=activity.name, decision="nothing to undo")
             deps.telemetry.emit(told)
             return
         effect = LateEffect(
@@ -54,10 +54,10 @@ def keep_late(
             value=encoded,
         )
         kept = _keep(deps, effect, refused)
-        fate = "kept" if kept else "kept when the database is back"
+        decision = "kept" if kept else "kept when the database is back"
     except StoreError as error:
-        fate = f"unknown: {error}"
-    deps.telemetry.emit(EffectLate(run=owner.run_id, path=path, activity=activity.name, fate=fate))
+        decision = f"unknown: {error}"
+    deps.telemetry.emit(EffectLate(run=owner.run_id, path=path, activity=activity.name, decision=decision))
 
 
 def _encode(activity: Activity[Any, Any], value: Any) -> str | None:

@@ -110,7 +110,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
 
     wakes = found.hands_back is not None and not found.is_stop
     owner.write(then, **changes)
-    _tell(deps, owner, found)
+    _emit(deps, owner, found)
     _send(deps, written)
 
 
@@ -122,14 +122,14 @@ def _share_failure(deps: Dependencies, owner: Owner, found: Blockers, changes: d
     write = OwnerWrite(
         fault=faults.fields(deps.namespace, block.fault),
         settled=tuple((id, FaultState.TRIED) for id in block.replaces),
-        message=(deps.namespace, queue, body, _hold(deps)),
+        message=(deps.namespace, queue, body, _hold_seconds(deps)),
         changes=changes,
     )
     with owner.lock:
         shared = owner.share(write, read_to=owner.read_to)
     if shared is None or shared.message is None:
         return False
-    _tell(deps, owner, found)
+    _emit(deps, owner, found)
     _send(deps, [OutboxRow(shared.message, queue, body)])
     return True
 
@@ -159,7 +159,7 @@ def _wake_for_orders(
 def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) -> dict[str, Any]:
     # All its waits, also those of branches that this pass has not reached.
     changes: dict[str, Any] = {**NO_OWNER, "waits": waits.encode(owner.run.waits)}
-    changes["savepoints"] = _spell(owner.savepoints)
+    changes["savepoints"] = _format(owner.savepoints)
     if found.status is not None:
         changes["status"] = found.status
     if found.is_stop:
@@ -177,7 +177,7 @@ def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) 
     return changes
 
 
-def _spell(savepoints: dict[str, str] | None) -> str | None:
+def _format(savepoints: dict[str, str] | None) -> str | None:
     return None if savepoints is None else json.dumps(savepoints)
 
 
@@ -230,7 +230,7 @@ def _keep_doubts(deps: Dependencies, owner: Owner, connection: Connection, hando
         faults.add(connection, deps.namespace, replace(abort, state=FaultState.WAITING))
 
 
-def _tell(deps: Dependencies, owner: Owner, found: Blockers) -> None:
+def _emit(deps: Dependencies, owner: Owner, found: Blockers) -> None:
     run = owner.run
     for block in found.failed:
         if not block.written:
@@ -293,7 +293,7 @@ def end(
     undone = owner.run.ended_as is None and status in (Status.COMPENSATED, Status.FAILED)
     write = OwnerWrite(changes=_end_changes(status, result), ends=not in_doubt)
     if not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt:
-        read_to = min(owner.read_to, owner.looked_to) if undone else owner.read_to
+        read_to = min(owner.read_to, owner.late_checked_to) if undone else owner.read_to
         if owner.share(write, read_to=read_to) is not None:
             deps.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
             return
@@ -369,11 +369,11 @@ def check_orders(owner: Owner, connection: Connection) -> None:
 
 def _announce(deps: Dependencies, connection: Connection, messages: Sequence[tuple[str, Message]]) -> list[OutboxRow]:
     return outbox.put(
-        connection, deps.namespace, [(queue, message.encode()) for queue, message in messages], hold=_hold(deps)
+        connection, deps.namespace, [(queue, message.encode()) for queue, message in messages], hold=_hold_seconds(deps)
     )
 
 
-def _hold(deps: Dependencies) -> float:
+def _hold_seconds(deps: Dependencies) -> float:
     """Return the seconds during which this process publishes its messages itself, before the relay does."""
     return 0.0 if deps.send is None else HOLD
 

@@ -47,7 +47,7 @@ def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, RunRecords]:
     executed = json.dumps([run.id for run in runs if _was_executed(run)])
     written_to = json.dumps([run.id for run in runs if run.inbox_seq])
     about_executed = dict.fromkeys((journal.OF_RUNS, faults.LIVE_OF_RUNS, stack.BEGUN), executed)
-    asked = _ask(store, {**about_executed, inbox.UNREAD: written_to})
+    asked = _query(store, {**about_executed, inbox.UNREAD: written_to})
     for run_id, *values in asked[journal.OF_RUNS]:
         found[run_id].entries.append(journal.read(values))
     for values in asked[faults.LIVE_OF_RUNS]:
@@ -69,7 +69,7 @@ def _was_executed(run: RunRow) -> bool:
     return run.epoch > 1 or run.seq > 0
 
 
-def _ask(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQuery, Iterable[Any]]:
+def _query(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQuery, Iterable[Any]]:
     """Execute the queries that concern any run; the others return no rows."""
     wanted = [(question, ids) for question, ids in questions.items() if ids != "[]"]
     answers = store.query(wanted) if wanted else []

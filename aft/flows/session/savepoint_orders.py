@@ -128,7 +128,7 @@ def find_ambiguity(owner: Owner, item: InboxItem) -> str | None:
     """Return why the name in an order is ambiguous; None if it is not."""
     found = _find_named(owner, item) if "seq" in item.payload else []
     ambiguous = steer.are_side_by_side(found)
-    return f"the run {steer.spell_side_by_side(item.payload['name'], found)}" if ambiguous else None
+    return f"the run {steer.format_side_by_side(item.payload['name'], found)}" if ambiguous else None
 
 
 def refuse_pending_orders(

@@ -110,7 +110,7 @@ class StepStates:
         #: Whether late effects have to be undone before the run goes on.
         self.owes_late_effects = False
         #: The owner's ``seq`` when it last queried for late effects.
-        self.looked_at = -1
+        self.late_checked_at = -1
         #: How often the effect of each step was undone.
         self.undone: dict[str, int] = {}
         self._signals = _RetrySignals(owner, run_inbox)
@@ -219,7 +219,7 @@ class StepStates:
         """Return the faults that a new one of this step replaces: its own, and all aborts if no other is in doubt."""
         before = self._faults.get(path)
         with self._lock:
-            return (*self.doubts.settle_with(path), *([before.id] if before is not None else []))
+            return (*self.doubts.faults_closed_by(path), *([before.id] if before is not None else []))
 
     def check_ladder(self, path: StepPath, status: Status | None) -> None:
         """Raise Leave if a step's fault is not decided yet, or its next try is not due.
@@ -329,7 +329,7 @@ class StepStates:
         """Faults to close when this step's outcome is recorded, each with its final state."""
         fault = self._faults.get(path)
         with self._lock:
-            aborts = [(abort, FaultState.RESOLVED) for abort in self.doubts.settle_with(path)]
+            aborts = [(abort, FaultState.RESOLVED) for abort in self.doubts.faults_closed_by(path)]
         return tuple(aborts if fault is None else [(fault.id, state), *aborts])
 
     def with_signal_read(self, path: StepPath, more: Then | None) -> Then | None:

@@ -76,7 +76,7 @@ class ActivityStep(Step):
         self._check_before()
         self.doubtful = self._standing.is_doubtful(self.path)
         self.begin(self.session.generation(self.path))
-        self.probe = self.activity.question(self.stored, self.key)
+        self.probe = self.activity.make_probe_call(self.stored, self.key)
         self.watch = self._watch()
         if self.activity.arms:
             self.arm()
@@ -96,7 +96,7 @@ class ActivityStep(Step):
         self._objection = self._check_after(encoded)
         if self._objection is not None:
             self._owed = self.activity.owes(self.stored, encoded)
-            return partial(self._hold, failed=self._objection, value=encoded)
+            return partial(self._record_effect, failed=self._objection, value=encoded)
         self._entry = self._outcome(encoded)
         return self._recording(self._entry)
 
@@ -151,7 +151,7 @@ class ActivityStep(Step):
         if not self.session.constraints.any(on, self.name):
             return
         facts = self._facts()
-        if (choice := self.session.constraints.ask(on, facts)) is not None:
+        if (choice := self.session.constraints.find_objection(on, facts)) is not None:
             ladder = self._deps.ladder_of(self.policy)
             fault = self.session.constraints.make_fault(on, choice, path, facts, before, ladder)
             self.session.fail(path, fault, self.status)
@@ -164,14 +164,14 @@ class ActivityStep(Step):
         if self.policy.transactional or not self.session.constraints.any(On.VIOLATED, self.name):
             return None
         clock, began = self._deps.clock, self._deps.clock.ticks()
-        return lambda: self.session.constraints.ask(On.VIOLATED, self._facts(elapsed=clock.ticks() - began))
+        return lambda: self.session.constraints.find_objection(On.VIOLATED, self._facts(elapsed=clock.ticks() - began))
 
     def _check_after(self, value: str) -> Failed | None:
         """Return the rules' objection to a step that has had its effect, or None."""
         if not self.session.constraints.any(On.ACTIVITY_POST, self.name):
             return None
         facts = self._facts(value, elapsed=self._deps.clock.ticks() - self._started)
-        choice = self.session.constraints.ask(On.ACTIVITY_POST, facts)
+        choice = self.session.constraints.find_objection(On.ACTIVITY_POST, facts)
         if choice is None:
             return None
         before, ladder = self._standing.fault(self.path), self._deps.ladder_of(self.policy)
@@ -181,7 +181,7 @@ class ActivityStep(Step):
     def _facts(self, value: str | None = None, *, elapsed: float | None = None) -> StepFacts:
         return StepFacts(self.name, self.stored, value, self._standing.failures(self.path), elapsed=elapsed)
 
-    def _hold(self, connection: Connection, seq: int, *, failed: Failed, value: str) -> None:
+    def _record_effect(self, connection: Connection, seq: int, *, failed: Failed, value: str) -> None:
         """Record a step's effect and its owed undo, but no outcome: an exlet decides that."""
         run_id, generation = self.owner.run_id, self.session.generation(self.path)
         release.write_fault(self._deps, self.owner, connection, failed)

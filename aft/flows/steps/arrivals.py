@@ -20,35 +20,39 @@ from sqlalchemy import Connection
 from aft.compensation import late_frames
 from aft.flows.steps.run_session import RunSession
 from aft.runs.records import late_effects
-from aft.runs.records.late_effects import Fate, FoundEffect
+from aft.runs.records.late_effects import FoundEffect, LateDecision
 from aft.telemetry import EffectLate
 
 
 def find_late(session: RunSession) -> bool:
     """Whether there are open late effects; False without a query if the owner has checked since its last write."""
     owner, step_states = session.owner, session.step_states
-    if step_states.looked_at == owner.seq:
+    if step_states.late_checked_at == owner.seq:
         return False  # a replay returns many failures: one query is enough for all of them
-    step_states.looked_at = owner.seq
+    step_states.late_checked_at = owner.seq
     return bool(owner.query([(late_effects.OPEN, json.dumps([owner.run_id]))])[0])
 
 
 def take_late(session: RunSession) -> bool:
     """Decide about late effects as far as possible now; return whether any became a frame. Emits: EffectLate."""
     owner, deps = session.owner, session.deps
-    owner.looked_to = owner.inbox_seq
+    owner.late_checked_to = owner.inbox_seq
     found = owner.read(lambda connection: late_effects.find_ours(connection, owner.run_id))
-    fates = [(each, late_effects.decide(each)) for each in found]
-    settled = [(each, fate) for each, fate in fates if fate in (Fate.UNDO, Fate.DROP)]
-    for each, fate in settled:
-        owner.write(partial(_settle, session, each, fate))
+    decisions = [(each, late_effects.decide(each)) for each in found]
+    settled = [(each, decision) for each, decision in decisions if decision in (LateDecision.UNDO, LateDecision.DROP)]
+    for each, decision in settled:
+        owner.write(partial(_carry_out, session, each, decision))
         effect = each.effect
-        deps.telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate=fate.value))
-    return any(fate is Fate.UNDO for _, fate in settled)
+        deps.telemetry.emit(
+            EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision=decision.value)
+        )
+    return any(decision is LateDecision.UNDO for _, decision in settled)
 
 
-def _settle(session: RunSession, found: FoundEffect, fate: Fate, connection: Connection, seq: int) -> None:
-    if fate is Fate.UNDO:
+def _carry_out(
+    session: RunSession, found: FoundEffect, decision: LateDecision, connection: Connection, seq: int
+) -> None:
+    if decision is LateDecision.UNDO:
         late_frames.owe(connection, found, seq, session.deps.clock.now())
     else:
-        late_effects.settle(connection, found.id, fate)
+        late_effects.settle(connection, found.id, decision)

@@ -116,7 +116,7 @@ def _begin(step: Step, again: int) -> Current:
 
 def _record_probed(step: Step, current: Current, again: int) -> bool:
     """Record the result that the probe finds; return whether it found one, so that nothing is left to do."""
-    found = _ask(step, step.probe, current) if step.doubtful or again else UNKNOWN
+    found = _run_probe(step, step.probe, current) if step.doubtful or again else UNKNOWN
     if found is UNKNOWN:
         return False
     # If this write is refused, it is no late effect: the run's new owner can probe for it, too.
@@ -124,7 +124,7 @@ def _record_probed(step: Step, current: Current, again: int) -> bool:
     return True
 
 
-def _ask(step: Step, probe: ProbeCall | None, current: Current) -> Any:
+def _run_probe(step: Step, probe: ProbeCall | None, current: Current) -> Any:
     """Return what a probe finds, or UNKNOWN."""
     if probe is None:
         return UNKNOWN
@@ -138,7 +138,7 @@ def _function(step: Step, current: Current) -> FunctionCall:
     """Return the step's function with its arguments; a compensator gets the result that its activity's probe finds."""
     kwargs = step.kwargs
     if step.result_probe is not None:
-        kwargs = {**kwargs, "result": _ask(step, step.result_probe, current)}
+        kwargs = {**kwargs, "result": _run_probe(step, step.result_probe, current)}
     return FunctionCall(step.what, step.fn, step.args, kwargs, step.policy.timeout, step.keep_late)
 
 
@@ -260,7 +260,7 @@ def _call_in_time(step: Step, function: FunctionCall, current: Current) -> Any:
         call.stop("interrupted")  # Ctrl-C
         raise
     if outcome is None:
-        error: Any = TimeoutError(f"{function.what} did not return within {durations.spell(timeout or timedelta(0))}")
+        error: Any = TimeoutError(f"{function.what} did not return within {durations.format(timeout or timedelta(0))}")
         outcome = call.stop(str(error)) or (False, error)
         if type(outcome[1]) is asyncio.CancelledError:
             outcome = (False, error)

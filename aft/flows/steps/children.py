@@ -130,7 +130,7 @@ class Children:
         self._rows = _ChildRows(session)
         self._family = _Family(session)
 
-    def ask(self, flow: Flow[Any, Any], call: Call[Any], path: StepPath, scope: str) -> StepRequest:
+    def make_step(self, flow: Flow[Any, Any], call: Call[Any], path: StepPath, scope: str) -> StepRequest:
         """Make the step that starts a child and waits for its end; raises DefinitionError if it is given a key."""
         if flow.run_options.key is not None:
             raise DefinitionError(
@@ -198,7 +198,7 @@ class Children:
         if not made:
             # The order to stop is on its way down the family; the run checks again in case it is lost.
             raise Leave(
-                Awaits(replace(self._wait(path, child_id), until=self._session.run_inbox.ask_now() + LOOK_AGAIN))
+                Awaits(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
             )
         self._family.begun += 1
         return made[0]
@@ -207,7 +207,7 @@ class Children:
         owner = self._session.owner
         # The path alone is ambiguous: another child waited there, in an earlier generation or before an undo.
         known = next((wait for wait in owner.run.waits if (wait.path, wait.name) == (path, child_id)), None)
-        return known or owner.begin_wait(Wait(path, WaitKind.CHILD, child_id, self._session.run_inbox.ask_now()))
+        return known or owner.begin_wait(Wait(path, WaitKind.CHILD, child_id, self._session.run_inbox.query_now()))
 
     def _record(
         self, child: RunRow, path: StepPath, scope: str, args: str, given: str, on_recorded: OnRecorded | None

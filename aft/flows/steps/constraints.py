@@ -36,12 +36,12 @@ class Constraints:
 
     def any(self, on: On, activity: str) -> bool:
         """Whether rules of this type are taught for the run's flow and this activity."""
-        return self._deps.book.current().is_taught(on, self._owner.run.flow, activity)
+        return self._deps.rules.current().is_taught(on, self._owner.run.flow, activity)
 
-    def ask(self, on: On, step: StepFacts) -> RuleChoice | None:
+    def find_objection(self, on: On, step: StepFacts) -> RuleChoice | None:
         """Return the rules' choice for this step or run; None if they do not object. Emits: RuleWarned."""
         deps, run = self._deps, self._owner.run
-        rules = deps.book.current()
+        rules = deps.rules.current()
         if not rules.is_taught(on, run.flow, step.name):
             return None
         at = deps.clock.now()
@@ -51,12 +51,12 @@ class Constraints:
                 return history.of_signature(connection, deps.namespace, step.name or run.flow, TYPE, at, wanted)
 
         facts = {**case.of_run(run, at), **case.of_step(step)}
-        found = Case(facts, {"history": gather_history, "source": sources.ask_named})
+        found = Case(facts, {"history": gather_history, "source": sources.fetch_named})
         trees = rules.find(on, run.flow, step.name)
         if on is On.ABORT:
             # Trees about all activities are asked by the dispatcher, which does not know which activity it was.
             trees = [tree for tree in trees if tree.tree.activity != ANY]
-        decision = choose.ask(trees, on, found)
+        decision = choose.choose_rule(trees, on, found)
         if decision is None:
             for why in found.warnings:
                 deps.telemetry.emit(RuleWarned(run=run.id, fault="", why=why))
@@ -96,7 +96,7 @@ class Constraints:
             declared_answer=None,
             http_status=None,
             after=None,
-            ladder=(ladder or self._deps.ladder).spelled,
+            ladder=(ladder or self._deps.ladder).stored,
             raised_at=self._deps.clock.now(),
             rule_type=on.value,
             step_snapshot=step_snapshot.keep(step, before, case.of_run(self._owner.run, self._deps.clock.now())),

@@ -68,9 +68,9 @@ class StepRequest:
     arguments: ArgumentsCodec | None = None
     entry: Entry | None = None
     blocks: Sequence[Block] = ()
-    flying: bool = False
+    running: bool = False
     #: The inbox's count of arrivals when the step last began to read it.
-    looked_at: int = 0
+    arrivals_seen: int = 0
     #: Stops what it has started elsewhere (a child): called once it has failed because of an interrupt.
     stop: Callable[[], None] | None = None
     #: The fault of an interrupt that reaches it, recorded by a step beside it.

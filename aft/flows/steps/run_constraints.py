@@ -42,7 +42,7 @@ class RunConstraints:
         if on is On.RUN_PRE and not self.begins:
             return None
         facts = StepFacts("", None, result)
-        decision = self.session.constraints.ask(on, facts)
+        decision = self.session.constraints.find_objection(on, facts)
         if decision is not None:
             fault = self.session.constraints.make_fault(on, decision, path, facts)
             self.session.fail(path, fault, Status.RECOVERING)

@@ -104,7 +104,7 @@ class RunSession:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
             raise Leave(HandsBack(why))
-        self.run_inbox.look()
+        self.run_inbox.read_new()
 
     # Recording ----------------------------------------------------------------------------------------------------
 
@@ -118,12 +118,12 @@ class RunSession:
         """Journal an outcome, with ``then`` in the same transaction; return the entry with its ``seq``."""
         recorded: list[Entry] = []
 
-        def land() -> None:
+        def finish() -> None:
             recorded.append(self.numbered(entry))
             if on_recorded is not None:
                 on_recorded(recorded[0])
 
-        self.owner.write(self.recording(entry, more=then), land, **changes)
+        self.owner.write(self.recording(entry, more=then), finish, **changes)
         self.owner.forget_wait(entry.path)
         return recorded[0]
 

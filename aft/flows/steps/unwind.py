@@ -46,7 +46,7 @@ _UNKNOWN_RESULT = (
 def unwind_all(session: RunSession, cause: Fault | None) -> bool:
     """Undo all that a run owes; return whether a person skipped any of its frames."""
     owner, ours = session.owner, json.dumps([session.owner.run_id])
-    owner.looked_to = owner.inbox_seq
+    owner.late_checked_to = owner.inbox_seq
     questions = (stack.OWED, stack.SKIPPED, child_runs.ANY, late.OPEN)
     owed, skipped, children, arrived = owner.query([(question, ours) for question in questions])
     if children or arrived or len(owed) == stack.MOST_READ:
@@ -166,7 +166,7 @@ class UndoStep(Step):
         # A late effect may be the one that was undone already, under the same key.
         late_again = frame.state is FrameState.LATE and frame.path in step_states.undone
         self.doubtful = step_states.is_doubtful(self.path) or late_again
-        self._ask_for_result()
+        self._probe_for_result()
         step_states.begin_branch()
         try:
             with self.reporting():
@@ -199,12 +199,12 @@ class UndoStep(Step):
     def keep_late(self, value: Any, *, refused: bool = False) -> None:
         """Keep nothing: what returns late has undone its step, and the next try does so again under the same key."""
 
-    def _ask_for_result(self) -> None:
+    def _probe_for_result(self) -> None:
         """Let the activity's probe find the result of a started activity, if the compensator has a use for it."""
         frame, only_if = self.frame, self.compensator.only_if
         if frame.state is not FrameState.ARMED or frame.value is not None:
             return
-        found = self.activity.question(frame.args or "{}", self.session.key(frame.path, frame.key_generation))
+        found = self.activity.make_probe_call(frame.args or "{}", self.session.key(frame.path, frame.key_generation))
         if found is not None and only_if is not None:
             self.fn = self._undo_if_owed()
         if "result" in self.kwargs or only_if is not None:

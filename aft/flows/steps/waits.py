@@ -31,7 +31,7 @@ class WaitSteps:
         self._session = session
         self.children = Children(session)
 
-    def ask(self, call: Call[Any], path: StepPath, scope: str) -> StepRequest:
+    def make_step(self, call: Call[Any], path: StepPath, scope: str) -> StepRequest:
         """Make the step of a call that is not an activity's: a signal, a sleep, or a child flow."""
         target = call.target
         if isinstance(target, Signal):
@@ -39,7 +39,7 @@ class WaitSteps:
         if isinstance(target, Sleep):
             return self._sleep(target, path, scope)
         assert isinstance(target, Flow)
-        return self.children.ask(target, call, path, scope)
+        return self.children.make_step(target, call, path, scope)
 
     # Signals ------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class WaitSteps:
         known = self._known(path)
         if known is not None and (known.kind, known.name) == (kind, name):
             return known
-        since = self._session.run_inbox.ask_now()
+        since = self._session.run_inbox.query_now()
         until = None if timeout is None else since + timeout
         return self._session.owner.begin_wait(Wait(path, kind, name, since, until))
 

@@ -19,15 +19,17 @@ class AfterHeartbeat:
     def collect(self) -> None:
         """Rescue runs that this worker owns but does not execute, and store buffered late effects."""
         deps = self._deps
-        deps.attempts.look()  # first, and without the database: it may be unreachable
-        deps.rule_watch.look()
+        deps.attempts.report_overdue()  # first, and without the database: it may be unreachable
+        deps.rule_watch.check()
         self._rescue_orphans()
         self._buffer_late()
 
     def _buffer_late(self) -> None:
         deps = self._deps
         for effect in deps.late_buffer.keep_waiting(deps.store):
-            deps.telemetry.emit(EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, fate="kept"))
+            deps.telemetry.emit(
+                EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision="kept")
+            )
 
     def _rescue_orphans(self) -> None:
         deps = self._deps

@@ -41,9 +41,9 @@ class RunClaimer:
         half = len(wakes) // 2
         return [*self.claim_woken(wakes[:half], timed=timed), *self.claim_woken(wakes[half:], timed=timed)]
 
-    def look_due(self, patient: bool = False) -> Due:
+    def read_due(self, patient: bool = False) -> Due:
         """Return what is due; ``patient``: what messages will bring soon is left to them."""
-        return claims.look_due(self._deps.store, self._deps.namespace, self._known, patient=patient)
+        return claims.read_due(self._deps.store, self._deps.namespace, self._known, patient=patient)
 
     def claim_due(self, limit: int, expect: Expect, *, alone: bool = False, **how: bool) -> list[RunRow]:
         """Claim up to ``limit`` due runs, ``how`` says which (``claims.find_due``)."""

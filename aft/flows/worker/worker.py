@@ -236,7 +236,7 @@ class Worker:
     def _take_due(self) -> float:
         if self._deps.abandoned.is_full:
             return PATIENCE
-        due = self._claimer.look_due(patient := self._messages_flow())
+        due = self._claimer.read_due(patient := self._messages_flow())
         is_due = due.next is not None and due.next <= 0
         if not due.urgent and not is_due:
             # Bounded by PATIENCE: an earlier one may turn up meanwhile.
@@ -286,7 +286,7 @@ class Worker:
             self._executor.execute(claimed, {}, slots=slots)
 
     def _is_due_alone(self) -> bool:
-        return bool(self._undoable_alone) or self._claimer.look_due().alone
+        return bool(self._undoable_alone) or self._claimer.read_due().alone
 
     def _claim_alone(self, expect: Expect) -> list[RunRow]:
         found, self._undoable_alone = self._undoable_alone[:1], []

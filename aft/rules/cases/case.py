@@ -112,7 +112,7 @@ def read(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return cut(plain(decode_untyped(text)))
+        return cut(to_json(decode_untyped(text)))
     except CodecError:
         return None
 
@@ -125,16 +125,16 @@ def read_tags(tags: Mapping[str, Any]) -> Any:
     return (read(text) if MARK in text else None) or cut(tags)
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Reduce a stored value to types of CEL and JSON: decimals become numbers, dates and times become text."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float | Decimal):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
+        return {str(to_json(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     return _SPELT[type(value)](value) if type(value) in _SPELT else str(value)
 
 
@@ -145,5 +145,5 @@ _SPELT: dict[type, Callable[[Any], Any]] = {
     timedelta: timedelta.total_seconds,
     UUID: str,
     bytes: bytes.hex,
-    Enum: lambda value: plain(value.value),
+    Enum: lambda value: to_json(value.value),
 }

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from aft import durations
 from aft.clock import SystemClock
 from aft.errors import DefinitionError, is_interrupt
-from aft.rules.cases.case import plain
+from aft.rules.cases.case import to_json
 from aft.rules.cases.facts import cut
 from aft.telemetry import logger
 
@@ -50,16 +50,16 @@ class FactSource:
     #: One for each call that may be under way. No lock: a child after a fork could find it held.
     _free: deque[None] = field(default_factory=lambda: deque([None] * MOST_HANGING), repr=False)
 
-    def ask(self) -> Any:
+    def fetch(self) -> Any:
         """Return its answer, at most FRESH seconds old, or its default."""
         heard = self._heard
         if heard and _clock.ticks() - heard[0][0] < FRESH:
             return heard[0][1]
-        answer = self._ask()
+        answer = self._fetch()
         heard[:] = [(_clock.ticks(), answer)]
         return answer
 
-    def _ask(self) -> Any:
+    def _fetch(self) -> Any:
         try:
             self._free.pop()
         except IndexError:
@@ -80,7 +80,7 @@ class FactSource:
 
     def _call(self, answers: queue.SimpleQueue[Any]) -> None:
         try:
-            answers.put(cut(plain(self.fn())))
+            answers.put(cut(to_json(self.fn())))
         except BaseException as raised:
             if is_interrupt(raised):
                 raise
@@ -94,9 +94,9 @@ class FactSource:
 declared: dict[str, FactSource] = {}
 
 
-def ask_named(names: Collection[str]) -> dict[str, Any]:
+def fetch_named(names: Collection[str]) -> dict[str, Any]:
     """Return the answers of those sources of this process that a condition mentions."""
-    return {f"source.{name}": one.ask() for name, one in list(declared.items()) if f"source.{name}" in names}
+    return {f"source.{name}": one.fetch() for name, one in list(declared.items()) if f"source.{name}" in names}
 
 
 def source(*, default: Any, timeout: str | float | timedelta = "200ms", name: str | None = None) -> Callable[[F], F]:
@@ -115,7 +115,9 @@ def source(*, default: Any, timeout: str | float | timedelta = "200ms", name: st
             raise DefinitionError(f"source {known!r} is declared twice")
         annotation = inspect.signature(fn).return_annotation
         spelt = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        declared[known] = FactSource(known, fn, cut(plain(default)), durations.parse(timeout), _TYPES.get(spelt, "dyn"))
+        declared[known] = FactSource(
+            known, fn, cut(to_json(default)), durations.parse(timeout), _TYPES.get(spelt, "dyn")
+        )
         return fn
 
     return declare

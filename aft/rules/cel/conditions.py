@@ -165,7 +165,7 @@ class Expression:
             found = program.eval(self._case(facts)._activation)
             if found.type() == self._language.error:
                 return None, self._warn(found.value())
-            return _plain(found, [MOST_IN_ALL]), None
+            return _to_python(found, [MOST_IN_ALL]), None
         except _ERRORS as error:
             return None, self._warn(str(error))
 
@@ -230,23 +230,23 @@ def _readable(said: str) -> str:
     return _STATUS.sub("", said)
 
 
-def _operator(spelled: str) -> str:
-    return "'?:'" if spelled == "<jump_condition>" else repr(spelled.strip("_"))
+def _operator(formatted: str) -> str:
+    return "'?:'" if formatted == "<jump_condition>" else repr(formatted.strip("_"))
 
 
 def _types(met: str | None) -> str:
     return (met or "").replace("int64", "int").replace("null_type", "null").replace(", ", " and ")
 
 
-def _plain(found: Any, left: list[int]) -> Any:
+def _to_python(found: Any, left: list[int]) -> Any:
     """Return CEL's value as plain JSON; raises ValueError if JSON has none for it, or if it is too large."""
     value = found.value()
     if isinstance(value, list):
         _spend(left, len(value))
-        return [_plain(entry, left) for entry in value]
+        return [_to_python(entry, left) for entry in value]
     if isinstance(value, dict):
         _spend(left, len(value))
-        return {_spell(key): _plain(entry, left) for key, entry in value.items()}
+        return {_format(key): _to_python(entry, left) for key, entry in value.items()}
     if value is None or isinstance(value, bool | int | str):
         return value
     return _scalar(value)
@@ -258,7 +258,7 @@ def _spend(left: list[int], entries: int) -> None:
         raise ValueError(f"its value has more than {MOST_IN_ALL:,} entries")
 
 
-def _spell(key: Any) -> str:
+def _format(key: Any) -> str:
     if isinstance(key, bool):
         return "true" if key else "false"
     return str(key)

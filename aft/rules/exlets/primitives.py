@@ -129,7 +129,9 @@ class Complete(_Primitive):
 
     def __post_init__(self) -> None:
         if self.computed is None:
-            self._put("result", None if self.result is NOTHING else validate.plain(self.result, "complete: result"))
+            self._put(
+                "result", None if self.result is NOTHING else validate.check_json(self.result, "complete: result")
+            )
             return
         validate.text(self.computed, "complete: computed")
         if self.result is not NOTHING:
@@ -177,7 +179,7 @@ class Retry(_Primitive):
         if self.after is not None:
             self._put("after", validate.wait(self.after, "retry: after"))
         if self.ladder is not None:
-            self._put("ladder", validate.spell_ladder(self.ladder, "retry: ladder"))
+            self._put("ladder", validate.format_ladder(self.ladder, "retry: ladder"))
         most = validate.MOST_LEVELS if self.ladder is None else validate.count_levels(self.ladder, "retry: ladder")
         if self.level is not None and (type(self.level) is not int or not 1 <= self.level <= most):
             of = "" if self.ladder is None else f" of ladder {validate.shown(self.ladder)}"
@@ -245,11 +247,11 @@ class Set(_Primitive):
     computed: Mapping[str, str] = field(default_factory=dict)  #: CEL by what it is for: "args.x", "tags.y", "result"
 
     def __post_init__(self) -> None:
-        self._put("args", validate.plain(validate.table(self.args, "set: args"), "set: args"))
-        self._put("tags", validate.plain(validate.table(self.tags, "set: tags"), "set: tags"))
+        self._put("args", validate.check_json(validate.table(self.args, "set: args"), "set: args"))
+        self._put("tags", validate.check_json(validate.table(self.tags, "set: tags"), "set: tags"))
         self._put("computed", dict(validate.table(self.computed, "set: computed")))
         if self.result is not NOTHING:
-            self._put("result", validate.plain(self.result, "set: result"))
+            self._put("result", validate.check_json(self.result, "set: result"))
         for key, source in self.computed.items():
             validate.text(source, f"set: computed.{key}")
             if key in self._given:

@@ -92,7 +92,7 @@ def table(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def plain(value: Any, where: str) -> Any:
+def check_json(value: Any, where: str) -> Any:
     """Return a copy of a JSON value. It may hold stored values of other types: ``{"$aft": "date", "v": "…"}``."""
     copied = _copy(value, where, 0)
     try:
@@ -123,10 +123,10 @@ def wait(value: Any, where: str) -> str:
         found = durations.parse(value)
     except ValueError as error:
         raise RuleRefused(f"{where}: {error}") from None
-    return value if isinstance(value, str) else durations.spell(found)
+    return value if isinstance(value, str) else durations.format(found)
 
 
-def spell_ladder(ladder: object, where: str) -> str:
+def format_ladder(ladder: object, where: str) -> str:
     """Return a ladder in the text form of settings, ``5s*3, 1m``; it may be given as a list of levels."""
     if not isinstance(ladder, list | tuple):
         return text(ladder, where)

@@ -161,7 +161,7 @@ class _Reader:
 
     def _take_exlet(self, name: str, value: Any, file: str) -> None:
         where = f"exlet {name!r}"
-        exlet = exlets.read(name, validate.table(_plain(value, where), where))
+        exlet = exlets.read(name, validate.table(_to_json(value, where), where))
         exlets.check(exlet, self.sources)
         if name in self.exlets:
             raise RuleRefused(f"{where} is in {self.exlets[name][1]} as well; keep one of them")
@@ -238,7 +238,7 @@ def _read_rule(found: dict[str, Any]) -> RuleText:
             raise RuleRefused(f"{key!r} is missing; a rule needs 'if' and 'then'")
     cornerstone = found.get("cornerstone")
     if cornerstone is not None:
-        cornerstone = validate.table(_plain(cornerstone, "cornerstone"), "cornerstone")
+        cornerstone = validate.table(_to_json(cornerstone, "cornerstone"), "cornerstone")
     return RuleText(
         validate.text(found["if"], "if", most=MOST_TEXT),
         validate.name(found["then"], "the exlet in 'then'"),
@@ -274,7 +274,7 @@ def _tables(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def _to_json(value: Any, where: str, depth: int = 0) -> Any:
     """Convert what TOML writes differently from JSON."""
     if isinstance(value, datetime | date | time):
         raise RuleRefused(
@@ -285,7 +285,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if depth > MOST_DEPTH:
         raise RuleRefused(f"{where[:60]}… is nested more than {MOST_DEPTH} deep")
     if isinstance(value, list):
-        return [_plain(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
+        return [_to_json(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
     if value == NONE:
         return None
-    return {name: _plain(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
+    return {name: _to_json(item, f"{where}.{name}", depth + 1) for name, item in value.items()}

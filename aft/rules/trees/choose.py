@@ -71,13 +71,13 @@ class RuleChoice:
 _STORED: StoredJson[RuleChoice] = StoredJson(RuleChoice)
 
 
-def ask(trees: Sequence[CompiledTree], on: On, case: Case) -> RuleChoice | None:
+def choose_rule(trees: Sequence[CompiledTree], on: On, case: Case) -> RuleChoice | None:
     """Ask trees in this order; return None if nothing was chosen. Warnings are added to the case."""
     asked: list[AskedTree] = []
     names: set[str] = set()
     for tree in trees:
         names |= tree.names
-        walk = tree.ask(case.learn(tree.names))
+        walk = tree.walk(case.learn(tree.names))
         of = tree.tree
         asked.append(AskedTree(of.flow, of.activity, of.revision, list(walk.steps)))
         case.warnings += [warning for _, _, warning in walk.steps if warning]

@@ -65,7 +65,7 @@ def propose(
     if not answer.holds:
         why = answer.warning or f"{condition!r:.120} is false there"
         raise RuleRefused(f"the rule does not hold for the case that it is made for: {why}")
-    walk = compiled.ask(facts)
+    walk = compiled.walk(facts)
     node = Node(
         compiled.tree.next_id(),
         condition,
@@ -87,7 +87,7 @@ def _conflicts(
         # A person who refines a rule from the case that it was made for knows that this case gets another answer.
         if node.cornerstone is None or (fault_id is not None and node.fault_id == fault_id):
             continue
-        theirs = compiled.ask(node.cornerstone)
+        theirs = compiled.walk(node.cornerstone)
         # A case that ends elsewhere never meets the new rule.
         if theirs.end != walk.end or theirs.exlet == exlet:
             continue
@@ -100,7 +100,7 @@ def compare(before: CompiledTree, after: CompiledTree, cases: Iterable[Facts]) -
     """Return the cases that the two trees answer differently, in order."""
     found = []
     for case in cases:
-        old, new = before.ask(case).exlet, after.ask(case).exlet
+        old, new = before.walk(case).exlet, after.walk(case).exlet
         if old != new:
             found.append(ChangedCase(case, old, new))
     return found

@@ -77,42 +77,42 @@ class RuleCache:
         self._clock = clock
         self._telemetry = telemetry
         self._rules = built_in()
-        self._looked = float("-inf")
-        self._looking = threading.Lock()
-        after_fork.tell(self)
+        self._read_at = float("-inf")
+        self._reading = threading.Lock()
+        after_fork.register(self)
 
     def forget_in_child(self) -> None:
         """After a fork: replace the lock, whose holder may not exist here."""
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
 
     def current(self) -> RuleSet:
         """Return the rules in force; while the database does not answer, the last that were read.
 
         Another thread may be reading, on a connection that has fallen silent, or that a fork keeps from being opened.
         """
-        age = self._clock.ticks() - self._looked
-        if age >= FRESH and self._looking.acquire(timeout=LOOK_PATIENCE if age >= TOO_OLD else 0):
+        age = self._clock.ticks() - self._read_at
+        if age >= FRESH and self._reading.acquire(timeout=LOOK_PATIENCE if age >= TOO_OLD else 0):
             try:
-                if self._clock.ticks() - self._looked >= FRESH:
-                    self._look()
+                if self._clock.ticks() - self._read_at >= FRESH:
+                    self._read()
             except StoreError:
-                self._looked = self._clock.ticks()  # the last good ones stay in force
+                self._read_at = self._clock.ticks()  # the last good ones stay in force
             finally:
-                self._looking.release()
+                self._reading.release()
         return self._rules
 
-    def look_again(self) -> RuleSet:
+    def refresh(self) -> RuleSet:
         """Read the rules now, whatever was read just before, and return them."""
-        with self._looking, suppress(StoreError):
-            self._look()
+        with self._reading, suppress(StoreError):
+            self._read()
         return self._rules
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         began = self._clock.ticks()
         with self._store.read() as connection:
             if (version := rows.version(connection, self._namespace)) != self._rules.version:
                 self._rules = self._load(connection, version)
-        self._looked = began
+        self._read_at = began
 
     def _load(self, connection: Connection, version: int) -> RuleSet:
         before = self._rules

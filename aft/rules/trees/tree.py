@@ -260,7 +260,7 @@ class CompiledTree:
             except RuleRefused as refused:
                 raise RuleRefused(f"rule {number}: {refused}") from None
 
-    def ask(self, facts: Facts) -> Walk:
+    def walk(self, facts: Facts) -> Walk:
         """Walk through the tree with a case. Never raises: what cannot be evaluated does not hold, with a warning."""
         nodes, here = self.tree.nodes, self.tree.root
         if here is None:

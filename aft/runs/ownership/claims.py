@@ -65,7 +65,7 @@ def claim(
 
     With ``alone`` only runs that must be executed alone are claimed, without it only the others.
     """
-    given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": alone}
+    given = {"namespace": namespace, "worker": worker, "known": _format(known), "wakes": wakes, "alone": alone}
     return _read_all(_execute(connection, _CLAIM, {**given, "timed": True}))
 
 
@@ -76,7 +76,7 @@ def claim_now(
 
     Unless ``timed``, the wake came as a message, and a fault that waits in its ladder wakes no run before it is due.
     """
-    given = {"namespace": namespace, "worker": worker, "known": _spell(known), "wakes": wakes, "alone": False}
+    given = {"namespace": namespace, "worker": worker, "known": _format(known), "wakes": wakes, "alone": False}
     return _read_all(store.execute(_CLAIM, json.dumps({**given, "timed": timed})))
 
 
@@ -102,19 +102,19 @@ def find_due(
     their priority; workers ask for these now and then, so that low priorities do not starve. ``patient``: there is a
     backlog of messages, so a missing one is late, not lost, and its run is left to it for ``BACKLOG`` seconds more.
     """
-    given = {"namespace": namespace, "known": _spell(known), "limit": limit, "window": max(limit, WINDOW)}
+    given = {"namespace": namespace, "known": _format(known), "limit": limit, "window": max(limit, WINDOW)}
     found = _execute(connection, _find_due(alone, urgent, by_age, patient), given)
     return [(RunId(run), str(wake)) for run, wake in found]
 
 
-def look_due(store: Store, namespace: str, known: Known, *, patient: bool = False) -> Due:
+def read_due(store: Store, namespace: str, known: Known, *, patient: bool = False) -> Due:
     """Return when work is due; reads only. ``patient`` as for ``find_due``."""
-    given = json.dumps({"namespace": namespace, "known": _spell(known)})
+    given = json.dumps({"namespace": namespace, "known": _format(known)})
     ((((left, urgent, alone),),)) = (store.query([(_MISSED if patient else _DUE, given)])[0],)
     return Due(None if left is None else float(left), bool(urgent), bool(alone))
 
 
-def _spell(known: Known) -> list[str]:
+def _format(known: Known) -> list[str]:
     return [f"{flow}@{version}" for flow, version in known]
 
 
@@ -216,7 +216,7 @@ _SOLITARY = f"r.deaths >= {MOST_SHARED_DEATHS}"
 _IS_MISSED = "(r.sweep_at <= r.due_at OR r.sweep_at <= {earlier})"
 
 
-def _look(patient: bool) -> PreparedQuery:
+def _due_query(patient: bool) -> PreparedQuery:
     # Of those that have waited longest, as for a claim: looking at all of them would cost too much.
     first = f"""SELECT r.sweep_at, r.due_at FROM {runs.name} AS r
         WHERE {_WAITS} AND r.sweep_at IS NOT NULL AND NOT {_SOLITARY} ORDER BY r.sweep_at LIMIT"""
@@ -231,7 +231,7 @@ SELECT
 """)
 
 
-_DUE, _MISSED = _look(patient=False), _look(patient=True)
+_DUE, _MISSED = _due_query(patient=False), _due_query(patient=True)
 
 
 @cache

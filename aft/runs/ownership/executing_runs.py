@@ -62,11 +62,11 @@ class ExecutingRuns:
 
     def orphans(self, connection: Connection, worker: WorkerId) -> list[tuple[RunId, int]]:
         """Return the runs, with their epochs, that ``worker`` owns in the database and that are not executed here."""
-        before = self._look()
+        before = self._copy()
         owned = connection.execute(select(runs.c.id, runs.c.epoch).where(runs.c.worker_id == worker)).all()
-        held = before | self._look()
+        held = before | self._copy()
         return [(RunId(row.id), row.epoch) for row in owned if row.id not in held]
 
-    def _look(self) -> set[RunId]:
+    def _copy(self) -> set[RunId]:
         with self._lock:
             return set(self._held)

@@ -81,7 +81,7 @@ class Owner:
         self.read_to = 0
         self.heard: list[int] = []
         #: The length of the inbox when late effects were last looked for: they raise it, too.
-        self.looked_to = -1
+        self.late_checked_to = -1
         #: Orders to undo to a savepoint, oldest first, each until a step in that savepoint has been interrupted.
         self.pending_orders: list[InboxItem] = []
         #: The savepoints that the flow's code is in, by path, with their names; None until the replay has reached them.

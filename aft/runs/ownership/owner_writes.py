@@ -25,7 +25,7 @@ from aft.runs.ownership import owner_statements as statements
 from aft.runs.ownership.owner_statements import DEATHS, FAULT, FENCE, FRAME, FROM_NOW, JOURNAL
 from aft.runs.states import sources
 from aft.store.batch.committer import Executor
-from aft.store.batch.row_format import Fields, as_json, as_texts, for_sqlite, plain
+from aft.store.batch.row_format import Fields, as_json, as_texts, encode_value, for_sqlite
 from aft.store.db_time import FromNow
 from aft.store.postgres.libpq import Parameters
 
@@ -193,7 +193,7 @@ def _fields(place: int, item: FencedWrite) -> dict[str, Any]:
 
 def _write_one(connection: Executor, item: FencedWrite, fence: str) -> tuple[int, int | None] | None:
     write, run_id, seq = item.write, item.run_id, item.seq + 1
-    run = {name: plain(value) for name, value in _run(item).items()}
+    run = {name: encode_value(value) for name, value in _run(item).items()}
     found = connection.execute(statements.for_sqlite(_named(write), fence), run).fetchall()
     if not found:
         return None

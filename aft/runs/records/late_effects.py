@@ -41,7 +41,7 @@ from aft.store.db_time import now
 from aft.store.tables import frames, journal, late_effects, runs
 
 
-class Fate(StrEnum):
+class LateDecision(StrEnum):
     """The decision about a late effect."""
 
     WAIT = "wait"
@@ -210,15 +210,15 @@ def _has_frame(states: Collection[FrameState]) -> ColumnElement[bool]:
     )
 
 
-def decide(found: FoundEffect) -> Fate:
+def decide(found: FoundEffect) -> LateDecision:
     """Decide about a late effect. Pure."""
     if found.owned:
-        return Fate.WAIT
+        return LateDecision.WAIT
     if found.stands:
-        return Fate.DROP
+        return LateDecision.DROP
     if not _is_left_behind(found):
-        return Fate.WAIT
-    return Fate.PARK if found.effect.compensator is None else Fate.UNDO
+        return LateDecision.WAIT
+    return LateDecision.PARK if found.effect.compensator is None else LateDecision.UNDO
 
 
 def _is_left_behind(found: FoundEffect) -> bool:
@@ -230,7 +230,7 @@ def _is_left_behind(found: FoundEffect) -> bool:
     return found.over and (found.ours or found.status in GOING)
 
 
-def settle(connection: Connection, effect_id: str, fate: Fate) -> None:
+def settle(connection: Connection, effect_id: str, decision: LateDecision) -> None:
     """Close a late effect with the decision that was carried out."""
     statement = update(late_effects).where(late_effects.c.id == effect_id)
-    connection.execute(statement.values(state=fate.value, settled_at=now()))
+    connection.execute(statement.values(state=decision.value, settled_at=now()))

@@ -27,14 +27,14 @@ from aft.texts import shorten
 MOST_REASON = 2_000
 
 
-def find_untold(connection: Connection, namespace: str, limit: int) -> list[RunId]:
+def find_unreported(connection: Connection, namespace: str, limit: int) -> list[RunId]:
     """Return parked runs that have no notice yet; locks nothing."""
-    return list(connection.execute(_untold(namespace).limit(limit)).scalars())
+    return list(connection.execute(_unreported(namespace).limit(limit)).scalars())
 
 
-def tell(connection: Connection, namespace: str, run_id: RunId, url: str) -> bool:
+def report(connection: Connection, namespace: str, run_id: RunId, url: str) -> bool:
     """Write the notice that a run is parked; False if another sweeper does so, or the run is not parked any more."""
-    statement = _untold(namespace, runs).where(runs.c.id == run_id).with_for_update(skip_locked=True)
+    statement = _unreported(namespace, runs).where(runs.c.id == run_id).with_for_update(skip_locked=True)
     row = connection.execute(statement).one_or_none()
     if row is None:
         return False
@@ -43,7 +43,7 @@ def tell(connection: Connection, namespace: str, run_id: RunId, url: str) -> boo
     return True
 
 
-def _untold(namespace: str, *columns: Any) -> Select[Any]:
+def _unreported(namespace: str, *columns: Any) -> Select[Any]:
     return select(*(columns or (runs.c.id,))).where(runs.c.namespace == namespace, _is_untold())
 
 

@@ -64,7 +64,7 @@ class Timing:
 
     def __str__(self) -> str:
         if self.every is not None:
-            return f"every {durations.spell(self.every)}"
+            return f"every {durations.format(self.every)}"
         return f"{self.cron} {self.zone}"
 
 
@@ -199,7 +199,7 @@ def check_timing(timing: Timing) -> Timing:
     if timing.every is not None:
         if not SHORTEST <= timing.every <= durations.LONGEST:
             raise DefinitionError(
-                f"every={durations.spell(timing.every)!r} is not between one second and ten years; write '15m' or '6h'"
+                f"every={durations.format(timing.every)!r} is not between one second and ten years; write '15m' or '6h'"
             )
     else:
         _check_cron(timing.cron or "")

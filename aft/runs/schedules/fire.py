@@ -112,13 +112,15 @@ class _Firing:
         if self._executed is None:
             row = self._row
             moments = row.calendar().latest(self._at - 3 * LATE, self._at, MOST_CLOSE)
-            named = (runs.c.namespace == row.namespace) & runs.c.key.in_([_key(row, spell(each)) for each in moments])
+            named = (runs.c.namespace == row.namespace) & runs.c.key.in_(
+                [_key(row, format_occurrence(each)) for each in moments]
+            )
             statement = select(runs.c.created_at, runs.c.ended_at).where(named | (runs.c.id == self._last_run))
             self._executed = [ExecutionSpan(made, ended) for made, ended in self._connection.execute(statement)]
         return self._executed
 
     def _make_run(self, moment: datetime) -> None:
-        new = _new_run(self._connection, self._row, spell(moment))
+        new = _new_run(self._connection, self._row, format_occurrence(moment))
         try:
             made, fresh = submit.enqueue(self._connection, new, self._at, self._grace)
         except KeyConflict as error:
@@ -129,15 +131,17 @@ class _Firing:
         self._changes |= {"last_at": moment, "last_run_id": made.id}
         if fresh:
             self._events.append(RunStarted(run=made.id, flow=made.flow))
-            fired = ScheduleFired(schedule=self._row.name, moment=spell(moment), run=made.id, flow=made.flow)
+            fired = ScheduleFired(
+                schedule=self._row.name, moment=format_occurrence(moment), run=made.id, flow=made.flow
+            )
             self._events.append(fired)
 
     def _skip(self, moment: datetime, why: str) -> None:
         self._changes |= {"skipped_at": moment, "skipped_why": why}
-        self._events.append(ScheduleSkipped(schedule=self._row.name, moment=spell(moment), why=why))
+        self._events.append(ScheduleSkipped(schedule=self._row.name, moment=format_occurrence(moment), why=why))
 
 
-def spell(moment: datetime) -> str:
+def format_occurrence(moment: datetime) -> str:
     """Format an occurrence as it is written in a run's key."""
     return moment.astimezone(UTC).isoformat()
 
@@ -160,8 +164,8 @@ def _key(row: ScheduleRow, moment: str) -> str:
 
 def _newest(connection: Connection, row: ScheduleRow) -> int | None:
     """Return the newest version of its flow that a live worker has; None if none has any."""
-    spelled = (flow.rpartition("@") for flow in served_flows(connection, row.namespace))
-    return max((int(version) for name, _, version in spelled if name == row.flow), default=None)
+    formatted = (flow.rpartition("@") for flow in served_flows(connection, row.namespace))
+    return max((int(version) for name, _, version in formatted if name == row.flow), default=None)
 
 
 def _catch_up(row: ScheduleRow) -> CatchUp:

@@ -172,7 +172,7 @@ def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool 
     A change of anything but the timing keeps the next occurrence, and a paused schedule stays paused. Without
     ``replace``, raises OrderRefused and changes nothing if a different one exists.
     """
-    if _insert(connection, new, by, tell_time(connection)):
+    if _insert(connection, new, by, read_time(connection)):
         audit.write_about(connection, by, "schedule add", new.name)
         return True
     row = lock(connection, new.namespace, new.name)
@@ -187,7 +187,7 @@ def declare(connection: Connection, new: NewSchedule, by: str, *, replace: bool 
             "--replace"
         )
     # Read after the row is locked: an occurrence that was fired while we waited for the lock is past.
-    moved = _begin(new.timing, tell_time(connection)) if times or row.broken is not None else {}
+    moved = _begin(new.timing, read_time(connection)) if times or row.broken is not None else {}
     _change(connection, row, by, **others, **times, **moved)
     audit.write_about(connection, by, "schedule change", new.name)
     return True
@@ -237,7 +237,7 @@ def resume(connection: Connection, namespace: str, name: str, by: str) -> None:
     if not row.paused and row.broken is None:
         raise OrderRefused(f"schedule {name!r} is not paused; there is nothing to resume")
     try:
-        following = row.calendar().after(tell_time(connection))
+        following = row.calendar().after(read_time(connection))
     except DefinitionError as error:
         raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it anew") from None
     _change(connection, row, by, paused=False, broken=None, next_at=following)
@@ -292,7 +292,7 @@ def listing(connection: Connection, namespace: str) -> list[ScheduleRow]:
     return [from_row(row) for row in connection.execute(statement)]
 
 
-def tell_time(connection: Connection) -> datetime:
+def read_time(connection: Connection) -> datetime:
     """Return the time of the database's clock, which is used to declare and to fire."""
     return connection.execute(select(now())).scalar_one()
 

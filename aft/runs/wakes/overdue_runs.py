@@ -24,7 +24,7 @@ def any_overdue(connection: Connection, namespace: str) -> bool:
     return connection.execute(_past(namespace, runs.c.id).limit(1)).first() is not None
 
 
-def tell_overdue(connection: Connection, namespace: str, limit: int) -> list[RunOverdue]:
+def report_overdue(connection: Connection, namespace: str, limit: int) -> list[RunOverdue]:
     """Take up to ``limit`` overdue runs and return the events to emit; those that have ended are left out."""
     past = (
         _past(namespace, runs.c.id, runs.c.flow, runs.c.expected_seconds, has_ended().label("ended"))

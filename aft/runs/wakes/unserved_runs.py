@@ -93,7 +93,7 @@ def bring_forward(connection: Connection, namespace: str, known: Known) -> int:
     postponed = and_(runs.c.sweep_at > now(), runs.c.sweep_at <= later(LONGEST), runs.c.due_at <= now())
     found = (
         select(runs.c.id)
-        .where(runs.c.namespace == namespace, _FREE, postponed, _SPELLED.in_(_spell(known)))
+        .where(runs.c.namespace == namespace, _FREE, postponed, _SPELLED.in_(_format(known)))
         .limit(BATCH)
         .with_for_update(skip_locked=True)
         .cte("found")
@@ -117,12 +117,12 @@ def find_undoable(
     message reaches no worker, so it is not waited for, unless ``sweep_at`` is more than ``grace`` away: then the run
     was postponed.
     """
-    spelled = [f"{activity}\n{compensator}" for activity, compensator in compensators]
+    formatted = [f"{activity}\n{compensator}" for activity, compensator in compensators]
     missing = exists().where(
         frames.c.run_id == runs.c.id,
         frames.c.child_id.is_(None),
         frames.c.state.in_(list(pending)),
-        (frames.c.activity + "\n" + frames.c.compensator).not_in(spelled),
+        (frames.c.activity + "\n" + frames.c.compensator).not_in(formatted),
     )
     statement = (
         select(runs.c.id, runs.c.wake_id, runs.c.flow, runs.c.version, runs.c.deaths)
@@ -156,5 +156,5 @@ def _due(namespace: str, served: Iterable[str]) -> Select[tuple[str]]:
     )
 
 
-def _spell(known: Known) -> list[str]:
+def _format(known: Known) -> list[str]:
     return [f"{flow}@{version}" for flow, version in known]

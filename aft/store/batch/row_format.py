@@ -47,7 +47,7 @@ def _as_text(value: Any) -> str:
 def type_of(table: Table, name: str) -> str:
     """Return the type of a column in PostgreSQL."""
     found = table.c[name].type
-    return next(spelled for kind, spelled in _TYPES if isinstance(found, kind))
+    return next(formatted for kind, formatted in _TYPES if isinstance(found, kind))
 
 
 def as_record(table: Table, names: Sequence[str]) -> str:
@@ -62,10 +62,10 @@ def insert_one(table: Table, names: Sequence[str]) -> str:
 
 def for_sqlite(row: Fields, names: Sequence[str]) -> dict[str, Any]:
     """Encode a row for SQLite: missing columns are null, times are seconds."""
-    return {name: plain(row.get(name)) for name in names}
+    return {name: encode_value(row.get(name)) for name in names}
 
 
-def plain(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """Encode a value for SQLite: times as seconds since 1970."""
     return value.timestamp() if isinstance(value, datetime) else value
 

@@ -46,9 +46,9 @@ class LivenessProbe(Protocol):
     #: Seconds between two checks.
     pause: float
     #: Checks that must agree before a worker is taken for dead.
-    looks: int
+    checks: int
 
-    def look(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         """Return for each worker whether the lock that its row names is held; left out if that cannot be known."""
         ...
 
@@ -81,7 +81,7 @@ def find_dead(connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerI
     """
     liveness_probe = _liveness_probe(connection.engine.url.database if connection.dialect.name == "sqlite" else None)
     dead = locks.keys() & _free(liveness_probe, connection, locks)
-    for _ in range(liveness_probe.looks - 1):
+    for _ in range(liveness_probe.checks - 1):
         if dead:
             time.sleep(liveness_probe.pause)
             dead &= _free(liveness_probe, connection, {worker: locks[worker] for worker in dead})
@@ -89,7 +89,7 @@ def find_dead(connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerI
 
 
 def _free(liveness_probe: LivenessProbe, connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerId]:
-    return {worker for worker, held in liveness_probe.look(connection, locks).items() if not held}
+    return {worker for worker, held in liveness_probe.check(connection, locks).items() if not held}
 
 
 def _liveness_probe(file: str | None) -> LivenessProbe:

@@ -47,7 +47,7 @@ class FileLivenessLock:
         self._lock = threading.Lock()
         self._file: int | None = None
         self._path: Path | None = None
-        after_fork.tell(self)
+        after_fork.register(self)
 
     @property
     def text(self) -> str | None:
@@ -99,12 +99,12 @@ class FileLivenessProbe:
     """Tries the locks of others; exact, so one check is enough, and cheap, so that checks are frequent."""
 
     pause = 0.05
-    looks = 1
+    checks = 1
 
     def __init__(self, database: str) -> None:
         self._folder = folder_of(database)
 
-    def look(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         found = {worker: self._is_held(lock) for worker, lock in locks.items()}
         return {worker: held for worker, held in found.items() if held is not None}
 

@@ -53,7 +53,7 @@ class SessionLivenessLock:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._keeper: LockHolder | None = None
-        after_fork.tell(self)
+        after_fork.register(self)
 
     @property
     def text(self) -> str | None:
@@ -153,9 +153,9 @@ class SessionLivenessProbe:
     """Reads which locks are held; a session that was just lost has until the second check to come back."""
 
     pause = 0.9
-    looks = 2
+    checks = 2
 
-    def look(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         started = connection.execute(_STARTED).scalar_one()
         held = set(connection.execute(_HELD).scalars())
         ours = f"{KIND}{started}:"

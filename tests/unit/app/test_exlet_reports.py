@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from aft.app.views.exlet_reports import spell_ruling
+from aft.app.views.exlet_reports import format_ruling
 from aft.runs.rulings import Ruling, RulingAction
 from tests.faults import make_fault
 
 
 @pytest.mark.parametrize("do", RulingAction)
 def test_every_ruling_can_be_told(do: RulingAction) -> None:
-    told = spell_ruling(replace(make_fault(), ruling=Ruling(do, {"seats": 5}).encode()))
+    told = format_ruling(replace(make_fault(), ruling=Ruling(do, {"seats": 5}).encode()))
     assert told.endswith(", with seats changed")
     assert len(told) > len(", with seats changed")

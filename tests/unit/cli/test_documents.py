@@ -146,7 +146,7 @@ PRINTED: dict[str, tuple[dict[str, Any], str]] = {
         of_rules.exlet(BUILT_IN["park"], [REVISION], [(("*", On.FAULT, "*"), FAULT.nodes[3])]),
         "name about steps does built_in revision history chosen_by",
     ),
-    "preview": (of_rules.preview(CHANGED), "looked_at changes"),
+    "preview": (of_rules.preview(CHANGED), "examined changes"),
     "changed decision": (
         of_rules.preview(CHANGED)["changes"][0],
         "fault run flow name what raised_at before after",

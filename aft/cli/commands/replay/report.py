@@ -17,7 +17,7 @@ from aft.app.views.timeline import StoryEventKind
 from aft.cli.show.draw import draw_timeline
 from aft.cli.show.marks import status_style
 from aft.cli.show.output import Column, print_table
-from aft.replay.check import judge, names, tell_fault
+from aft.replay.check import format_fault, judge, names
 from aft.replay.play import Played
 from aft.replay.scenario import Scenario
 
@@ -89,7 +89,7 @@ def result_as_json(result: Result) -> dict[str, Any]:
         "tables": played.tables,
         "done": played.done,
         "undone": names(played, StoryEventKind.POPPED),
-        "faults": [tell_fault(fault) for fault in played.faults],
+        "faults": [format_fault(fault) for fault in played.faults],
         "sent": played.sent,
         "dropped": played.dropped,
         "taught": played.taught,

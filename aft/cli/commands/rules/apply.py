@@ -11,18 +11,18 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.rules.rule_documents import of_text
-from aft.app.rules.rule_store import key_of, read_exlet, spell_key
+from aft.app.rules.rule_store import format_key, key_of, read_exlet
 from aft.app.rules.rules import MOST_LOOKED_AT
 from aft.app.run import me
 from aft.cli.application import opened
 from aft.cli.commands.rules.diff import print_diff, print_exlet_diff
 from aft.cli.commands.rules.draw import draw_tree
 from aft.cli.commands.rules.prompts import confirm, modules_option, yes_option
-from aft.cli.commands.rules.teach import spell_preview
-from aft.cli.errors import tell
+from aft.cli.commands.rules.teach import format_preview
+from aft.cli.errors import print_to_stderr
 from aft.cli.modules import load
 from aft.cli.options import Given
-from aft.cli.show.output import console, print_text, say
+from aft.cli.show.output import console, print_message, print_text
 from aft.errors import RuleRefused
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.toml import read
@@ -112,7 +112,7 @@ def put(app: Aft, made: list[ExletChange], trees: list[TreeChange], note: str | 
     exlets = [one for one in made if not one.is_same]
     rules = [one for one in trees if not one.is_same]
     if not exlets and not rules:
-        say("Everything is in force already.")
+        print_message("Everything is in force already.")
         return
     what = " and ".join(
         f"{count} {word}{'s' if count > 1 else ''}"
@@ -122,7 +122,7 @@ def put(app: Aft, made: list[ExletChange], trees: list[TreeChange], note: str | 
     confirm(f"Put {what} in force?", yes)
     bases = {one.after.name: one.base for one in exlets}
     app.rules.save_all([one.after for one in rules], [one.after for one in exlets], note=note, bases=bases)
-    say(f"In force: {what}; within a second everywhere.")
+    print_message(f"In force: {what}; within a second everywhere.")
 
 
 # Showing --------------------------------------------------------------------------------------------------------
@@ -134,12 +134,12 @@ def show_exlets(made: list[ExletChange]) -> None:
         word = "the same" if one.is_same else "new" if one.before is None else f"changed, revision {one.base + 1}"
         _head(f"exlet {one.after.name}", word)
         if one.before is None:
-            say_does(one.after)
+            print_actions(one.after)
         elif not one.is_same:
             print_exlet_diff(one.before, one.after)
 
 
-def say_does(exlet: Exlet) -> None:
+def print_actions(exlet: Exlet) -> None:
     """Print what an exlet does, one primitive per line."""
     out = console()
     for number, step in enumerate(exlet.steps, start=1):
@@ -147,7 +147,7 @@ def say_does(exlet: Exlet) -> None:
 
 
 def _show_tree(app: Aft, one: TreeChange) -> None:
-    name, out = spell_key(key_of(one.after)), console()
+    name, out = format_key(key_of(one.after)), console()
     if one.is_same:
         _head(name, "the same")
         return
@@ -156,11 +156,11 @@ def _show_tree(app: Aft, one: TreeChange) -> None:
     else:
         _head(name, f"changed, revision {one.before.revision + 1}")
         print_diff(one.before, one.after, cornerstones=one.cornerstones)
-    print_text(out, Text(f"\n  {spell_preview(app.rules.preview(one.after, MOST_LOOKED_AT))}\n"))
+    print_text(out, Text(f"\n  {format_preview(app.rules.preview(one.after, MOST_LOOKED_AT))}\n"))
     conflicts = app.rules.conflicts(one.before, one.after)
     if conflicts:
         numbers = ", ".join(str(node.id) for node in conflicts)
-        tell(f"note: cases that rule {numbers} of {name} was made for get another answer")
+        print_to_stderr(f"note: cases that rule {numbers} of {name} was made for get another answer")
 
 
 def _head(name: str, word: str) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.app.rules.rule_documents import to_text
-from aft.app.rules.rule_store import make_key, read_tree, spell_key
+from aft.app.rules.rule_store import format_key, make_key, read_tree
 from aft.cli.application import NoDatabase
 from aft.cli.commands.rules import documents
 from aft.cli.commands.rules.apply import apply
@@ -17,11 +17,11 @@ from aft.cli.commands.rules.diff import print_diff, summary
 from aft.cli.commands.rules.draw import draw_tree
 from aft.cli.commands.rules.explain import explain
 from aft.cli.commands.rules.meanings import MEANINGS, SOURCE
-from aft.cli.commands.rules.prompts import desk, modules_option, say_damaged
+from aft.cli.commands.rules.prompts import desk, modules_option, warn_of_damaged
 from aft.cli.commands.rules.teach import add, preview, test
 from aft.cli.groups import Noun
 from aft.cli.options import Given
-from aft.cli.show.output import Column, console, json_option, moment, print_json, print_table, say
+from aft.cli.show.output import Column, console, json_option, moment, print_json, print_message, print_table
 from aft.errors import RuleRefused
 from aft.rules.cases import sources
 from aft.rules.cases.facts import KINDS
@@ -85,7 +85,7 @@ def tree(
         with desk(given) as app:
             found, exlets = app.rules.trees(damaged=not as_toml), app.rules.exlets(damaged=not as_toml)
             if not as_toml:
-                say_damaged(app)
+                warn_of_damaged(app)
     except NoDatabase:
         found = list(DEFAULTS.values())
     chosen = [one for one in sorted(found, key=_place) if _is_asked_for(one, flow, on, activity)]
@@ -121,10 +121,10 @@ def _draw(chosen: list[Tree], found: list[Tree], asked: str) -> None:
         draw_tree(out, one)
     if not chosen:
         known = ", ".join(sorted({one.flow for one in found}))
-        say(f"Nobody has taught rules for {asked}; there are trees for {known}.")
+        print_message(f"Nobody has taught rules for {asked}; there are trees for {known}.")
     if not any(one.revision for one in found):
-        say("\nNobody has taught any rules yet: this is what aft does by itself.")
-        say("Teach from a fault: `aft rules add FAULT --if CONDITION --then EXLET`.")
+        print_message("\nNobody has taught any rules yet: this is what aft does by itself.")
+        print_message("Teach from a fault: `aft rules add FAULT --if CONDITION --then EXLET`.")
 
 
 @rules.command()
@@ -152,10 +152,10 @@ def facts(given: Given, modules: tuple[str, ...], as_json: bool) -> None:
         return
     shown = [[name, type_.partition("(")[0], meaning] for name, type_, meaning in rows]
     print_table([Column("FACT"), Column("TYPE"), Column("MEANING", flexible=True)], shown)
-    say("\ndyn is a number, a text, a list or a map, as it comes.")
-    say("`aft rules test FAULT --if CONDITION` tries a condition.")
+    print_message("\ndyn is a number, a text, a list or a map, as it comes.")
+    print_message("`aft rules test FAULT --if CONDITION` tries a condition.")
     if not outside:
-        say("Outside sources are here while a worker that has them lives, or with -m.")
+        print_message("Outside sources are here while a worker that has them lives, or with -m.")
 
 
 # Changes --------------------------------------------------------------------------------------------------------
@@ -187,17 +187,17 @@ def history(given: Given, flow: str | None, on: str | None, activity: str | None
         with desk(given) as app:
             found = app.rules.history(key, limit)
             told = [(one, _what(app, one)) for one in found]
-            none = f"Nobody has changed {spell_key(key) if key else 'any rules'} in namespace {app.namespace!r}."
+            none = f"Nobody has changed {format_key(key) if key else 'any rules'} in namespace {app.namespace!r}."
     except NoDatabase as error:
         told, none = [], f"No changes: {error}."
     if as_json:
         print_json([documents.revision(one, what) for one, what in told])
     elif not told:
-        say(none)
+        print_message(none)
     else:
         _print_history(told)
         if len(told) == limit:
-            say(f"The newest {limit}; --limit shows more.")
+            print_message(f"The newest {limit}; --limit shows more.")
 
 
 def _what(app: Aft, one: Revision) -> str:
@@ -250,7 +250,7 @@ def undo(given: Given, flow: str, on: str, activity: str | None, to: int | None)
         with suppress(RuleRefused):  # one that was damaged is told by its number at least
             print_diff(app.rules.tree_at(key, number - 1), after)
         back = number - 2 if to is None else to
-        say(f"{spell_key(key)} is as it was at revision {back}; that is revision {number}.")
+        print_message(f"{format_key(key)} is as it was at revision {back}; that is revision {number}.")
 
 
 # In the order in which people come to need them.

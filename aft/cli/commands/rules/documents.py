@@ -63,7 +63,7 @@ def preview(one: Preview) -> dict[str, Any]:
     """Return what would be decided differently."""
     keys = "fault=fault.id run=fault.run_id flow name=fault.name what raised_at=fault.raised_at before after"
     return {
-        "looked_at": one.looked_at,
+        "examined": one.examined,
         "changes": [document(change, keys, what=str(change.fault)) for change in one.changes],
     }
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aft.app.rules.rule_documents import in_order
-from aft.app.rules.rule_store import key_of, original, spell_key
+from aft.app.rules.rule_store import format_key, key_of, original
 from aft.cli.errors import one_line
 from aft.cli.show.output import moment, print_text, short_id
 from aft.cli.show.sentences import LEAST_ROOM
@@ -49,7 +49,7 @@ def draw_tree(console: Console, tree: Tree, told: str = "") -> None:
 
 def title(tree: Tree, told: str = "") -> Text:
     """Return a tree's name, and where it comes from."""
-    return Text.assemble((spell_key(key_of(tree)), "bold"), (f"  {told or _origin(tree)}", "dim"))
+    return Text.assemble((format_key(key_of(tree)), "bold"), (f"  {told or _origin(tree)}", "dim"))
 
 
 def _origin(tree: Tree) -> str:

@@ -7,17 +7,17 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from aft.app.rules.rule_store import key_of, spell_key
+from aft.app.rules.rule_store import format_key, key_of
 from aft.cli.application import NoDatabase, opened
 from aft.cli.commands.rules import documents
 from aft.cli.commands.rules.apply import compare_exlets, put, show_exlets
 from aft.cli.commands.rules.draw import draw_rule
-from aft.cli.commands.rules.prompts import desk, modules_option, say_damaged, yes_option
+from aft.cli.commands.rules.prompts import desk, modules_option, warn_of_damaged, yes_option
 from aft.cli.errors import Failure, one_line
 from aft.cli.groups import Noun
 from aft.cli.modules import load
 from aft.cli.options import Given
-from aft.cli.show.output import console, exactly, json_option, print_json, print_text, say
+from aft.cli.show.output import console, exactly, json_option, print_json, print_message, print_text
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.toml import read
 from aft.rules.toml.documents import RuleDocument
@@ -44,7 +44,7 @@ def list_exlets(given: Given, as_json: bool) -> None:
     try:
         with desk(given) as app:
             found, trees = app.rules.exlets(damaged=True), app.rules.trees(damaged=True)
-            say_damaged(app)
+            warn_of_damaged(app)
             if as_json:
                 histories = {one.name: app.rules.exlet_history(one.name) for one in found}
     except NoDatabase:
@@ -55,12 +55,12 @@ def list_exlets(given: Given, as_json: bool) -> None:
     out, width = console(), min(MOST_NAME, max(len(one.name) for one in found))
     for one in sorted(found, key=lambda one: (one.name in BUILT_IN, one.name)):
         margin = Text(f"{one.name:<{width}}  ", "bold")
-        draw_rule(out, margin, 0, Text(spell_steps(one)), Text(_about(one, trees), "dim"))
+        draw_rule(out, margin, 0, Text(format_steps(one)), Text(_about(one, trees), "dim"))
     if all(one.name in BUILT_IN for one in found):
-        say("\nThese are built in. `aft exlets add FILE` adds others.")
+        print_message("\nThese are built in. `aft exlets add FILE` adds others.")
 
 
-def spell_steps(one: Exlet) -> str:
+def format_steps(one: Exlet) -> str:
     """Format what an exlet does, on one line."""
     return one_line("; ".join(map(str, one.steps)))
 
@@ -108,7 +108,7 @@ def _comments(one: Exlet, history: list[Revision], chosen: list[tuple[Key, Node]
         f"revision {rev.number} by {rev.made_by}, {exactly(rev.made_at)}{f': {rev.note}' if rev.note else ''}"
         for rev in history
     ]
-    by = [f"chosen by rule {node.id} of {spell_key(key)}: {node.condition}" for key, node in chosen]
+    by = [f"chosen by rule {node.id} of {format_key(key)}: {node.condition}" for key, node in chosen]
     origin = ["built in"] if one.name in BUILT_IN else made
     return [one_line(line) for line in ("", *origin, "", *(by or ["chosen by no rule"]))]
 

@@ -8,15 +8,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from aft.app.rules.rule_store import spell_key
+from aft.app.rules.rule_store import format_key
 from aft.app.rules.rules import Explanation, ExplanationSource
-from aft.app.views.exlet_reports import plans_of, spell_progress, spell_ruling
+from aft.app.views.exlet_reports import format_progress, format_ruling, plans_of
 from aft.cli.commands.rules import documents
 from aft.cli.commands.rules.draw import draw_rule, rule_text
 from aft.cli.commands.rules.prompts import desk, fault_of, modules_option, print_facts, print_line
 from aft.cli.errors import one_line
 from aft.cli.options import Given
-from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_text, say
+from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_message, print_text
 from aft.rules.cases.facts import SOURCE, kinds
 from aft.rules.cel.conditions import names
 from aft.rules.exception_types import On
@@ -54,29 +54,29 @@ def explain(given: Given, fault: str, everything: bool, modules: tuple[str, ...]
     if as_json:
         print_json(documents.explanation(found, plan))
         return
-    _tell_fault(found)
+    _print_fault(found)
     if intro := _INTRO[found.told]:
         click.echo()
         print_line(intro)
     if found.walk is not None:
-        _tell_walk(found, found.walk, everything)
-    _tell_outcome(found, plan)
+        _print_walk(found, found.walk, everything)
+    _print_outcome(found, plan)
 
 
-def _tell_fault(found: Explanation) -> None:
+def _print_fault(found: Explanation) -> None:
     of = found.fault
     where = f"{found.flow}, {of.kind.value} {of.name}" + (f", path {of.path}" if of.path else "")
     print_fields({"fault": of.id, "run": of.run_id, "where": where, "what": str(of), "raised": exactly(of.raised_at)})
 
 
-def _tell_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
+def _print_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
     out = console()
     named: set[str] = set()
     if found.told is not ExplanationSource.BUILT_IN and found.fault.rule_type not in (None, walk.on):
         click.echo()
         print_line(f"No rule about {found.fault.rule_type} held; so the rules about {walk.on} were asked.")
     for asked in walk.asked:
-        named |= _tell_tree(out, found, walk, asked, everything)
+        named |= _print_tree(out, found, walk, asked, everything)
     out.print()
     sure = Text.assemble(("→ ", "dim"), (walk.exlet, "bold cyan"), f", by rule {walk.node}: the last one that held")
     print_text(out, sure)
@@ -84,23 +84,23 @@ def _tell_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
         click.echo()
     print_facts({**found.facts, **walk.facts}, named)
     for warning in dict.fromkeys(walk.warnings):
-        say(f"warning: {one_line(warning)}")
+        print_message(f"warning: {one_line(warning)}")
 
 
-def _tell_tree(out: Console, found: Explanation, walk: RuleChoice, asked: AskedTree, everything: bool) -> set[str]:
+def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: AskedTree, everything: bool) -> set[str]:
     """Print how one tree was asked; return the facts that its rules on the way mention."""
     key = (asked.flow, On(walk.on), asked.activity)
     tree = found.trees.get(key)
     told = f"revision {asked.revision}" if asked.revision else "built in"
     out.print()
-    print_text(out, Text.assemble((spell_key(key), "bold"), (f"  {told}", "dim")))
+    print_text(out, Text.assemble((format_key(key), "bold"), (f"  {told}", "dim")))
     nodes: Mapping[int, Node] = {} if tree is None else tree.nodes
     width = len(str(max((number for number, _, _ in asked.steps), default=1)))
     for step in _shown(asked, everything):
         if isinstance(step, int):
             print_text(out, Text(f"{'…':>{width + 2}}  {step} more did not hold; --all shows them", "dim"))
         else:
-            _tell_step(out, nodes, step, width)
+            _print_step(out, nodes, step, width)
     if not asked.steps:
         print_text(out, Text("  no rules", "dim"))
     known = kinds({name.removeprefix(SOURCE): "dyn" for name in found.facts if name.startswith(SOURCE)})
@@ -137,7 +137,7 @@ def _fold(quiet: list[_Step], everything: bool) -> Iterator[_Step | int]:
     yield from quiet[-MOST_BESIDE:]
 
 
-def _tell_step(out: Console, nodes: Mapping[int, Node], step: _Step, width: int) -> None:
+def _print_step(out: Console, nodes: Mapping[int, Node], step: _Step, width: int) -> None:
     number, held, warning, depth = step
     node = nodes.get(number)
     answer, style = (
@@ -151,15 +151,15 @@ def _tell_step(out: Console, nodes: Mapping[int, Node], step: _Step, width: int)
     draw_rule(out, margin, depth, said, why)
 
 
-def _tell_outcome(found: Explanation, plan: Plan | None) -> None:
+def _print_outcome(found: Explanation, plan: Plan | None) -> None:
     of = found.fault
     click.echo()
     print_fields(
         {
             "state": of.state.value,
             "why": of.why or "",
-            "exlet": "" if plan is None else f"{plan.exlet.name}: {spell_progress(plan)}",
-            "step": spell_ruling(of),
+            "exlet": "" if plan is None else f"{plan.exlet.name}: {format_progress(plan)}",
+            "step": format_ruling(of),
             "aft alone": "" if found.told is ExplanationSource.BUILT_IN else found.default,
         }
     )

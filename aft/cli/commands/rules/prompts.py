@@ -16,7 +16,7 @@ from aft.cli.commands.faults import find
 from aft.cli.errors import Failure, one_line
 from aft.cli.modules import load
 from aft.cli.options import Given
-from aft.cli.show.output import Column, console, print_table, say, short_id, showable
+from aft.cli.show.output import Column, console, print_message, print_table, short_id, showable
 from aft.fault import Fault
 from aft.runs.records.quarantine import Refusal
 from aft.security.redaction import HIDDEN, is_hidden, redact_all
@@ -35,10 +35,10 @@ def desk(given: Given, modules: Iterable[str] = ()) -> Iterator[Aft]:
         yield app
 
 
-def say_damaged(app: Aft) -> None:
+def warn_of_damaged(app: Aft) -> None:
     """Name the trees and exlets that cannot be read, and are in no list."""
     for why in app.rules.find_damaged():
-        say(f"aft: {why}")
+        print_message(f"aft: {why}")
 
 
 def fault_of(app: Aft, part: str) -> Fault:

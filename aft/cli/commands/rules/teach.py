@@ -11,7 +11,7 @@ from aft.app import Aft
 from aft.app.rules.retrospective import ChangedDecision, Preview
 from aft.app.rules.rule_store import key_of
 from aft.app.rules.rules import MOST_LOOKED_AT
-from aft.app.views.exlet_reports import spell_rule
+from aft.app.views.exlet_reports import format_rule
 from aft.cli.commands.rules import documents
 from aft.cli.commands.rules.draw import draw_rule, rule_text, title
 from aft.cli.commands.rules.prompts import (
@@ -24,9 +24,19 @@ from aft.cli.commands.rules.prompts import (
     print_line,
     yes_option,
 )
-from aft.cli.errors import Failure, tell
+from aft.cli.errors import Failure, print_to_stderr
 from aft.cli.options import Given
-from aft.cli.show.output import Column, console, json_option, moment, print_json, print_table, print_text, say, short_id
+from aft.cli.show.output import (
+    Column,
+    console,
+    json_option,
+    moment,
+    print_json,
+    print_message,
+    print_table,
+    print_text,
+    short_id,
+)
 from aft.fault import Fault
 from aft.rules.trees.preview import Proposal
 from aft.rules.trees.tree import Node, Tree
@@ -101,7 +111,7 @@ def add(
             raise Failure("nothing was changed, for those cases' sake; make the condition narrower, or add --accept")
         confirm(f"Put rule {proposal.node.id} in force?", yes)
         revision = app.rules.add(proposal, accept=accept)
-        say(f"Rule {proposal.node.id} is in force, as revision {revision}; within a second everywhere.")
+        print_message(f"Rule {proposal.node.id} is in force, as revision {revision}; within a second everywhere.")
 
 
 @click.command()
@@ -152,7 +162,9 @@ def test(given: Given, fault: str, condition: str, modules: tuple[str, ...], as_
     answer = ("holds", "green") if tried.holds else ("does not hold", "yellow")
     print_line(Text.assemble("It ", answer, f" for {name_of(tried.fault)}"))
     if tried.warning:
-        say(f"It could not be asked: {tried.warning.partition(' could not be evaluated: ')[2] or tried.warning}")
+        print_message(
+            f"It could not be asked: {tried.warning.partition(' could not be evaluated: ')[2] or tried.warning}"
+        )
     if tried.facts:
         click.echo()
     print_facts(tried.facts, tried.facts)
@@ -184,8 +196,8 @@ def _show(app: Aft, fault: Fault, proposal: Proposal) -> None:
     out.print()
     print_line(f"It is made for {name_of(fault)}")
     print_line(f"That fault gets {node.exlet} then, instead of {before}.")
-    _tell_conflicts(proposal)
-    _tell_if_shadowed(app, fault, proposal)
+    _print_conflicts(proposal)
+    _warn_if_shadowed(app, fault, proposal)
 
 
 def _way(tree: Tree, number: int) -> list[tuple[str, Node]]:
@@ -205,7 +217,7 @@ def _way(tree: Tree, number: int) -> list[tuple[str, Node]]:
     return [("if", here), *reversed(way)]
 
 
-def _tell_conflicts(proposal: Proposal) -> None:
+def _print_conflicts(proposal: Proposal) -> None:
     if not proposal.conflicts:
         return
     click.echo()
@@ -217,32 +229,32 @@ def _tell_conflicts(proposal: Proposal) -> None:
         draw_rule(console(), f"{node.id:>4}  ", 0, rule_text("", node.condition, node.exlet).append(case, "dim"))
 
 
-def _tell_if_shadowed(app: Aft, fault: Fault, proposal: Proposal) -> None:
+def _warn_if_shadowed(app: Aft, fault: Fault, proposal: Proposal) -> None:
     """Print a note if a more specific tree answers before this one is asked."""
     decision = app.rules.decide(fault.id, proposal.tree)
     key = key_of(proposal.tree)
     if decision is None or (decision.asked[-1].flow, decision.on, decision.asked[-1].activity) == key:
         return
-    tell(f"note: this very fault is answered before that, by {spell_rule(decision)}")
+    print_to_stderr(f"note: this very fault is answered before that, by {format_rule(decision)}")
 
 
 # What it would change -------------------------------------------------------------------------------------------
 
 
-def spell_preview(seen: Preview) -> str:
+def format_preview(seen: Preview) -> str:
     """Format how many decisions would change."""
-    if not seen.looked_at:
+    if not seen.examined:
         return "There are no past faults to try it on."
-    return f"Would change {len(seen.changes)} of {seen.looked_at} decision{'s' if seen.looked_at != 1 else ''}."
+    return f"Would change {len(seen.changes)} of {seen.examined} decision{'s' if seen.examined != 1 else ''}."
 
 
 def _print_preview(seen: Preview, most: int) -> None:
-    click.echo(f"\n{spell_preview(seen)}")
+    click.echo(f"\n{format_preview(seen)}")
     if seen.changes:
         click.echo()
         print_changes(seen.changes[:most])
     if len(seen.changes) > most:
-        say(f"… and {len(seen.changes) - most} more; `aft rules preview` lists them all.")
+        print_message(f"… and {len(seen.changes) - most} more; `aft rules preview` lists them all.")
     click.echo()
 
 

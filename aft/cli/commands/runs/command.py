@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app.views import story
-from aft.app.views.exlet_reports import plans_of, spell_progress
+from aft.app.views.exlet_reports import format_progress, plans_of
 from aft.cli.application import NoDatabase, looking
 from aft.cli.commands.runs.compensate import compensate
 from aft.cli.commands.runs.follow import follow
@@ -24,8 +24,18 @@ from aft.cli.show import documents
 from aft.cli.show.advice import advise, begins_later
 from aft.cli.show.draw import draw_story
 from aft.cli.show.marks import status_style
-from aft.cli.show.output import Column, console, json_option, moment, print_json, print_table, say, short_id, shorten
-from aft.cli.show.waits import spell_waits
+from aft.cli.show.output import (
+    Column,
+    console,
+    json_option,
+    moment,
+    print_json,
+    print_message,
+    print_table,
+    short_id,
+    shorten,
+)
+from aft.cli.show.waits import format_waits
 from aft.codec import stored_to_text
 from aft.rules.exlets.plans import PlanState
 from aft.runs import run_rows
@@ -109,11 +119,11 @@ def list_runs(
     if as_json:
         print_json([documents.run(row) for row, _ in found])
     elif not found:
-        say(f"No runs{wanted}{which}. {hint if not str(wanted) else ''}".strip())
+        print_message(f"No runs{wanted}{which}. {hint if not str(wanted) else ''}".strip())
     else:
         _print_runs(found)
         if len(found) == limit:
-            say(f"The newest {limit}; --limit shows more.")
+            print_message(f"The newest {limit}; --limit shows more.")
 
 
 def _print_runs(found: list[tuple[RunRow, str]]) -> None:
@@ -141,7 +151,7 @@ def _print_runs(found: list[tuple[RunRow, str]]) -> None:
                 *([row.owner or ""] if owned else []),
                 *([str(row.priority)] if urgent else []),
                 moment(row.created_at),
-                *([durations.spell(row.expected) if row.expected else ""] if expected else []),
+                *([durations.format(row.expected) if row.expected else ""] if expected else []),
                 about,
             ]
             for row, about in found
@@ -167,7 +177,7 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.status is Status.RECOVERING and (handled := _handled(connection, row)):
         return shorten(handled, MOST_VALUE)
     if row.waits and row.status in (Status.WAITING, Status.RECOVERING):
-        return shorten(f"waits for {spell_waits(connection, row)}", MOST_VALUE)
+        return shorten(f"waits for {format_waits(connection, row)}", MOST_VALUE)
     return (
         f"goes on at {moment(row.due_at)}" if row.due_at and row.status is not Status.RUNNING else "waits for a worker"
     )
@@ -176,7 +186,7 @@ def _about(connection: Connection, row: RunRow) -> str:
 def _handled(connection: Connection, row: RunRow) -> str:
     """Return which exlet is being carried out for a run; empty if none is."""
     going = [plan for plan in plans_of(connection, row.id).values() if plan.state is PlanState.OPEN]
-    return f"exlet {going[-1].exlet.name}: {spell_progress(going[-1])}" if going else ""
+    return f"exlet {going[-1].exlet.name}: {format_progress(going[-1])}" if going else ""
 
 
 @runs.command()
@@ -202,7 +212,7 @@ def show(given: Given, run: str, following: bool, depth: int, everything: bool, 
             told = follow(app, found.id, depth)
         else:
             with app.store.read() as connection:
-                told = story.tell(connection, app.namespace, found.id, depth)
+                told = story.read(connection, app.namespace, found.id, depth)
                 items = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
             if as_json:
                 print_json(documents.story(told, items))

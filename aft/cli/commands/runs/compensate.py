@@ -8,8 +8,8 @@ from aft.app.views.undo_preview import Undo
 from aft.cli.application import looking
 from aft.cli.options import Given
 from aft.cli.show import documents
-from aft.cli.show.advice import tell_if_nobody_works
-from aft.cli.show.output import Column, format_data, json_option, print_json, print_table, say, short_id
+from aft.cli.show.advice import warn_if_nobody_works
+from aft.cli.show.output import Column, format_data, json_option, print_json, print_message, print_table, short_id
 from aft.codec import value_to_json
 from aft.runs import steer
 from aft.runs.run_rows import RunRow
@@ -40,25 +40,27 @@ def compensate(given: Given, run: str, dry_run: bool, to: str | None, note: str 
         elif undos:
             _print(undos)
         if dry_run:
-            _tell_preview(found.row, undos, whole=to is None)
+            _print_preview(found.row, undos, whole=to is None)
         else:
             row = found.row
             suspended = to is not None and row.status is Status.SUSPENDED and row.wake_id is None
-            say(f"Run {found.id} is undone as soon as {'it is resumed' if suspended else 'a worker takes it'}.")
-            tell_if_nobody_works(app, row)
+            print_message(
+                f"Run {found.id} is undone as soon as {'it is resumed' if suspended else 'a worker takes it'}."
+            )
+            warn_if_nobody_works(app, row)
 
 
-def _tell_preview(row: RunRow, undos: list[Undo], *, whole: bool) -> None:
+def _print_preview(row: RunRow, undos: list[Undo], *, whole: bool) -> None:
     """Print how much would be undone, and by which command."""
     count = sum(undo.obstacle is None for undo in undos)
     if steer.is_being_undone(row):
         parked = row.status is Status.PARKED and row.wake_id is None
         how = f"; it is parked, `aft runs retry {short_id(row.id)}` goes on" if parked else ""
-        say(f"Run {row.id} is being undone already{how}. {count} more would be undone, in this order.")
+        print_message(f"Run {row.id} is being undone already{how}. {count} more would be undone, in this order.")
     elif whole and (objection := steer.find_objection(row)) is not None:
-        say(f"Nothing would be undone: {objection}.")
+        print_message(f"Nothing would be undone: {objection}.")
     else:
-        say(f"{count} would be undone, in this order; nothing was. Without --dry-run it is.")
+        print_message(f"{count} would be undone, in this order; nothing was. Without --dry-run it is.")
 
 
 def _print(undos: list[Undo]) -> None:

@@ -9,7 +9,7 @@ from aft.app import Aft
 from aft.cli.application import looking
 from aft.cli.errors import Failure
 from aft.cli.options import Given
-from aft.cli.show.output import confirm, say
+from aft.cli.show.output import confirm, print_message
 from aft.store.tables import runs
 
 
@@ -34,7 +34,7 @@ def forget(given: Given, run: str | None, key: str | None, flow: str | None, not
         found = [app.run(run).id] if run is not None else _find(app, str(key), flow)
         confirm(f"{', '.join(found)}: what {'it' if len(found) == 1 else 'they'} held is erased for good", yes)
         erased = [one for each in found for one in app.run(each).forget(note=note)]
-    say(f"{len(erased)} {'run' if len(erased) == 1 else 'runs'} forgotten.")
+    print_message(f"{len(erased)} {'run' if len(erased) == 1 else 'runs'} forgotten.")
 
 
 def _find(app: Aft, key: str, flow: str | None) -> list[str]:

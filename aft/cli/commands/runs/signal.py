@@ -10,12 +10,12 @@ import click
 from aft.app import Aft, Run
 from aft.cli.application import looking
 from aft.cli.arguments import read_value
-from aft.cli.errors import tell
+from aft.cli.errors import print_to_stderr
 from aft.cli.groups import Words
 from aft.cli.modules import load
 from aft.cli.options import Given
-from aft.cli.show.advice import tell_if_nobody_works
-from aft.cli.show.output import say, short_id
+from aft.cli.show.advice import warn_if_nobody_works
+from aft.cli.show.output import print_message, short_id
 from aft.codec import value_codec
 from aft.flows.declare.flow import declared_signal
 from aft.runs.run_rows import RunRow
@@ -50,14 +50,16 @@ def signal(given: Given, run: str, name: str, value: str | None, key: str | None
         before = found.row
         sent = found.signal(name, _read(app, before, name, value, check=bool(modules)), key=key)
         if not sent:
-            say(f"Run {found.id} was sent signal {name!r} with key {key!r} before; nothing was sent now.")
+            print_message(f"Run {found.id} was sent signal {name!r} with key {key!r} before; nothing was sent now.")
         elif before.status in _FORWARD and awaits_signal(before.waits, name):
             unchecked = "" if modules else ", if its flow takes that value (-m MODULE looks before it is sent)"
-            say(f"Run {found.id} was sent signal {name!r}, and goes on as soon as a worker takes it{unchecked}.")
-            tell_if_nobody_works(app, before)
+            print_message(
+                f"Run {found.id} was sent signal {name!r}, and goes on as soon as a worker takes it{unchecked}."
+            )
+            warn_if_nobody_works(app, before)
         else:
-            say(f"Run {found.id} was sent signal {name!r}; it is kept until the run asks for it.")
-            _tell_what_it_awaits(app, found, before, name)
+            print_message(f"Run {found.id} was sent signal {name!r}; it is kept until the run asks for it.")
+            _print_what_it_awaits(app, found, before, name)
 
 
 def _read(app: Aft, row: RunRow, name: str, word: str | None, *, check: bool) -> Any:
@@ -68,7 +70,7 @@ def _read(app: Aft, row: RunRow, name: str, word: str | None, *, check: bool) ->
     return read_value(declared_signal(row.flow, declared, name) if declared else value_codec(Any), word)
 
 
-def _tell_what_it_awaits(app: Aft, run: Run, row: RunRow, name: str) -> None:
+def _print_what_it_awaits(app: Aft, run: Run, row: RunRow, name: str) -> None:
     """Print what the run waits for instead; most often the name is misspelt, or another run of its family was meant."""
     with app.store.read() as connection:
         family = child_runs.all_of(connection, row.root_id)
@@ -76,14 +78,16 @@ def _tell_what_it_awaits(app: Aft, run: Run, row: RunRow, name: str) -> None:
     if awaiting:
         other = awaiting[0]
         short = short_id(other.id)
-        tell(f"note: its relative {short} of flow {other.flow!r} waits for that: `aft runs signal {short} {name} …`")
+        print_to_stderr(
+            f"note: its relative {short} of flow {other.flow!r} waits for that: `aft runs signal {short} {name} …`"
+        )
     elif row.status not in _FORWARD:
-        tell(f"note: it is {row.status.value} now{_hint(row)}")
+        print_to_stderr(f"note: it is {row.status.value} now{_hint(row)}")
     elif row.waits:
         waited = ", ".join(f"{wait}" for wait in row.waits)
         names = [wait.name for wait in row.waits if wait.kind in (WaitKind.SIGNAL, WaitKind.FAULT)]
         near = difflib.get_close_matches(name, names, n=1)
-        tell(f"note: now it waits for {waited}{f'; did you mean {near[0]!r}?' if near else ''}")
+        print_to_stderr(f"note: now it waits for {waited}{f'; did you mean {near[0]!r}?' if near else ''}")
 
 
 def _hint(row: RunRow) -> str:

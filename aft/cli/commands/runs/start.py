@@ -15,8 +15,8 @@ from aft.cli.errors import Failure
 from aft.cli.groups import Words
 from aft.cli.options import Given
 from aft.cli.run_options import run_options
-from aft.cli.show.advice import begins_later, tell_if_nobody_works
-from aft.cli.show.output import exactly, say
+from aft.cli.show.advice import begins_later, warn_if_nobody_works
+from aft.cli.show.output import exactly, print_message
 from aft.codec import stored_to_text
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
@@ -95,30 +95,30 @@ def start(
         run = begin(flow, *args, **kwargs)
         if wait is None:
             click.echo(run.id)
-            _tell_stand(app, run)
+            _print_status(app, run)
         else:
-            say(f"run {run.id}")
+            print_message(f"run {run.id}")
             found = _await(app, run, wait)
             click.echo(found if found.isprintable() else json.dumps(json.loads(found)))
 
 
-def _tell_stand(app: Aft, run: Run) -> None:
+def _print_status(app: Aft, run: Run) -> None:
     row = run.row
     if row.status is Status.COMPLETED:
-        say(f"completed: {stored_to_text(row.result)}")
+        print_message(f"completed: {stored_to_text(row.result)}")
     elif row.status.ended or row.status is Status.PARKED:
         fault = run.fault
-        say(f"{row.status.value}: {row.reason or fault or ''}")
+        print_message(f"{row.status.value}: {row.reason or fault or ''}")
     else:
         if begins_later(row):
-            say(f"It begins at {exactly(row.due_at)}.")
-        tell_if_nobody_works(app, row)
+            print_message(f"It begins at {exactly(row.due_at)}.")
+        warn_if_nobody_works(app, row)
 
 
 def _await(app: Aft, run: Run, seconds: float) -> str:
     """Wait for a run's end and return its result as JSON text; raises what it ended with, or that it is parked."""
     if not run.status.ended:
-        tell_if_nobody_works(app, run.row)
+        warn_if_nobody_works(app, run.row)
     until = app.clock.ticks() + seconds
     while True:
         left = max(0.0, until - app.clock.ticks())

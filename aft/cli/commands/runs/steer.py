@@ -10,8 +10,8 @@ import click
 from aft.app import Run
 from aft.cli.application import looking
 from aft.cli.options import Given
-from aft.cli.show.advice import tell_if_nobody_works
-from aft.cli.show.output import say, short_id
+from aft.cli.show.advice import warn_if_nobody_works
+from aft.cli.show.output import print_message, short_id
 from aft.runs.states import Status
 
 
@@ -33,7 +33,7 @@ def suspend(given: Given, run: str, note: str | None) -> None:
         found.suspend(note)
         short = short_id(found.id)
         how = "is suspended" if found.status is Status.SUSPENDED else "stops at its next step"
-        say(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
+        print_message(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
 
 
 @click.command()
@@ -109,5 +109,5 @@ def _order(given: Given, run: str, order: Callable[[Run], None], what: str) -> N
     with looking(given) as app:
         found = app.run(run)
         order(found)
-        say(f"Run {found.id} {what} as soon as a worker takes it.")
-        tell_if_nobody_works(app, found.row)
+        print_message(f"Run {found.id} {what} as soon as a worker takes it.")
+        warn_if_nobody_works(app, found.row)

@@ -368,7 +368,7 @@ def test_a_probe_takes_by_name_what_it_needs() -> None:
     made = aft.activity(probe=find_charge)(charge)
     assert made.policy.probe is not None
     assert (made.policy.probe.name, made.policy.probe.wants) == ("find_charge", ("amount", "key"))
-    asked = made.question('{"amount": 5}', "k1")
+    asked = made.make_probe_call('{"amount": 5}', "k1")
     assert asked is not None
     assert asked.kwargs == {"amount": 5, "key": "k1"}
 
@@ -379,7 +379,7 @@ def test_a_probe_gets_the_default_of_an_argument_that_was_not_stored() -> None:
 
     def find(currency: str) -> int | None: ...
 
-    asked = aft.activity(probe=find)(take).question('{"amount": 5}', "k1")
+    asked = aft.activity(probe=find)(take).make_probe_call('{"amount": 5}', "k1")
     assert asked is not None
     assert asked.kwargs == {"currency": "EUR"}
 
@@ -438,7 +438,7 @@ def test_a_compensator_inherits_the_resource_but_neither_probe_nor_what_is_expec
 
 @pytest.mark.parametrize("nothing", [None, aft.UNKNOWN])
 def test_a_probe_that_found_nothing_says_so(nothing: Any) -> None:
-    asked = aft.activity(probe=find_charge)(charge).question('{"amount": 5}', "k1")
+    asked = aft.activity(probe=find_charge)(charge).make_probe_call('{"amount": 5}', "k1")
     assert asked is not None
     assert asked.read(nothing) is aft.UNKNOWN
     assert asked.read(0) == 0
@@ -447,7 +447,7 @@ def test_a_probe_that_found_nothing_says_so(nothing: Any) -> None:
 def test_of_an_activity_without_result_a_probe_says_whether_it_happened() -> None:
     def tell(amount: int) -> None: ...
 
-    asked = aft.activity(probe=find_charge)(tell).question('{"amount": 5}', "k1")
+    asked = aft.activity(probe=find_charge)(tell).make_probe_call('{"amount": 5}', "k1")
     assert asked is not None
     assert [asked.read(answer) for answer in (True, False, None, "yes")] == [None, aft.UNKNOWN, aft.UNKNOWN, None]
 

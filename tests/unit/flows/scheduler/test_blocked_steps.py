@@ -17,9 +17,9 @@ from aft.runs.waits import Wait, WaitKind
 NOTHING: Any = None
 
 
-def make_ask(looked_at: int) -> StepRequest:
+def make_ask(arrivals_seen: int) -> StepRequest:
     ask = StepRequest(StepPath("1"), EntryKind.SIGNAL, "s", NOTHING, NOTHING)
-    ask.looked_at = looked_at
+    ask.arrivals_seen = arrivals_seen
     return ask
 
 
@@ -29,7 +29,7 @@ def block(ask: StepRequest) -> None:
 
 def test_who_began_to_look_before_something_was_found_and_is_blocked_after_that_looks_again() -> None:
     mailbox: Any = SimpleNamespace(arrivals=1)
-    ask = make_ask(looked_at=0)
+    ask = make_ask(arrivals_seen=0)
     running = {ask}
     blocked = BlockedSteps(mailbox, running, SystemClock())
     assert not blocked.unblock_missed([ask])  # it is at work
@@ -42,7 +42,7 @@ def test_who_began_to_look_before_something_was_found_and_is_blocked_after_that_
 
 def test_who_looked_since_is_left_alone() -> None:
     mailbox: Any = SimpleNamespace(arrivals=1)
-    ask = make_ask(looked_at=1)
+    ask = make_ask(arrivals_seen=1)
     block(ask)
     blocked = BlockedSteps(mailbox, set(), SystemClock())
     assert not blocked.any_missed([ask])

@@ -51,7 +51,7 @@ class Owners(RuleBasedStateMachine):
     @rule(step=_some_step)
     def see(self, step: StepPath) -> None:
         if step in self.at_work:
-            for abort in self.doubts.settle_with(step):
+            for abort in self.doubts.faults_closed_by(step):
                 self.aborts.pop(abort, None)
             self.doubts.see(step)
             self.at_work.discard(step)
@@ -109,7 +109,7 @@ TestOwners = Owners.TestCase
 def test_what_a_dead_owner_may_have_begun_is_not_known_before_the_frontier() -> None:
     doubts = Doubts()
     doubts.note_all_unknown()
-    assert (doubts.any, STEPS[0] in doubts, doubts.settle_with(STEPS[0])) == (True, False, ())
+    assert (doubts.any, STEPS[0] in doubts, doubts.faults_closed_by(STEPS[0])) == (True, False, ())
     doubts.reach_frontier([STEPS[0]])
     doubts.reach_frontier([STEPS[1]])  # begun by this owner
     assert [step in doubts for step in STEPS[:2]] == [True, False]

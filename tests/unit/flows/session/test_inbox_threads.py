@@ -46,7 +46,7 @@ def test_what_one_branch_has_read_is_not_read_again_by_another(monkeypatch: pyte
     monkeypatch.setattr(inbox, "unread", lambda _, run, after: [one for one in items if one.seq > after])
     owner = Inbox()
     mailbox = RunInbox(cast(Any, owner), SystemClock())
-    first, second = threading.Thread(target=mailbox.look), threading.Thread(target=mailbox.look)
+    first, second = threading.Thread(target=mailbox.read_new), threading.Thread(target=mailbox.read_new)
     first.start()
     assert owner.reads.wait(60)
     for _ in range(2):
@@ -57,6 +57,6 @@ def test_what_one_branch_has_read_is_not_read_again_by_another(monkeypatch: pyte
     first.join(60)
     second.join(60)
     owner.known = 26
-    mailbox.look()
+    mailbox.read_new()
     taken = [mailbox.take("s") for _ in range(3)]
     assert [one and one.seq for one in taken] == [25, 26, None]

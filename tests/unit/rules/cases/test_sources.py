@@ -12,7 +12,7 @@ import pytest
 
 from aft.errors import DefinitionError
 from aft.rules.cases import sources
-from aft.rules.cases.sources import MOST_HANGING, FactSource, ask_named, source
+from aft.rules.cases.sources import MOST_HANGING, FactSource, fetch_named, source
 
 
 @pytest.fixture(autouse=True)
@@ -34,15 +34,15 @@ def a_source(fn: Any, default: Any = "default", timeout: float = 30.0) -> FactSo
 
 
 def test_a_source_answers_as_rules_see_it() -> None:
-    assert a_source(lambda: Decimal("1.5")).ask() == 1.5
+    assert a_source(lambda: Decimal("1.5")).fetch() == 1.5
 
 
 def test_a_source_that_raises_counts_as_its_default() -> None:
-    assert a_source(lambda: 1 // 0).ask() == "default"
+    assert a_source(lambda: 1 // 0).fetch() == "default"
 
 
 def test_a_source_that_takes_too_long_counts_as_its_default(gate: threading.Event) -> None:
-    assert a_source(gate.wait, timeout=0.01).ask() == "default"
+    assert a_source(gate.wait, timeout=0.01).fetch() == "default"
 
 
 def test_a_source_that_hangs_is_not_asked_without_end(gate: threading.Event) -> None:
@@ -53,7 +53,7 @@ def test_a_source_that_hangs_is_not_asked_without_end(gate: threading.Event) -> 
         gate.wait()
 
     found = a_source(hang, timeout=0.01)
-    assert [found.ask() for _ in range(MOST_HANGING + 3)] == ["default"] * (MOST_HANGING + 3)
+    assert [found.fetch() for _ in range(MOST_HANGING + 3)] == ["default"] * (MOST_HANGING + 3)
     assert all(begun.acquire(timeout=60) for _ in range(MOST_HANGING))
     assert not begun.acquire(blocking=False)
 
@@ -62,7 +62,7 @@ def test_an_answer_is_good_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "FRESH", 1000.0)
     answers = iter((1, 2))
     found = a_source(lambda: next(answers))
-    assert [found.ask(), found.ask()] == [1, 1]
+    assert [found.fetch(), found.fetch()] == [1, 1]
 
 
 def test_only_those_are_asked_that_a_condition_mentions() -> None:
@@ -74,7 +74,7 @@ def test_only_those_are_asked_that_a_condition_mentions() -> None:
     def unwanted() -> int:
         raise AssertionError("nobody asked")
 
-    assert ask_named({"source.wanted", "run.flow"}) == {"source.wanted": 7}
+    assert fetch_named({"source.wanted", "run.flow"}) == {"source.wanted": 7}
     assert sources.declared["wanted"].type == "int"
 
 

@@ -67,8 +67,8 @@ def test_an_exception_to_a_rule_goes_below_it_and_answers_its_case() -> None:
     found = propose(compiled, case(503, amount=9000), "has(run.args.amount) && run.args.amount > 5000", "park")
     assert found.tree.nodes[1].refined == found.node.id
     assert found.conflicts == ()
-    assert CompiledTree(found.tree).ask(case(503, amount=9000)).exlet == "park"
-    assert CompiledTree(found.tree).ask(case(503)).exlet == "ladder"
+    assert CompiledTree(found.tree).walk(case(503, amount=9000)).exlet == "park"
+    assert CompiledTree(found.tree).walk(case(503)).exlet == "ladder"
 
 
 def test_a_rule_that_takes_the_cornerstone_of_another_conflicts_with_it() -> None:
@@ -91,7 +91,7 @@ def test_cornerstones_that_end_elsewhere_never_meet_the_new_rule() -> None:
 def test_rules_that_ask_sources_are_taught_with_what_the_sources_said() -> None:
     compiled = CompiledTree(EMPTY, {"weather": "string"})
     found = propose(compiled, {"source.weather": "rain"}, "source.weather == 'rain'", "park")
-    assert CompiledTree(found.tree, compiled.sources).ask({"source.weather": "rain"}).exlet == "park"
+    assert CompiledTree(found.tree, compiled.sources).walk({"source.weather": "rain"}).exlet == "park"
 
 
 def test_a_preview_tells_the_cases_that_would_be_answered_otherwise() -> None:
@@ -121,7 +121,7 @@ def test_conflicts_are_exactly_the_cornerstones_that_a_replay_answers_otherwise(
         except RuleRefused:
             continue
         after = CompiledTree(found.tree)
-        assert after.ask(case(number)).exlet == exlet
+        assert after.walk(case(number)).exlet == exlet
         replayed = {
             node.id
             for node in compiled.tree.nodes.values()

@@ -48,18 +48,18 @@ def sold(tickets: int) -> dict[str, Any]:
 def test_the_concert_of_the_paper_is_decided_by_the_last_rule_that_holds(
     tickets: int, exlet: str | None, asked: list[tuple[int, bool]]
 ) -> None:
-    walk = CompiledTree(CONCERT).ask(sold(tickets))
+    walk = CompiledTree(CONCERT).walk(sold(tickets))
     assert walk.exlet == exlet
     assert [(step.node, step.holds) for step in walk.steps] == asked
 
 
 def test_an_empty_tree_asks_nobody_and_has_no_answer() -> None:
-    assert CompiledTree(tree(root=None)).ask({}) == Walk((), None)
+    assert CompiledTree(tree(root=None)).walk({}) == Walk((), None)
 
 
 def test_a_rule_that_cannot_be_evaluated_leads_to_its_alternative_with_a_warning() -> None:
     compiled = CompiledTree(tree(Node(1, "run.args.sold > 1", "a", otherwise=2), Node(2, "true", "b")))
-    walk = compiled.ask({"run.args": {}})
+    walk = compiled.walk({"run.args": {}})
     assert walk.exlet == "b"
     assert 'there is no key "sold"' in (walk.steps[0].warning or "")
     assert walk.steps[1] == RuleStep(2, True, None)
@@ -67,8 +67,8 @@ def test_a_rule_that_cannot_be_evaluated_leads_to_its_alternative_with_a_warning
 
 def test_a_rule_that_can_no_longer_be_read_does_not_hold_and_says_so() -> None:
     nodes = Node(1, "source.weather == 'rain'", "a", otherwise=2), Node(2, "true", "b")
-    assert CompiledTree(tree(*nodes), {"weather": "string"}).ask({"source.weather": "rain"}).exlet == "a"
-    walk = CompiledTree(tree(*nodes)).ask({"source.weather": "rain"})
+    assert CompiledTree(tree(*nodes), {"weather": "string"}).walk({"source.weather": "rain"}).exlet == "a"
+    walk = CompiledTree(tree(*nodes)).walk({"source.weather": "rain"})
     assert walk.exlet == "b"
     assert "nothing is named 'source.weather'" in (walk.steps[0].warning or "")
 
@@ -91,7 +91,7 @@ def test_a_chain_of_thousands_of_rules_is_walked_without_recursion() -> None:
     many = 5_000
     nodes = [Node(n, "false", "a", otherwise=n + 1 if n < many else None) for n in range(1, many + 1)]
     found = Tree.decode(tree(*nodes).encode())
-    assert len(CompiledTree(found).ask({}).steps) == many
+    assert len(CompiledTree(found).walk({}).steps) == many
 
 
 # Random trees, against the definition written down naively.
@@ -148,7 +148,7 @@ def answer(found: Tree, here: int | None, facts: dict[str, Any], last: str | Non
 @settings(max_examples=300, deadline=None)
 @given(trees(), cases)
 def test_ripple_down_evaluation_is_what_the_definition_says(found: Tree, facts: dict[str, Any]) -> None:
-    assert CompiledTree(found).ask(facts).exlet == answer(found, found.root, facts, None)
+    assert CompiledTree(found).walk(facts).exlet == answer(found, found.root, facts, None)
 
 
 @settings(max_examples=100, deadline=None)
@@ -157,12 +157,12 @@ def test_a_new_rule_answers_its_case_and_changes_only_cases_that_ended_at_its_pl
     found: Tree, facts: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
     before = CompiledTree(found)
-    walk = before.ask(facts)
+    walk = before.walk(facts)
     after = CompiledTree(found.attach(walk, Node(found.next_id(), "true", "new")))
-    assert after.ask(facts).exlet == "new"
+    assert after.walk(facts).exlet == "new"
     for other in others:
-        expected = "new" if before.ask(other).end == walk.end else before.ask(other).exlet
-        assert after.ask(other).exlet == expected
+        expected = "new" if before.walk(other).end == walk.end else before.walk(other).exlet
+        assert after.walk(other).exlet == expected
 
 
 @settings(max_examples=50, deadline=None)
@@ -188,7 +188,7 @@ def test_the_first_rule_is_the_root() -> None:
     ("tickets", "parent", "branch"), [(80, 1, "otherwise"), (60, 2, "otherwise"), (10, 3, "refined")]
 )
 def test_a_rule_goes_where_the_walk_of_its_case_ended(tickets: int, parent: int, branch: str) -> None:
-    found = CONCERT.attach(CompiledTree(CONCERT).ask(sold(tickets)), Node(4, "true", "other"))
+    found = CONCERT.attach(CompiledTree(CONCERT).walk(sold(tickets)), Node(4, "true", "other"))
     assert getattr(found.nodes[parent], branch) == 4
     assert {n: node for n, node in found.nodes.items() if n not in (parent, 4)} == {
         n: node for n, node in CONCERT.nodes.items() if n != parent
@@ -197,12 +197,12 @@ def test_a_rule_goes_where_the_walk_of_its_case_ended(tickets: int, parent: int,
 
 
 def test_a_rule_is_not_put_where_another_one_is() -> None:
-    walk = CompiledTree(CONCERT).ask(sold(10))
+    walk = CompiledTree(CONCERT).walk(sold(10))
     grown = CONCERT.attach(walk, Node(4, "true", "a"))
     with pytest.raises(ValueError, match="the walk ended at rule 3, where this tree goes on"):
         grown.attach(walk, Node(5, "true", "b"))
     with pytest.raises(ValueError, match="rule 3 is there already; the next free number is 5"):
-        grown.attach(CompiledTree(grown).ask(sold(10)), Node(3, "true", "b"))
+        grown.attach(CompiledTree(grown).walk(sold(10)), Node(3, "true", "b"))
     with pytest.raises(ValueError, match="asked nobody, but the tree has rules"):
         grown.attach(Walk(), Node(5, "true", "b"))
 
@@ -290,13 +290,13 @@ def test_by_default_what_may_pass_is_tried_again_and_the_rest_undone(
     kind: str, recoverable: bool, exhausted: bool, exlet: str
 ) -> None:
     facts = {"fault.kind": kind, "fault.recoverable": recoverable, "fault.exhausted": exhausted}
-    walk = CompiledTree(FAULT).ask(facts)
+    walk = CompiledTree(FAULT).walk(facts)
     assert (walk.exlet, [step.warning for step in walk.steps if step.warning]) == (exlet, [])
 
 
 @pytest.mark.parametrize(("exhausted", "exlet"), [(False, "ladder"), (True, "park")])
 def test_by_default_what_was_lost_is_tried_again_until_it_is_lost_too_often(exhausted: bool, exlet: str) -> None:
-    assert CompiledTree(ABORT).ask({"fault.kind": "abort", "fault.exhausted": exhausted}).exlet == exlet
+    assert CompiledTree(ABORT).walk({"fault.kind": "abort", "fault.exhausted": exhausted}).exlet == exlet
 
 
 def test_default_trees_are_for_everybody_and_can_be_stored() -> None:
