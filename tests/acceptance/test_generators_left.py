@@ -136,7 +136,8 @@ class Cycle:
 
 @aft.flow(name="left_in_a_cycle")
 def in_a_cycle(family: str) -> None:
-    next(Cycle(pages(family)).held)
+    cycle = Cycle(pages(family))
+    next(cycle.held)
 
 
 @aft.flow(name="left_other")

@@ -207,8 +207,8 @@ OURS = {
     "Aft.dispatcher only": "names of roles, in code",
     "Activity.owes args": "of the engine",
     "Activity.owes value": "of the engine",
-    "Activity.question args": "of the engine",
-    "Activity.question key": "of the engine",
+    "Activity.make_probe_call args": "of the engine",
+    "Activity.make_probe_call key": "of the engine",
     "Fault.describe_parked why": "of the engine",
 }
 PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Flow, aft.Activity, aft.Fault, RuleDesk)

@@ -422,7 +422,7 @@ def test_a_damaged_tree_is_named_and_can_be_undone(taught: Terminal) -> None:
     add(taught, fault, "true", "give_up", "--accept")
     with taught.app.store.write() as connection:
         connection.execute(update(rule_trees).where(rule_trees.c.revision == 2).values(tree='{"nodes": 1}'))
-    assert "revision 2 of hall_visit × fault × hall_seat cannot be read" in taught.refused("rules", "tree")
+    assert "revision 2 of hall_visit × fault × hall_seat cannot be read" in taught.good("rules", "tree").stderr
     assert taught.data("rules", "history")[0]["what"] == "it cannot be read"
     assert "as it was at revision 1" in taught.good("rules", "undo", *SEAT).stderr
     assert len(taught.data("rules", "tree", *SEAT)[0]["rules"]) == 1
@@ -431,7 +431,7 @@ def test_a_damaged_tree_is_named_and_can_be_undone(taught: Terminal) -> None:
 def test_a_damaged_exlet_is_named_and_can_be_added_anew(taught: Terminal, tmp_path: Path) -> None:
     with taught.app.store.write() as connection:
         connection.execute(update(exlets).where(exlets.c.name == "stand").values(exlet="{}"))
-    assert "revision 1 of exlet 'stand' cannot be read" in taught.refused("exlets", "list")
+    assert "revision 1 of exlet 'stand' cannot be read" in taught.good("exlets", "list").stderr
     taught.good("exlets", "add", str(tmp_path / "exlets.toml"), "--yes")
     assert taught.data("exlets", "show", "stand")["revision"] == 2
 
