@@ -362,8 +362,8 @@ OURS = {
     "Aft.dispatcher only": "names of roles, in code",
     "Activity.owes args": "of the engine",
     "Activity.owes value": "of the engine",
-    "Activity.question args": "of the engine",
-    "Activity.question key": "of the engine",
+    "Activity.make_probe_call args": "of the engine",
+    "Activity.make_probe_call key": "of the engine",
     "Fault.describe_parked why": "of the engine",
 }
 #: Those that take a text as a key of a dict.
