@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from aft import durations, names
 from aft.errors import ConfigError
+from aft.texts import show
 
 #: Variables beginning with AFT_ that are not settings of a process.
 _NOT_OURS = ("AFT_TEST_",)
@@ -24,6 +25,8 @@ _SECRETS = ("webhook_secret", "old_webhook_secret", "message_key", "old_message_
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]+\]?")
 #: Characters of a key.
 LEAST_KEY = 16
+#: Characters of a value in a message.
+MOST_SHOWN = 200
 
 Duration = Annotated[timedelta, BeforeValidator(durations.parse)]
 
@@ -233,11 +236,11 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         text = _format_advice(problem)
         field = ".".join(str(part) for part in problem["loc"])
-        shown = f" is {problem['input']!r}"
+        shown = f" is {show(problem['input'], MOST_SHOWN)}"
         # A URL may hold a password, whatever name it is given under; a secret may come under one that is misspelt.
         if field.endswith("_url") or difflib.get_close_matches(field, _SECRETS, n=1):
             shown = ""
-        elif "://" in str(problem["input"]):
+        elif "://" in shown:
             shown, text = "", "that is a URL, which does not belong here"
         parts.append(f"{_variable(field)}{shown}: {text}" if field else text)
     return "; ".join(parts)

@@ -6,6 +6,8 @@ import math
 import re
 from datetime import timedelta
 
+from aft.texts import show
+
 #: Milliseconds in each unit, longest first: the order in which a duration is formatted.
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _TEXT = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
@@ -25,7 +27,7 @@ def parse(value: timedelta | float | str) -> timedelta:
     except OverflowError:
         found = timedelta.max
     if not timedelta(0) <= found <= LONGEST:
-        raise ValueError(f"{_shown(value)} is not a duration between 0 and ten years")
+        raise ValueError(f"{show(value)} is not a duration between 0 and ten years")
     return found
 
 
@@ -34,12 +36,7 @@ def _seconds(value: float | str) -> float:
         return float("inf") if math.isnan(value) else float(value)
     if isinstance(value, str) and _TEXT.fullmatch(text := value.strip().lower()):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)) / 1000
-    raise ValueError(f"{_shown(value)} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    raise ValueError(f"{show(value)} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
 
 
 def format(value: timedelta) -> str:

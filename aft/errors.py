@@ -35,8 +35,8 @@
     │   └── ResourceUnavailable      raise it: something that the activity needs cannot be had now
     └── Unrecoverable                raise it: trying again is pointless
 
-A message says what, which (``!r``) and what to do next. What the engine uses to leave a flow derives from
-``BaseException`` and is not here: a user's ``except Exception`` cannot swallow it.
+A message says what, which (``!r``, or ``texts.show``) and what to do next. What the engine uses to leave a flow derives
+from ``BaseException`` and is not here: a user's ``except Exception`` cannot swallow it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from aft.security.redaction import hide_inputs
-from aft.texts import check_storable, shorten
+from aft.texts import check_storable, shorten, show
 
 if TYPE_CHECKING:
     from aft.fault import Fault
@@ -221,7 +221,7 @@ class Recoverable(Exception):
         super().__init__(*args)
         if on_signal is not None:
             if not isinstance(on_signal, str) or not on_signal.strip() or len(on_signal) > MOST_SIGNAL:
-                raise DefinitionError(f"on_signal is a text of 1 to {MOST_SIGNAL} characters, not {on_signal!r}")
+                raise DefinitionError(f"on_signal is a text of 1 to {MOST_SIGNAL} characters, not {show(on_signal)}")
             check_storable("on_signal", on_signal, DefinitionError)
         self.after = after
         self.on_signal = on_signal

@@ -1,4 +1,4 @@
-"""Checks which texts of users can be stored and shown; and helpers for texts for people.
+"""Checks which texts of users can be stored and shown, and shows any value in a message; helpers for texts for people.
 
 PostgreSQL stores no NUL, no driver stores lone surrogates, and a control character in a name breaks listings and logs.
 A text that is not checked where it is given fails later, inside a transaction of aft's own.
@@ -7,8 +7,11 @@ A text that is not checked where it is given fails later, inside a transaction o
 from __future__ import annotations
 
 import re
+import reprlib
 from enum import StrEnum
 from typing import TypeVar
+
+from aft.security.redaction import redact
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -19,6 +22,10 @@ _SPOKEN_VOWEL = re.compile("[aeioAEIO]|[FHLMNRSX][A-Z]")
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
+
+#: Bounds what formatting a value costs. It cuts far beyond what is shown: no secret is cut before it is redacted.
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother = 2, 1_000, 1_000
 
 #: Characters of an actor's name.
 MOST_BY = 200
@@ -40,23 +47,48 @@ def find_unstorable(text: str, *, lines: bool = False) -> str | None:
     return None
 
 
+def require_text(what: str, given: object, error: type[Exception]) -> None:
+    """Raise ``error`` if a value is no text."""
+    if not isinstance(given, str):
+        raise error(f"{what}={show(given)} must be a text")
+
+
 def check_storable(
     what: str, text: str | None, error: type[Exception], *, lines: bool = False, most: int | None = None
 ) -> None:
-    """Raise ``error`` if a text cannot be stored; ``lines`` as for :func:`find_unstorable`, ``most`` characters."""
-    if text is not None and most is not None and len(text) > most:
-        raise error(f"{what}={text!r:.60} has {len(text)} characters; {most} are the most: give a shorter one")
-    if text is not None and (found := find_unstorable(text, lines=lines)) is not None:
-        raise error(f"{what}={text!r:.100} holds {found}; leave that out")
+    """Raise ``error`` if a value is no text, or one that cannot be stored; None is accepted.
+
+    ``lines`` as for :func:`find_unstorable`, ``most`` characters.
+    """
+    if text is None:
+        return
+    require_text(what, text, error)
+    if most is not None and len(text) > most:
+        raise error(f"{what}={show(text)} has {len(text)} characters; {most} are the most: give a shorter one")
+    if (found := find_unstorable(text, lines=lines)) is not None:
+        raise error(f"{what}={show(text, 100)} holds {found}; leave that out")
+
+
+def find_choice(given: object, choices: type[Choice]) -> Choice | None:
+    """Return the member of an enumeration that a text names; None if there is none, or the value is no text."""
+    return next((choice for choice in choices if isinstance(given, str) and choice == given), None)
 
 
 def choose(what: str, given: str, choices: type[Choice], error: type[Exception]) -> Choice:
     """Return the member of an enumeration that a text names, or raise ``error`` that says which there are."""
+    found = find_choice(given, choices)
+    if found is None:
+        raise error(f"{what}={show(given)} is none of {', '.join(repr(choice.value) for choice in choices)}")
+    return found
+
+
+def show(value: object, most: int = 60) -> str:
+    """Format any value for a message, like ``repr``: at most ``most`` characters, printable, redacted. Never raises."""
     try:
-        return choices(given)
-    except ValueError:
-        known = ", ".join(repr(choice.value) for choice in choices)
-        raise error(f"{what}={given!r:.60} is none of {known}") from None
+        text = redact(_short.repr(value))
+    except Exception:  # a number with too many digits, or whatever a foreign class raises
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return shorten(text if text.isprintable() else repr(text)[1:-1], most)
 
 
 def escape_unstorable(text: str) -> str:

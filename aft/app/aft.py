@@ -15,7 +15,7 @@ from aft.app.run import Run, me
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
-from aft.errors import DefinitionError
+from aft.errors import DefinitionError, UnknownSchedule
 from aft.fault import Fault, FaultState
 from aft.flows.declare import options as checks
 from aft.flows.declare import registry
@@ -33,7 +33,7 @@ from aft.runs.schedules import schedule_rows as schedules
 from aft.runs.states import Status
 from aft.security.redaction import hide_names
 from aft.telemetry import RunStarted
-from aft.texts import choose
+from aft.texts import choose, require_text, show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -178,6 +178,7 @@ class Aft(Parts):
         return Schedule(self, name)
 
     def _find_schedule(self, name: str) -> Schedule:
+        require_text("name", name, UnknownSchedule)
         self.check()
         with self.store.read() as connection:
             return Schedule(self, schedules.get(connection, self.namespace, name).name)
@@ -212,7 +213,7 @@ class Aft(Parts):
         ``priority``: only those of this one and above.
         """
         if flow is not None and not isinstance(flow, str | Flow):
-            raise DefinitionError(f"flow={flow!r} must be a flow or its name")
+            raise DefinitionError(f"flow={show(flow)} must be a flow or its name")
         for option, looked_for in (("owner", owner), ("resource", resource)):
             checks.check_wanted(option, looked_for)
         if priority is not None:

@@ -179,6 +179,7 @@ class Run(Generic[R_co]):
         more. With ``to`` the flow is needed, as it goes on from there.
         """
         checks.check_bool("dry_run", dry_run)
+        check_storable("to", to, OrderRefused)
         registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
             row = run_rows.get(connection, self._app.namespace, self.id)
@@ -206,9 +207,8 @@ class Run(Generic[R_co]):
         return erased
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
-        check_storable("by", by, OrderRefused, most=MOST_BY)
         check_storable("note", note, OrderRefused, lines=True, most=MOST_NOTE)
-        person = Person(by or me(), note)
+        person = Person(name_of(by), note)
         with self._app.store.write() as connection:
             row = self._locked(connection)
             order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
@@ -227,10 +227,9 @@ class Run(Generic[R_co]):
         """
         check_signal_name(name)
         check_storable("key", key, DefinitionError, most=signals.MOST_KEY - len(name))
-        check_storable("by", by, DefinitionError, most=MOST_BY)
+        sender = name_of(by, DefinitionError)
         row = self.row
         encoded = _encode(self._codec_of(row, name, value), value)
-        sender = by or me()
         post = NewInboxItem(
             InboxVerb.SIGNAL,
             {"name": name, "value": encoded},
@@ -357,6 +356,12 @@ def _still(row: RunRow, timeout: float) -> str:
     why = f": {row.reason}" if row.reason else ""
     due = f", due at {row.due_at:%H:%M:%S} UTC" if row.due_at else ""
     return f"run {row.id} of flow {row.flow!r} has not ended within {timeout:g} s; it is {row.status.value}{due}{why}"
+
+
+def name_of(by: str | None, error: type[Exception] = OrderRefused) -> str:
+    """Return the actor's name, for the audit; this user's if none is given. Raises ``error`` if it cannot be stored."""
+    check_storable("by", by, error, most=MOST_BY)
+    return by or me()
 
 
 def me() -> str:

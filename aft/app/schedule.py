@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from aft.app.parts import Parts
-from aft.app.run import Run, me
-from aft.errors import DefinitionError, OrderRefused
+from aft.app.run import Run, name_of
+from aft.errors import DefinitionError
 from aft.flows.declare import context
 from aft.flows.declare import options as checks
 from aft.flows.declare.calls import Call
@@ -19,7 +19,7 @@ from aft.runs.schedules import calendar, fire, schedule_rows
 from aft.runs.schedules.calendar import CatchUp, Timing
 from aft.runs.schedules.schedule_rows import NewSchedule, RunOptions, ScheduleRow
 from aft.telemetry import RunStarted
-from aft.texts import MOST_BY, check_storable, choose
+from aft.texts import choose, show
 
 
 class Schedule:
@@ -69,12 +69,6 @@ class Schedule:
         return f"<schedule {self.name!r}>"
 
 
-def name_of(by: str | None) -> str:
-    """Return the actor's name, for the audit; raises OrderRefused if it cannot be stored."""
-    check_storable("by", by, OrderRefused, most=MOST_BY)
-    return by or me()
-
-
 def new_schedule(
     namespace: str,
     name: str,
@@ -119,7 +113,9 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
             f"schedule {name!r} is of a call, with the arguments of its runs; write {call.fn.__name__}.call(…)"
         )
     if not isinstance(call, Call) or not isinstance(call.target, Flow):
-        raise DefinitionError(f"schedule {name!r} is of {call!r}, which is not a flow's call; write flow.call(…)")
+        raise DefinitionError(
+            f"schedule {name!r} is of {show(call, 100)}, which is not a flow's call; write flow.call(…)"
+        )
     return call.target
 
 

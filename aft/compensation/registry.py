@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from aft.errors import DefinitionError, is_interrupt
 from aft.telemetry import logger
+from aft.texts import show
 
 When = Literal["completed", "started"]
 
@@ -83,8 +84,8 @@ def make_compensator(
     only_if: Callable[..., bool] | None = None,
 ) -> Compensator:
     """Check a compensator against its activity; raises DefinitionError that says which name does not fit."""
-    if when not in ("completed", "started"):
-        raise DefinitionError(f"activity {activity!r}: when={when!r} is not known; say 'completed' or 'started'")
+    if not isinstance(when, str) or when not in ("completed", "started"):
+        raise DefinitionError(f"activity {activity!r}: when={show(when)} is not known; say 'completed' or 'started'")
     wants = wanted("compensator", EXTRAS, activity, parameters, name, fn)
     asks: tuple[str, ...] = ()
     if only_if is not None:

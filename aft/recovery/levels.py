@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from aft import durations
-from aft.texts import with_article
+from aft.texts import show, with_article
 
 #: Levels of one ladder; each distinct wait needs a delay queue of its own.
 MOST_LEVELS = 32
@@ -39,7 +39,9 @@ class Level:
     def __init__(self, wait: timedelta | float | str, tries: int | None = None) -> None:
         if isinstance(wait, str) and "*" in wait:
             if tries is not None:
-                raise ValueError(f"{wait!r} with tries={tries!r} says twice how many tries; leave one of the two out")
+                raise ValueError(
+                    f"{show(wait)} with tries={show(tries)} says twice how many tries; leave one of the two out"
+                )
             wait, tries = _split(wait)
         object.__setattr__(self, "wait", _whole(wait))
         object.__setattr__(self, "tries", _counted(1 if tries is None else tries))
@@ -69,7 +71,7 @@ def _whole(wait: timedelta | float | str) -> timedelta:
 
 def _counted(tries: int) -> int:
     if type(tries) is not int or not 1 <= tries <= MOST_TRIES:
-        raise ValueError(f"tries={tries!r} of a level must be a whole number from 1 to {MOST_TRIES}")
+        raise ValueError(f"tries={show(tries)} of a level must be a whole number from 1 to {MOST_TRIES}")
     return tries
 
 
@@ -101,7 +103,7 @@ class Ladder:
         if isinstance(levels, str):
             return cls.parse(levels)
         if isinstance(levels, bytes) or not isinstance(levels, Sequence):
-            raise ValueError(f"{levels!r} is not a list of levels; write ['5s*3', '10m']")
+            raise ValueError(f"{show(levels)} is not a list of levels; write ['5s*3', '10m']")
         return cls(tuple(level if isinstance(level, Level) else Level(level) for level in levels))
 
     def __str__(self) -> str:
@@ -117,7 +119,7 @@ class Ladder:
     def position_after(self, failures: int) -> LadderPosition | None:
         """Return the position after the nth failure (n from 1), or None when no level is left."""
         if type(failures) is not int or failures < 1:
-            raise ValueError(f"failures={failures!r} must be a whole number from 1: nothing has failed yet")
+            raise ValueError(f"failures={show(failures)} must be a whole number from 1: nothing has failed yet")
         left = failures
         for number, level in enumerate(self.levels, start=1):
             if left <= level.tries:

@@ -22,6 +22,7 @@ from aft.store import db_time
 from aft.store.batch.row_format import has_part
 from aft.store.db_time import later
 from aft.store.tables import runs
+from aft.texts import require_text, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def get(connection: Connection, namespace: str, run_id: str) -> RunRow:
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise UnknownRun(
-            f"no run has the id {run_id!r} in namespace {namespace!r}; `aft runs list` shows what there is"
+            f"no run has the id {show(run_id)} in namespace {namespace!r}; `aft runs list` shows what there is"
         )
     return from_row(row)
 
@@ -171,12 +172,13 @@ def get_all(connection: Connection, ids: Iterable[str]) -> dict[RunId, RunRow]:
 
 def find(connection: Connection, namespace: str, prefix: str) -> RunRow:
     """Return the one run whose id matches what a person typed (``row_format.has_part``); raises UnknownRun."""
+    require_text("run_id", prefix, UnknownRun)
     if len(prefix) == 36:
         return get(connection, namespace, prefix)
     matches = select(*COLUMNS).where(runs.c.namespace == namespace, has_part(runs.c.id, prefix))
     found = connection.execute(matches.limit(3)).all() if prefix else []
     if len(found) > 1:
-        raise UnknownRun(f"several runs match {prefix!r}; give more of the id")
+        raise UnknownRun(f"several runs match {show(prefix)}; give more of the id")
     return from_row(found[0]) if found else get(connection, namespace, prefix)
 
 

@@ -25,6 +25,7 @@ from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
 from aft.store.db_time import Moment, now
 from aft.store.tables import holds, runs
+from aft.texts import show
 
 Order = Callable[[Connection, RunRow, Person, datetime, timedelta], None]
 
@@ -254,7 +255,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
     found = [path for path, name in run.savepoints.items() if savepoint in (path, name)]
     if not found:
         inside = ", ".join(repr(name or path) for path, name in run.savepoints.items()) or "none"
-        raise OrderRefused(f"run {run.id} is not in savepoint {savepoint!r}; it is in {inside}")
+        raise OrderRefused(f"run {run.id} is not in savepoint {show(savepoint)}; it is in {inside}")
     if are_side_by_side(found):
         raise OrderRefused(f"run {run.id} {format_side_by_side(savepoint, found)}")
     return found[-1]
@@ -267,7 +268,7 @@ def are_side_by_side(paths: Sequence[str]) -> bool:
 
 def format_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
     """Format the refusal of a name that several savepoints have."""
-    return f"is in {len(paths)} savepoints {savepoint!r} side by side; name one by its path: {', '.join(paths)}"
+    return f"is in {len(paths)} savepoints {show(savepoint)} side by side; name one by its path: {', '.join(paths)}"
 
 
 def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, undo: bool) -> None:

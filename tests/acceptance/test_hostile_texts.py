@@ -107,13 +107,19 @@ class World:
 
     app: aft.Aft
     schedule: aft.Schedule
-    #: The id of a fault.
+    #: A run that was undone, and the id of its fault.
+    broken: aft.Run[Any]
     fault: str
 
     def teach(self, **more: str) -> int:
         """Make a rule of that fault, and put it in force."""
         rules = self.app.rules
         return rules.add(rules.propose(self.fault, "true", "park", **more), accept=True)
+
+    @property
+    def other_schedule(self) -> aft.Schedule:
+        """A new schedule."""
+        return self.app.schedule(f"daily-{secrets.token_hex(4)}", flow.call("x"), cron="0 3 * * *")
 
     @property
     def run(self) -> aft.Run[Any]:
@@ -125,13 +131,77 @@ class World:
 def world(setup: Setup) -> World:
     app = setup.app()
     schedule = app.schedule(f"daily-{secrets.token_hex(4)}", flow.call("x"), cron="0 3 * * *")
+    run = app.submit(broken, "x")
     with pytest.raises(aft.FlowCompensated), app.dispatcher():
-        app.submit(broken, "x").result(60)
-    return World(app, schedule, app.faults()[0].id)
+        run.result(60)
+    return World(app, schedule, run, app.faults()[0].id)
+
+
+class Unshowable:
+    """What raises whatever is done with it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("it has no words")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("it is neither true nor false")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("it is like nothing")
+
+    __hash__ = object.__hash__
+
+
+class Misprinted:
+    """What shows as half a character, and as what terminals obey."""
+
+    def __repr__(self) -> str:
+        return "\ud800\x1b]0;x\x07" * 1000
+
+
+class Title(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+def _nest_lists(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+#: What is no text, and hard to show or false besides.
+NO_TEXTS: dict[str, Any] = {
+    "None": None,
+    "an object that cannot be shown": Unshowable(),
+    "an object that shows what cannot be written": Misprinted(),
+    "a list nested deeply": _nest_lists(10_000),
+    "a number too long to be written": 10**5000,
+    "a float": float("nan"),
+    "zero": 0,
+    "bytes": b"daily",
+    "no bytes": b"",
+    "a dict": {"a": 1},
+    "an empty dict": {},
+    "an empty list": [],
+    "a class": Unshowable,
+    "a secret": aft.Secret("hush-hush"),
+}
 
 
 def _exlet(text: str, **more: Any) -> aft.Exlet:
     return aft.Exlet(text, [do.park("look")], **more)
+
+
+def _undo(world: World, to: Any) -> int:
+    world.teach()
+    return world.app.rules.undo(("hostile_broken", On.FAULT, "hostile_break"), to)
+
+
+def _declared(value: Any) -> Any:
+    return value
 
 
 #: How a text is given to each parameter that takes one.
@@ -199,8 +269,93 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "Run.suspend reason": lambda world, text: world.run.suspend(text),
     "Run.suspend by": lambda world, text: world.run.suspend("x", by=text),
     "Schedule.pause by": lambda world, text: world.schedule.pause(by=text),
+    "Schedule.remove by": lambda world, text: world.other_schedule.remove(by=text),
     "Schedule.resume by": lambda world, text: world.schedule.resume(by=text),
     "Schedule.run_now by": lambda world, text: world.schedule.run_now(by=text),
+}
+#: How a value is given to parameters that take no text, or not only.
+GIVES_OTHERS: dict[str, Callable[[World, Any], Any]] = {
+    "Aft.submit flow": lambda world, value: world.app.submit(value, "x"),
+    "Aft.submit value": lambda world, value: world.app.submit(flow.options(after="1h"), value),
+    "Aft.runs priority": lambda world, value: world.app.runs(priority=value),
+    "Aft.runs overdue": lambda world, value: world.app.runs(overdue=value),
+    "Aft.runs limit": lambda world, value: world.app.runs(limit=value),
+    "Aft.faults limit": lambda world, value: world.app.faults(limit=value),
+    "Aft.dispatcher concurrency": lambda world, value: world.app.dispatcher(concurrency=value),
+    "Aft.dispatcher only": lambda world, value: world.app.dispatcher(only=[value]),
+    "Aft.schedule name alone": lambda world, value: world.app.schedule(value),
+    "Aft.schedule call": lambda world, value: world.app.schedule("odd", value, cron="0 3 * * *"),
+    "Aft.schedule every": lambda world, value: world.app.schedule("odd", flow.call("x"), every=value),
+    "Aft.schedule overlap": lambda world, value: world.app.schedule("odd", flow.call("x"), every="1h", overlap=value),
+    "Aft.schedule pinned": lambda world, value: world.app.schedule("odd", flow.call("x"), every="1h", pinned=value),
+    "Flow.options priority": lambda world, value: flow.options(priority=value),
+    "Flow.options expected": lambda world, value: flow.options(expected=value),
+    "Flow.options deadline": lambda world, value: flow.options(deadline=value),
+    "Flow.options after": lambda world, value: flow.options(after=value),
+    "Flow.options at": lambda world, value: flow.options(at=value),
+    "Flow.options resources as a whole": lambda world, value: flow.options(resources=value),
+    "Flow.options tags as a whole": lambda world, value: flow.options(tags=value),
+    "Flow.options the value of a tag": lambda world, value: flow.options(tags={"a": value}),
+    "RuleDesk.add_exlet base": lambda world, value: world.app.rules.add_exlet(_exlet("park_it"), base=value),
+    "RuleDesk.add_exlet name": lambda world, value: world.app.rules.add_exlet(_exlet(value)),
+    "RuleDesk.add_exlet about": lambda world, value: world.app.rules.add_exlet(_exlet("park_it", about=value)),
+    "RuleDesk.save_all name": lambda world, value: world.app.rules.save_all([], [_exlet(value)]),
+    "RuleDesk.save_all bases as a whole": lambda world, value: world.app.rules.save_all(
+        [], [_exlet("park_it")], bases=value
+    ),
+    "RuleDesk.save_all base": lambda world, value: world.app.rules.save_all(
+        [], [_exlet("park_it")], bases={"park_it": value}
+    ),
+    "RuleDesk.history limit": lambda world, value: world.app.rules.history(limit=value),
+    "RuleDesk.preview limit": lambda world, value: world.app.rules.preview(world.app.rules.trees()[0], value),
+    "RuleDesk.tree_at revision": lambda world, value: world.app.rules.tree_at(("hostile_flow", On.FAULT, "*"), value),
+    "RuleDesk.undo to": lambda world, value: _undo(world, value),
+    "Run.signal value": lambda world, value: world.run.signal("word", value),
+    "Run.cancel compensate": lambda world, value: world.run.cancel(compensate=value),
+    "Run.compensate dry_run": lambda world, value: world.run.compensate(dry_run=value),
+    "Run.result timeout": lambda world, value: world.broken.result(value),
+}
+#: How a value is given to functions and classes, outside a run.
+GIVES_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "Aft database": lambda value: aft.Aft(database=value),
+    "Aft broker": lambda value: aft.Aft(broker=value),
+    "Aft namespace": lambda value: aft.Aft(namespace=value),
+    "activity name": lambda value: aft.activity(name=value)(_declared),
+    "activity levels": lambda value: aft.activity(levels=value)(_declared),
+    "activity a level": lambda value: aft.activity(levels=[value])(_declared),
+    "activity immediate": lambda value: aft.activity(immediate=value)(_declared),
+    "activity timeout": lambda value: aft.activity(timeout=value)(_declared),
+    "activity recoverable": lambda value: aft.activity(recoverable=value)(_declared),
+    "activity transactional": lambda value: aft.activity(transactional=value)(_declared),
+    "activity probe": lambda value: aft.activity(probe=value)(_declared),
+    "activity resource": lambda value: aft.activity(resource=value)(_declared),
+    "activity": lambda value: aft.activity(value),
+    "compensate_with": lambda value: aft.compensate_with(value)(_declared),
+    "compensate_with when": lambda value: aft.compensate_with(step, when=value)(_declared),
+    "flow name": lambda value: aft.flow(name=value)(_declared),
+    "flow version": lambda value: aft.flow(version=value)(_declared),
+    "flow": lambda value: aft.flow(value),
+    "savepoint": lambda value: aft.savepoint(value).__enter__(),
+    "Recoverable on_signal": lambda value: aft.Recoverable(on_signal=value),
+    "Exlet steps": lambda value: aft.Exlet(value, value),
+    "do.complete result": lambda value: do.complete(value),
+    "do.complete computed": lambda value: do.complete(computed=value),
+    "do.fail message": lambda value: do.fail(value),
+    "do.fail proceed": lambda value: do.fail("x", value),
+    "do.notify url": lambda value: do.notify(value),
+    "do.notify note": lambda value: do.notify("https://example.org", value),
+    "do.park reason": lambda value: do.park(value),
+    "do.remove target": lambda value: do.remove(value),
+    "do.remove undo": lambda value: do.remove("run", value),
+    "do.resume target": lambda value: do.resume(value),
+    "do.retry level": lambda value: do.retry(value),
+    "do.retry ladder": lambda value: do.retry(ladder=value),
+    "do.retry after": lambda value: do.retry(after=value),
+    "do.set args": lambda value: do.set(value),
+    "do.set tags": lambda value: do.set(tags={"a": value}),
+    "do.set computed": lambda value: do.set(computed={"args.a": value}),
+    "do.suspend target": lambda value: do.suspend(value),
+    "do.unwind to": lambda value: do.unwind(value),
 }
 #: Parameters that no text of others reaches, with the reason.
 OURS = {
@@ -211,6 +366,8 @@ OURS = {
     "Activity.make_probe_call key": "of the engine",
     "Fault.describe_parked why": "of the engine",
 }
+#: Those that take a text as a key of a dict.
+KEYS = ("Flow.options tags", "RuleDesk.save_all bases")
 PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Flow, aft.Activity, aft.Fault, RuleDesk)
 
 
@@ -261,6 +418,63 @@ def _try_texts(give: Callable[[str], Any]) -> None:
         _give(lambda: give(text))
 
     try_one()
+
+
+def _takes_none(name: str) -> bool:
+    """Return whether None may be given to a parameter: then it has its default."""
+    function, _, parameter = name.partition(" ")
+    owner = next(one for one in PUBLIC if one.__name__ == function.partition(".")[0])
+    return inspect.signature(getattr(owner, function.partition(".")[2])).parameters[parameter].default is None
+
+
+def _find_break(give: Callable[[], Any], *, allowed: bool) -> str | None:
+    """Return what is wrong with what became of something given; None if it was refused as it should be, or taken."""
+    try:
+        give()
+        return None if allowed else "taken"
+    except aft.AftError as refused:
+        told = str(refused)
+        return None if told.replace("\n", "").isprintable() and len(told) < 2_000 and "hush" not in told else "told"
+    except Exception as raised:
+        return type(raised).__name__
+
+
+@pytest.mark.parametrize("owner", sorted({name.partition(".")[0] for name in GIVES}))
+def test_what_is_no_text_is_refused(setup: Setup, world: World, owner: str) -> None:
+    broke: list[str] = []
+    for name in (one for one in GIVES if one.startswith(f"{owner}.")):
+        for what, value in NO_TEXTS.items():
+            if name in KEYS and isinstance(value, list | dict):
+                continue  # Python itself refuses it as a key
+            allowed = value is None and _takes_none(name)
+            if wrong := _find_break(partial(GIVES[name], world, value), allowed=allowed):
+                broke.append(f"{name} given {what}: {wrong}")
+    assert not broke, "\n".join(broke)
+    _is_well(world, setup)
+
+
+@pytest.mark.parametrize("owner", sorted({name.partition(".")[0] for name in GIVES_OTHERS}))
+def test_what_does_not_fit_is_taken_or_refused(setup: Setup, world: World, owner: str) -> None:
+    broke: list[str] = []
+    for name in (one for one in GIVES_OTHERS if one.startswith(f"{owner}.")):
+        for what, value in NO_TEXTS.items():
+            if wrong := _find_break(partial(GIVES_OTHERS[name], world, value), allowed=True):
+                broke.append(f"{name} given {what}: {wrong}")
+    assert not broke, "\n".join(broke)
+    _is_well(world, setup)
+
+
+@pytest.mark.parametrize("name", GIVES_PLAIN)
+def test_what_does_not_fit_where_it_is_declared_is_taken_or_refused(name: str) -> None:
+    broke = {what: _find_break(partial(GIVES_PLAIN[name], value), allowed=True) for what, value in NO_TEXTS.items()}
+    assert {what: wrong for what, wrong in broke.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("owner", sorted({name.partition(".")[0] for name in GIVES}))
+def test_a_text_of_a_class_of_its_own_is_a_text(setup: Setup, world: World, owner: str) -> None:
+    for name in (one for one in GIVES if one.startswith(f"{owner}.")):
+        _give(partial(GIVES[name], world, Title("daily")))
+    _is_well(world, setup)
 
 
 def test_a_value_is_taken_or_refused(setup: Setup, world: World) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import aft
-from aft.texts import find_unstorable, with_article
+from aft.texts import find_unstorable, show, with_article
 
 
 @pytest.mark.parametrize("text", ["", "publishing", "Größe 7 ✓", "a b", "emoji 😀", "no-break\u00a0space"])
@@ -55,3 +56,64 @@ def test_a_word_that_is_no_choice_is_told_which_there_are(tmp_path: Path) -> Non
         app.faults(state="stuck")
     with app, pytest.raises(aft.DefinitionError, match="only='worker' is none of"):
         app.dispatcher(only=["worker"])
+
+
+class _Broken:
+    def __repr__(self) -> str:
+        raise RuntimeError("it has no words")
+
+
+class _Misprinted:
+    def __repr__(self) -> str:
+        return "a\nb\x1b\ud800"
+
+
+def _nest(depth: int) -> Any:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("publishing", "'publishing'"),
+        ("a\nb", "'a\\nb'"),
+        (7, "7"),
+        (None, "None"),
+        ({"a": [1, "b"]}, "{'a': [1, 'b']}"),
+        (_nest(10_000), "[[[...]]]"),
+        pytest.param(10**5000, "<int that cannot be shown>", id="long"),
+        (_Misprinted(), "a\\nb\\x1b\\ud800"),
+        ("x" * 1000, "'" + 58 * "x" + "…"),
+        (b"x" * 1000, "b'" + 57 * "x" + "…"),
+    ],
+)
+def test_any_value_can_be_shown(value: Any, shown: str) -> None:
+    assert show(value) == shown
+
+
+def test_what_cannot_be_shown_is_named_by_its_type() -> None:
+    assert show(_Broken()).startswith("<_Broken instance at ")
+    assert show([_Broken()]).startswith("[<_Broken instance at ")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        aft.Secret("hush-hush"),
+        [aft.Secret("hush-hush")],
+        {"password": "hush-hush"},
+        {"settings": {"api_key": "hush-hush"}},
+        "postgresql://aft:hush-hush@db/aft",
+        "password=hush-hush",
+    ],
+)
+def test_a_secret_is_not_shown(value: Any) -> None:
+    assert "hush" not in show(value)
+    assert "*" in show(value)
+
+
+def test_a_card_number_is_hidden_also_where_a_text_is_cut() -> None:
+    assert "4111" not in show("x" * 40 + " 4111 1111 1111 1111")

@@ -27,6 +27,7 @@ from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
 from aft.store import Store
 from aft.store.tables import faults, runs
+from aft.texts import show
 
 #: Shown for a fault that no rule has an answer for.
 NOTHING = "(nothing)"
@@ -63,7 +64,7 @@ class Retrospective:
         with self._store.read() as connection:
             fault = fault_rows.find(connection, self._namespace, fault_id)
             if fault is None:
-                raise UnknownFault(f"no fault has the id {fault_id!r}; `aft faults list` shows what there is")
+                raise UnknownFault(f"no fault has the id {show(fault_id)}; `aft faults list` shows what there is")
             return fault, run_rows.get(connection, self._namespace, fault.run_id)
 
     def case(self, fault: Fault, run: RunRow) -> Case:

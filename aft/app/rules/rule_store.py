@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from aft.errors import RuleRefused
+from aft.flows.declare import options as checks
 from aft.rules.cel.conditions import Condition
 from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import exlet as exlets
@@ -24,7 +25,7 @@ from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.tree import CompiledTree, Tree
 from aft.runs.records import audit
 from aft.store import Store
-from aft.texts import MOST_BY, MOST_NOTE, check_storable
+from aft.texts import MOST_BY, MOST_NOTE, check_storable, find_choice, require_text, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,9 @@ class RuleStore:
         """
         check_storable("by", by, RuleRefused, most=MOST_BY)
         check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
+        for exlet, base in made:
+            if base is not None:
+                checks.check_count(f"exlet {exlet.name!r}: base", base, least=0)
         for tree, _ in trees:
             for node in tree.nodes.values():
                 check_storable(f"the note of rule {node.id}", node.note, RuleRefused, lines=True)
@@ -168,19 +172,20 @@ def read_exlet(revision: Revision) -> Exlet:
 
 def make_key(flow: str, on: On | str, activity: str = "") -> Key:
     """Return the key of a tree; raises RuleRefused for an unknown exception type, or without a flow."""
+    require_text("flow", flow, RuleRefused)
+    require_text("activity", activity, RuleRefused)
     if not flow:
         raise RuleRefused(f"the name of a flow is missing; write it, or {ANY!r} for all")
-    try:
-        found = On(on)
-    except ValueError:
-        raise RuleRefused(f"{on!r} is not a type of exception; there are {', '.join(On)}") from None
+    found = find_choice(on, On)
+    if found is None:
+        raise RuleRefused(f"{show(on)} is not a type of exception; there are {', '.join(On)}")
     return flow, found, "" if found in RUN_LEVEL else activity or ANY
 
 
 def scoped_key(flow: str, on: On, activity: str, scope: str) -> Key:
     """Return the key of the tree that a rule for a fault goes to: for its activity, its flow, or everything."""
-    if scope not in ("activity", "flow", "all"):
-        raise RuleRefused(f"{scope!r} is not a scope; write activity, flow or all")
+    if not isinstance(scope, str) or scope not in ("activity", "flow", "all"):
+        raise RuleRefused(f"{show(scope)} is not a scope; write activity, flow or all")
     return make_key(ANY if scope == "all" else flow, on, activity if scope == "activity" else ANY)
 
 

@@ -15,16 +15,17 @@ from typing import Any
 from aft.app.parts import Parts
 from aft.app.rules.retrospective import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
-from aft.app.run import me
+from aft.app.run import name_of
 from aft.dispatcher.classify import classify
 from aft.dispatcher.judge import Judge, activity_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
+from aft.flows.declare import options as checks
 from aft.rules.cases import sources
 from aft.rules.cases.case import Facts
-from aft.rules.cases.facts import blank, complete, kinds
-from aft.rules.cel.conditions import Condition, names
+from aft.rules.cases.facts import blank, complete
+from aft.rules.cel.conditions import Condition
 from aft.rules.exception_types import On
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
@@ -36,6 +37,7 @@ from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.rule_cache import RuleSet, built_in
 from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.store.leases import known_sources
+from aft.texts import MOST_NOTE, check_storable, require_text, show
 
 __all__ = [
     "ChangedDecision",
@@ -116,6 +118,7 @@ class RuleDesk:
 
     def tree_at(self, key: Key, revision: int) -> Tree:
         """Return a revision of a tree; 0 is the built-in one, or an empty one. Raises RuleRefused if there is none."""
+        checks.check_count("revision", revision, least=0)
         with self._read() as connection:
             return self._shelf.tree_at(connection, key, revision)
 
@@ -132,17 +135,19 @@ class RuleDesk:
     def exlet(self, name: str) -> Exlet:
         """Return one exlet; raises RuleRefused if there is none of that name."""
         found = {one.name: one for one in self.exlets()}
-        if name not in found:
-            raise RuleRefused(f"there is no exlet {name!r}; there are {', '.join(sorted(found))}")
+        if not isinstance(name, str) or name not in found:
+            raise RuleRefused(f"there is no exlet {show(name)}; there are {', '.join(sorted(found))}")
         return found[name]
 
     def history(self, key: Key | None = None, limit: int = 50) -> list[Revision]:
         """Return the revisions of one tree, or of all, newest first: who changed it, and when."""
+        checks.check_count("limit", limit, least=0)
         with self._read() as connection:
             return rows.tree_history(connection, self._namespace, key, limit)
 
     def exlet_history(self, name: str) -> list[Revision]:
         """Return the revisions of an exlet, newest first; empty for a built-in or unknown one."""
+        require_text("name", name, RuleRefused)
         with self._read() as connection:
             return rows.exlet_history(connection, self._namespace, name)
 
@@ -193,10 +198,12 @@ class RuleDesk:
         self, exlet: Exlet, *, by: str | None = None, note: str | None = None, base: int | None = None
     ) -> int:
         """Save an exlet, and return its revision; it is in force at once, where rules choose it. Raises RuleRefused."""
-        self._refuse_built_in(exlet)
+        maker = name_of(by, RuleRefused)
         self._parts.check()
         self._shelf.check([], [exlet], self.sources())
-        self._write([], [(exlet, base)], by or me(), note)
+        if exlet.name in BUILT_IN:
+            raise RuleRefused(f"exlet {exlet.name!r} is built in and stays as it is; choose another name")
+        self._write([], [(exlet, base)], maker, note)
         return self.exlet_history(exlet.name)[0].number
 
     def propose(
@@ -213,6 +220,8 @@ class RuleDesk:
 
         Raises RuleRefused if it would not hold for that fault.
         """
+        made_by = name_of(by, RuleRefused)
+        check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
         self._parts.check()
         fault, run = self._past.find(fault_id)
         if not asked_types(fault):
@@ -221,15 +230,15 @@ class RuleDesk:
         key = scoped_key(run.flow, on, activity_of(fault), scope)
         exlets.check_for(self.exlet(exlet), on)
         known = self.sources()
-        compiled = CompiledTree(self.tree(*key), known)
+        compiled, rule = CompiledTree(self.tree(*key), known), Condition.compile(condition, known)
         return teaching.propose(
             compiled,
-            self._past.case(fault, run).learn({*compiled.names, *names(condition, kinds(known))}),
+            self._past.case(fault, run).learn({*compiled.names, *rule.names}),
             condition,
             exlet,
             fault_id=fault.id,
             note=note or "",
-            made_by=by or me(),
+            made_by=made_by,
             made_at=self._parts.clock.now(),
         )
 
@@ -245,18 +254,20 @@ class RuleDesk:
 
     def undo(self, key: Key, to: int | None = None, *, by: str | None = None) -> int:
         """Put an earlier revision of a tree in force again: the one before the last, or ``to``; 0: the built-in one."""
+        maker = name_of(by, RuleRefused)
         with self._read() as connection:
             latest = rows.tree_revision(connection, self._namespace, key)
             if latest is None:
                 raise RuleRefused(f"{format_key(key)} was never changed; there is nothing to undo")
-            wanted = latest.number - 1 if to is None else to
+            wanted = latest.number - 1 if to is None else checks.check_count("to", to, least=0)
             if wanted == latest.number:
                 raise RuleRefused(f"{format_key(key)} is at revision {wanted} already")
             tree = self._shelf.tree_at(connection, key, wanted)
-        return self._save(tree, by or me(), f"back to revision {wanted}", latest.number)
+        return self._save(tree, maker, f"back to revision {wanted}", latest.number)
 
     def preview(self, tree: Tree, limit: int = MOST_LOOKED_AT) -> Preview:
         """Ask about past faults in the tree's scope again, with the rules in force and with this tree in its place."""
+        checks.check_count("limit", limit, least=0)
         before, after = self._rules(), self._rules(tree)
         with self._read() as connection:
             past = self._past.past(connection, tree, limit)
@@ -283,11 +294,12 @@ class RuleDesk:
         Each tree is made from its ``revision``, each exlet from the one that ``bases`` names, if any. Raises
         RuleRefused if one of them has changed since.
         """
-        found, built = list(trees), [one for one in made if BUILT_IN.get(one.name) != one]
+        found, built, maker = list(trees), [one for one in made if not _is_built_in(one)], name_of(by, RuleRefused)
+        _check_bases(bases)
         self._parts.check()
         self._shelf.check(found, built, self.sources())
         exlets_with = [(one, (bases or {}).get(one.name)) for one in built]
-        self._write([(tree, tree.revision) for tree in found], exlets_with, by or me(), note)
+        self._write([(tree, tree.revision) for tree in found], exlets_with, maker, note)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +342,14 @@ class RuleDesk:
                     continue  # the walk still has the numbers of its rules
         return found
 
-    @staticmethod
-    def _refuse_built_in(exlet: Exlet) -> None:
-        if exlet.name in BUILT_IN:
-            raise RuleRefused(f"exlet {exlet.name!r} is built in and stays as it is; choose another name")
+
+def _check_bases(bases: Mapping[str, int] | None) -> None:
+    if bases is not None and not isinstance(bases, Mapping):
+        raise RuleRefused(f"bases={show(bases)} must be the names of exlets, each with a revision")
+    for name in bases or ():
+        if not isinstance(name, str):
+            raise RuleRefused(f"bases holds {show(name)}; each is the name of an exlet, with a revision")
+
+
+def _is_built_in(exlet: Exlet) -> bool:
+    return isinstance(exlet.name, str) and BUILT_IN.get(exlet.name) == exlet

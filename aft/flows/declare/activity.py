@@ -13,13 +13,14 @@ from aft.compensation.registry import Compensator, When, check_takes_unknown, ma
 from aft.errors import DefinitionError
 from aft.flows.declare import context, options
 from aft.flows.declare.calls import Call
-from aft.flows.declare.checks import check_function, check_name
+from aft.flows.declare.checks import MOST_NAME, check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.policy import Declared, Policy
 from aft.flows.declare.probe import ProbeCall, make_probe
 from aft.flows.declare.registry import declared as registry
 from aft.flows.runtime.forks import ForkGuard
 from aft.recovery.levels import Level
+from aft.texts import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +41,7 @@ class Activity(Generic[P, R_co]):
         compensator: Compensator | None = None,
     ) -> None:
         self.fn = fn
-        self.name = check_name("an activity", name or fn.__name__)
+        self.name = check_name("an activity", fn.__name__ if name is None else name)
         self.policy = policy or Policy()
         self.compensator = compensator
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -214,15 +215,17 @@ class _ActivityOptions:
             made: Activity[Any, Any] = target
         else:
             made = Activity(check_function("activity", target))
+        name = made.name if self.name is None else check_name("an activity", self.name)
         if self.probe is not None:
-            policy = replace(policy, probe=make_probe(self.name or made.name, made.parameters, self.probe))
-        made = Activity(made.fn, name=self.name or made.name, policy=policy, compensator=made.compensator)
+            policy = replace(policy, probe=make_probe(name, made.parameters, self.probe))
+        made = Activity(made.fn, name=name, policy=policy, compensator=made.compensator)
         registry.add_activity(made)
         return made
 
     def _make_policy(self, target: Callable[..., Any]) -> Policy:
         """Return the policy without the probe; raises DefinitionError."""
-        of = f"activity {self.name or getattr(target, 'name', None) or getattr(target, '__name__', '?')!r}"
+        own = getattr(target, "name", None) or getattr(target, "__name__", "?")
+        of = f"activity {show(own if self.name is None else self.name, MOST_NAME)}"
         policy = Policy(
             ladder=options.check_levels(of, self.levels),
             immediate=options.check_immediate(of, self.immediate),
@@ -292,7 +295,7 @@ def _name_of(activity_: str, compensator: Callable[..., Any]) -> str:
     name = getattr(compensator, "name", None) or getattr(compensator, "__name__", None)
     if not callable(compensator) or not isinstance(name, str) or name == "<lambda>":
         raise DefinitionError(
-            f"activity {activity_!r} names {compensator!r} as its compensator; it must be a named function"
+            f"activity {activity_!r} names {show(compensator, 100)} as its compensator; it must be a named function"
         )
     return name
 

@@ -24,7 +24,7 @@ from aft.codec import ValueCodec
 from aft.errors import DefinitionError
 from aft.flows.runtime.generators import check_collector
 from aft.ids import RunId
-from aft.texts import check_storable
+from aft.texts import check_storable, require_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,7 @@ class _Savepoint(AbstractContextManager[None]):
 
 def savepoint(name: str = "") -> AbstractContextManager[None]:
     """Unwind the frames pushed in this block if an exception leaves it; then the exception propagates."""
-    if not isinstance(name, str):
-        raise DefinitionError(f"a savepoint's name is a text, not {name!r}")
+    require_text("a savepoint's name", name, DefinitionError)
     check_storable("a savepoint's name", name, DefinitionError)
     flow = flow_context()
     return _Savepoint(name, nullcontext() if flow is None else flow.savepoint(name))

@@ -21,6 +21,7 @@ from aft.flows.declare.calls import Call
 from aft.flows.declare.checks import check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.registry import declared as registry
+from aft.texts import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,9 +69,9 @@ class Flow(Generic[P, R_co]):
         signals: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
-        self.name = check_name("a flow", name or fn.__name__)
+        self.name = check_name("a flow", fn.__name__ if name is None else name)
         if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
-            raise DefinitionError(f"flow {self.name!r}: version={version!r} must be a whole number from 1 on")
+            raise DefinitionError(f"flow {self.name!r}: version={show(version)} must be a whole number from 1 on")
         self.version = version
         self.run_options = options or Options()
         #: The signals that it waits for, with the types of their values; empty: not declared.

@@ -14,6 +14,7 @@ from typing import Any
 from aft.codec import ValueCodec
 from aft.compensation.registry import UNKNOWN, wanted
 from aft.errors import DefinitionError
+from aft.texts import show
 
 #: Names that a probe may take besides its activity's arguments.
 EXTRAS = ("key",)
@@ -66,7 +67,9 @@ def make_probe(activity: str, parameters: Sequence[str], given: Callable[..., An
     """Check a probe against its activity, or raise DefinitionError that says what does not fit."""
     name = getattr(given, "name", None) or getattr(given, "__name__", None)
     if not callable(given) or not isinstance(name, str) or name == "<lambda>":
-        raise DefinitionError(f"activity {activity!r} names {given!r} as its probe; it must be a named function")
+        raise DefinitionError(
+            f"activity {activity!r} names {show(given, 100)} as its probe; it must be a named function"
+        )
     if getattr(getattr(given, "policy", None), "transactional", False):
         raise DefinitionError(
             f"activity {activity!r} names probe {name!r}, which is transactional: a probe only looks, and has no "

@@ -13,7 +13,7 @@ from aft import durations
 from aft.codec import MOST_DEPTH, decode_untyped
 from aft.errors import CodecError, RuleRefused
 from aft.runs.records.notices import check_url
-from aft.texts import find_unstorable, with_article
+from aft.texts import find_unstorable, show, with_article
 
 #: Characters of a message, a reason, a note, an expression.
 MOST_TEXT = 1_000
@@ -43,27 +43,21 @@ _MEANT = {
 def hint(given: object, known: Iterable[str]) -> str:
     """Return a hint: the known name that was probably meant, or else all known names."""
     names = list(map(str, known))
-    text = str(given).lower()
+    text = given.lower() if isinstance(given, str) else ""
     near = [_MEANT[text]] if _MEANT.get(text) in names else difflib.get_close_matches(text, names, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(map(repr, names)) or 'none'}"
 
 
-def shown(value: object) -> str:
-    """Return a value in short, for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 def text(value: object, where: str, *, most: int = MOST_TEXT, empty: bool = False) -> str:
     """Return a text that is not too long, and not blank unless ``empty`` is allowed."""
     if not isinstance(value, str) or len(value) > most or not (empty or value.strip()):
         raise RuleRefused(
-            f"{where} is {shown(value)}; it must be a text of {'up' if empty else '1'} to {most} characters"
+            f"{where} is {show(value)}; it must be a text of {'up' if empty else '1'} to {most} characters"
         )
     if (found := find_unstorable(value, lines=True)) is not None:
-        raise RuleRefused(f"{where} is {shown(value)}, which holds {found}; leave that out")
+        raise RuleRefused(f"{where} is {show(value)}, which holds {found}; leave that out")
     return value
 
 
@@ -72,7 +66,7 @@ def name(value: object, what: str) -> str:
     fits = isinstance(value, str) and 0 < len(value) <= MOST_NAME and value.isprintable() and value == value.strip()
     if not isinstance(value, str) or not fits or "/" in value or "@" in value:
         raise RuleRefused(
-            f"{shown(value)} cannot name {what}: 1 to {MOST_NAME} printable characters, without '/' and '@', "
+            f"{show(value)} cannot name {what}: 1 to {MOST_NAME} printable characters, without '/' and '@', "
             "and no blanks around them"
         )
     return value
@@ -81,14 +75,14 @@ def name(value: object, what: str) -> str:
 def flag(value: object, where: str) -> bool:
     """Return a bool; refuse any other type."""
     if not isinstance(value, bool):
-        raise RuleRefused(f"{where} is {shown(value)}; it must be true or false")
+        raise RuleRefused(f"{where} is {show(value)}; it must be true or false")
     return value
 
 
 def table(value: object, where: str) -> dict[str, Any]:
     """Return a table whose keys are texts."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise RuleRefused(f"{where} is {shown(value)}; it must be a table of names and values")
+        raise RuleRefused(f"{where} is {show(value)}; it must be a table of names and values")
     return value
 
 
@@ -133,8 +127,8 @@ def format_ladder(ladder: object, where: str) -> str:
     levels: list[str] = []
     for level in ladder:
         is_wait = isinstance(level, int | float | timedelta) and not isinstance(level, bool)
-        # An aft.Level formats itself.
-        levels.append(wait(level, where) if is_wait else text(str(level), where))
+        # An aft.Level, which has a number of tries, formats itself.
+        levels.append(wait(level, where) if is_wait else text(str(level) if hasattr(level, "tries") else level, where))
     return text(", ".join(levels), where)
 
 

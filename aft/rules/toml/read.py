@@ -47,6 +47,7 @@ from aft.rules.exlets import validate
 from aft.rules.exlets.exlet import Exlet
 from aft.rules.toml.documents import RuleDocument, RuleText, TreeText
 from aft.rules.toml.write import NONE, write
+from aft.texts import find_choice, show
 
 __all__ = ["RuleDocument", "RuleText", "TreeText", "read", "read_text", "write"]
 
@@ -251,11 +252,10 @@ def _read_rule(found: dict[str, Any]) -> RuleText:
 def _read_on(value: Any, where: str) -> On:
     if value is None:
         raise RuleRefused(f"{where}: 'on' is missing; there are {', '.join(map(repr, map(str, On)))}")
-    try:
-        return On(value)
-    except ValueError:
+    if (found := find_choice(value, On)) is None:
         hint = validate.hint(value, [one.value for one in On])
-        raise RuleRefused(f"{where}: on = {validate.shown(value)} is not a type of exception; {hint}") from None
+        raise RuleRefused(f"{where}: on = {show(value)} is not a type of exception; {hint}")
+    return found
 
 
 def _read_activity(value: Any, on: On, where: str) -> str:

@@ -17,6 +17,7 @@ from aft.store.batch.row_format import has_part
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import faults
+from aft.texts import require_text, show
 
 #: The columns of a fault's row, in the order in which they are read where a statement is written out.
 NAMES = tuple(column.name for column in faults.columns)
@@ -104,10 +105,11 @@ def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
 
 def find(connection: Connection, namespace: str, part: str) -> Fault | None:
     """Return the one fault whose id matches what a person typed, or None; raises UnknownFault if several do."""
+    require_text("fault_id", part, UnknownFault)
     statement = select(faults).where(faults.c.namespace == namespace, has_part(faults.c.id, part))
     found = connection.execute(statement.limit(2)).all() if part else []
     if len(found) > 1:
-        raise UnknownFault(f"several faults match {part!r}; give more of the id")
+        raise UnknownFault(f"several faults match {show(part)}; give more of the id")
     return from_row(found[0]) if found else None
 
 

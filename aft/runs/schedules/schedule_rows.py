@@ -20,6 +20,7 @@ from aft.runs.records import audit
 from aft.runs.schedules.calendar import Calendar, CatchUp, Timing
 from aft.store.db_time import now
 from aft.store.tables import schedules
+from aft.texts import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +305,7 @@ def _named(namespace: str, name: str) -> Select[Any]:
 def _found(row: Row[Any] | None, namespace: str, name: str) -> ScheduleRow:
     if row is None:
         raise UnknownSchedule(
-            f"no schedule has the name {name!r} in namespace {namespace!r}; `aft schedules list` shows what there is"
+            f"no schedule has the name {show(name)} in namespace {namespace!r}; "
+            "`aft schedules list` shows what there is"
         )
     return from_row(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from aft.flows.declare import activity as activity_module
 from aft.flows.declare import context
 from aft.flows.declare import flow as flow_module
 from aft.flows.declare.activity import Activity, compensator_policy
+from aft.flows.declare.options import check_patience
 from aft.flows.declare.policy import Policy
 from aft.flows.declare.registry import Registry
 from aft.recovery.levels import Ladder, Level
@@ -204,6 +205,15 @@ def test_a_name_that_another_function_has_is_refused(kind: str) -> None:
         decorate(name="charge")(order)
 
 
+class Foreign:
+    """A value of a foreign class that has no text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("it has no words")
+
+    __str__ = __repr__
+
+
 @pytest.mark.parametrize("version", [0, -1, 1.0, "1", True, None, 2**31])
 def test_a_version_is_a_whole_number_from_one(version: Any) -> None:
     with pytest.raises(DefinitionError, match="must be a whole number from 1 on"):
@@ -229,11 +239,27 @@ def test_a_version_is_a_whole_number_from_one(version: Any) -> None:
         ({"resources": ["\ud800"]}, "all of them printable"),
         ({"resources": {"cms", 5}}, "resources holds 5"),
         ({"resources": [str(n) for n in range(101)]}, "resources holds 101 names; 100 are the most"),
+        ({"resources": {Foreign()}}, "resources holds <Foreign instance at "),
+        ({"tags": 5}, "tags=5 must be names with values"),
+        ({"tags": [("tier", "gold")]}, r"tags=\[\('tier', 'gold'\)\] must be names with values"),
+        ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "is in no year that UTC has"),
     ],
 )
 def test_what_cannot_be_said_of_a_run_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         aft.flow(order).options(**options)
+
+
+@pytest.mark.parametrize("declare", [aft.flow, aft.activity])
+def test_an_empty_name_is_not_replaced_by_the_name_of_the_function(declare: Any) -> None:
+    with pytest.raises(DefinitionError, match="'' cannot name a"):
+        declare(name="")(order)
+
+
+def test_a_time_out_may_be_any_number() -> None:
+    longest = 10 * 365 * 24 * 3600
+    assert [check_patience("timeout", given) for given in (None, 0, 2.5, "3s")] == [None, 0, 2.5, 3]
+    assert [check_patience("timeout", given) for given in (10**5000, float("inf"))] == [longest, longest]
 
 
 # --- what can be one ---
