@@ -11,6 +11,10 @@ import pytest
 import aft
 from aft.fault import FaultState
 from aft.flows.replay.runner import Runner
+from aft.flows.scheduler.finished_steps import FinishedSteps
+from aft.flows.scheduler.scheduler import StepScheduler
+from aft.flows.steps.request import StepRequest
+from aft.ids import StepPath
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
@@ -225,6 +229,26 @@ def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, jou
         run = app.submit(hung, journey)
         assert run.result(60) == "cancelled"
     assert sorted(ledger[journey]) == ["flight!", "hotel!"]
+
+
+def test_a_step_that_is_just_being_blocked_is_cancelled_with_its_savepoint(
+    setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, complete_under, undoes = FinishedSteps.put, StepScheduler.complete_under, threading.Event()
+
+    def put_late(self: FinishedSteps, step: StepRequest) -> None:
+        """Report that the flight is blocked only when the savepoint is being undone."""
+        if step.path == "1.1.1" and self._owner.epoch > 1 and step.entry is None:
+            undoes.wait(60)
+        put(self, step)
+
+    def begin_to_undo(self: StepScheduler, path: StepPath) -> None:
+        undoes.set()
+        complete_under(self, path)
+
+    monkeypatch.setattr(FinishedSteps, "put", put_late)
+    monkeypatch.setattr(StepScheduler, "complete_under", begin_to_undo)
+    test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup, journey)
 
 
 @aft.flow(name="again_returns_early")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from aft.fault import FaultState
@@ -26,9 +26,15 @@ SOON, SELDOM = timedelta(seconds=0.5), timedelta(minutes=1)
 
 
 class StepBatch:
-    """The steps of one call of ``parallel`` or ``map``. For the flow's own thread."""
+    """The steps of one call of ``parallel`` or ``map``. For the flow's own thread.
 
-    def __init__(self, steps: Sequence[StepRequest], most: int | None, step_states: StepStates) -> None:
+    ``at_work`` are the steps that were started and not taken since. A step's own attributes do not show that: its
+    thread notes a block before it reports the end.
+    """
+
+    def __init__(
+        self, steps: Sequence[StepRequest], most: int | None, step_states: StepStates, at_work: Collection[StepRequest]
+    ) -> None:
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
         self._steps = set(steps)
         new = [step for step in steps if step.entry is None and not step.running and not step.blocks]
@@ -37,7 +43,7 @@ class StepBatch:
         self._begun = deque(step for step in new if step in begun and step not in final)
         self._final = deque(step for step in new if step in final)
         self._fresh = deque(step for step in new if step not in begun)
-        self._running = {step for step in steps if step.running and step.entry is None and not step.blocks}
+        self._running = {step for step in steps if step in at_work and step.entry is None}
         self._awaiting: set[StepRequest] = set()
         # The faults of begun steps are known before those are performed again.
         faults = {fault.state for step in begun if (fault := step_states.fault(step.path)) is not None}

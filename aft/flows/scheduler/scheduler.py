@@ -156,7 +156,7 @@ class StepScheduler:
     def _complete_beside(self, steps: Sequence[StepRequest], most: int | None) -> None:
         if any(step.entry is None for step in steps):
             self.frontier.reach(steps, self.pending, most)
-        batch = StepBatch(steps, most, self._session.step_states)
+        batch = StepBatch(steps, most, self._session.step_states, self._threads.running)
         while True:
             self._interrupt_blocked(steps, batch)
             self._start_next(steps, batch)
