@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from aft.store import leases
-from tests import declarations, services, world
+from tests import compiled_statements, declarations, services, world
 from tests.setups import SETUPS, Setup, migrate
 
 # How long an example takes says more of what else is going on than of the claim.
@@ -23,6 +23,7 @@ settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    compiled_statements.share()
     if not _is_worker(config):
         services.begin_run()
 
