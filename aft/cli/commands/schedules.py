@@ -161,11 +161,9 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a schedule's times to a command; it gets them as ``timing``, for ``new_schedule``."""
 
     @functools.wraps(command)
-    def collected(
-        *args: Any, cron: str | None, every: str | None, zone: str, catch_up: str, overlap: bool, **others: Any
-    ) -> Any:
-        timing = {"cron": cron, "every": every, "zone": zone, "catch_up": catch_up, "overlap": overlap}
-        return command(*args, timing=timing, **others)
+    def collected(*args: Any, **given: Any) -> Any:
+        timing = {name: given.pop(name) for name in ("cron", "every", "zone", "catch_up", "overlap")}
+        return command(*args, timing=timing, **given)
 
     made: Callable[..., Any] = collected
     for option in reversed(_TIMING):
