@@ -19,7 +19,6 @@ from aft.compensation import stack
 from aft.errors import KeyConflict, StoreError
 from aft.fault import Fault, FaultState
 from aft.ids import StepPath
-from aft.run_options import RunOptions
 from aft.runs import submit
 from aft.runs.ownership.owner import Fenced, Owner
 from aft.runs.ownership.owner_writes import NO_OWNER, OwnerWrite, Recording
@@ -349,7 +348,7 @@ def is_time(value: Any) -> bool:
 
 def test_a_key_names_one_run_however_many_begin_it_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     lease, key = stage.lease(), secrets.token_hex(4)
-    news = [stage.new(options=RunOptions(key=key)) for _ in range(6)]
+    news = [stage.new(key=key) for _ in range(6)]
     works = [lambda new=new: submit.begin_alone(stage.store, new, lease.worker) for new in news]
     with held_up(stage, monkeypatch) as (sizes, go_on):
         came_to = all_but_one_wait(stage, works, go_on)
@@ -357,4 +356,4 @@ def test_a_key_names_one_run_however_many_begin_it_at_once(stage: Stage, monkeyp
     assert len({row.id for row, _ in came_to}) == 1
     assert sum(made for _, made in came_to) == 1
     with pytest.raises(KeyConflict):
-        submit.begin_alone(stage.store, stage.new(options=RunOptions(key=key), args='{"other": 1}'), lease.worker)
+        submit.begin_alone(stage.store, stage.new(key=key, args='{"other": 1}'), lease.worker)
