@@ -74,7 +74,7 @@ class Prompter:
             at = datetime.now(UTC)
             told = self._teach(lesson)
             self.taught.append(lesson.exlet)
-            self.story.append(StoryEvent(at, StoryEventKind.DEED, None, "teach", told))
+            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", told))
 
     def _send(self, cue: Cue) -> str:
         if cue.kill:
@@ -91,4 +91,4 @@ class Prompter:
         """Record a dropped signal, which leaves no row behind."""
         self.dropped.append(cue.name)
         told = f"{cue.name} with key {cue.key!r} once more: dropped"
-        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.DEED, None, "signal", told))
+        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", told))

@@ -40,7 +40,7 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
     if is_verified:
         _print_verdict(verdict, as_json)
     elif as_json:
-        print_json([document(deed, KEYS) for deed in found])
+        print_json([document(entry, KEYS) for entry in found])
     elif not found:
         print_message("Nobody has done anything by hand.")
     else:
@@ -67,16 +67,16 @@ def _print(found: list[AuditEntry]) -> None:
     ]
     cells = [
         [
-            "" if deed.seq is None else str(deed.seq),
-            moment(deed.at),
-            deed.actor,
-            deed.os_user or "",
-            deed.db_user or "",
-            deed.action,
-            short_id(deed.run_id),
-            deed.note or "",
+            "" if entry.seq is None else str(entry.seq),
+            moment(entry.at),
+            entry.actor,
+            entry.os_user or "",
+            entry.db_user or "",
+            entry.action,
+            short_id(entry.run_id),
+            entry.note or "",
         ]
-        for deed in found
+        for entry in found
     ]
     print_table(columns, cells)
 

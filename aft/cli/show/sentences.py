@@ -60,7 +60,7 @@ def word(row: RunRow, happening: StoryEvent, room: int, number: str = "") -> Tex
             return Text(detail, style)
         case StoryEventKind.FINAL | StoryEventKind.PARKED:
             return Text.assemble((happening.what.value, style), f"  {detail}")
-        case StoryEventKind.FAULT | StoryEventKind.DEED | StoryEventKind.PATCH | StoryEventKind.PIVOT:
+        case StoryEventKind.FAULT | StoryEventKind.ACTION | StoryEventKind.PATCH | StoryEventKind.PIVOT:
             return Text.assemble((name, style), f"  {detail}")
         case _:
             assert_never(happening.what)
