@@ -109,7 +109,7 @@ def test_a_repeated_message_of_an_earlier_fault_does_not_bring_a_wake_before_its
     heard = listen(app)
     with app.dispatcher():
         run = app.submit(climbing_after_a_failure, order)
-        eventually(lambda: run.status == "recovering" and run.row.due_at is not None)
+        eventually(lambda: {fault.state for fault in app.faults()} == {FaultState.FINAL, FaultState.WAITING})
         epoch = run.row.epoch
         for times in range(1, 3):
             send_early(app, run, FaultState.FINAL, FaultState.WAITING)
