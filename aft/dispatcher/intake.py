@@ -20,11 +20,12 @@ from sqlalchemy import Row, select
 from aft import names
 from aft.brokers.base import Broker, Consumer
 from aft.clock import Clock
-from aft.dispatcher.decide import Chooser, Decision, beside
-from aft.dispatcher.decisions_batch import DECIDES, is_plain, to_batch, written
-from aft.dispatcher.decisions_single import DecisionWriter, reason, state_of, still_open
+from aft.dispatcher import decisions_single
+from aft.dispatcher.decide import Chooser
+from aft.dispatcher.decision import Decision
+from aft.dispatcher.decisions_batch import DECIDES, written
 from aft.dispatcher.exlets.plans import Plans
-from aft.dispatcher.judge import Judge, Judgement
+from aft.dispatcher.judge import Judge
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
@@ -34,7 +35,7 @@ from aft.recovery.delays import Delays
 from aft.recovery.sender import Sends
 from aft.security.seal import Seal
 from aft.store import Store
-from aft.store.outbox import OutboxRow
+from aft.store.batch.row_format import Fields
 from aft.store.refusals import is_about_rows
 from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, Telemetry, logger
 from aft.texts import escape_unstorable, shorten
@@ -72,7 +73,6 @@ class Intake:
         self._grace = grace.total_seconds()
         self._plans = plans
         self._chooser = Chooser(namespace, store, delays, telemetry, judge)
-        self._carrier = DecisionWriter(namespace, self._grace)
         self._admission = Admission(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
         self._in_doubt = False
         self._consumer: Consumer | None = None
@@ -135,18 +135,17 @@ class Intake:
             # What rules make of a fault beside one that is out of time comes before what is made of it by itself.
             taken = self._decide_one_by_one(chosen, instead)
         else:
-            taken = self._decide_plainly([one for one in chosen if is_plain(one)])
-            taken += self._decide_one_by_one([one for one in chosen if not is_plain(one)])
+            taken = self._decide_together([one for one in chosen if not one.needs_more])
+            taken += self._decide_one_by_one([one for one in chosen if one.needs_more])
         return {(decision.fault.id, decision.fault.run_id) for decision in taken}
 
-    def _decide_plainly(self, chosen: Sequence[Decision]) -> list[Decision]:
-        """Write plain decisions in one statement; return those that were written."""
+    def _decide_together(self, chosen: Sequence[Decision]) -> list[Decision]:
+        """Write decisions in one statement; return those that were written."""
         if not chosen:
             return []
-        at = self._clock.now()
-        plain = [to_batch(decision, self._namespace, self._grace, at) for decision in chosen]
+        rows = self._rows(chosen)
         try:
-            answers = self._store.write_now(DECIDES, plain)
+            answers = self._store.write_now(DECIDES, rows)
         except Exception as error:
             # Another process has locked one of the runs, and may be paused: the others do not wait. That one's fault
             # stays open, for the sweeper.
@@ -154,21 +153,22 @@ class Intake:
             if not locked and not is_about_rows(error):
                 raise
             if half := len(chosen) // 2:
-                return [*self._decide_plainly(chosen[:half]), *self._decide_plainly(chosen[half:])]
+                return [*self._decide_together(chosen[:half]), *self._decide_together(chosen[half:])]
             return [] if locked else self._park_refused(chosen[0], error)
-        taken = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is not None]
-        posted = written(plain, answers)
-        self._announce(taken, posted)
+        taken = self._announce(chosen, rows, answers)
         left = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is None]
-        # An order may have come for their runs, which has to wake them then.
+        # An order may have come for their runs meanwhile, which has to wake them then.
         return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, ParkRun)])]
 
     def _decide_one_by_one(self, chosen: Sequence[Decision], instead: Sequence[Decision] = ()) -> list[Decision]:
-        """Write decisions of any kind in one transaction; ``instead`` take precedence where they still apply."""
+        """Write decisions of any kind in one transaction; ``instead`` take precedence where they still apply.
+
+        If the database refuses one of them, each has a transaction of its own.
+        """
         if not chosen and not instead:
             return []
         try:
-            return self._write_together(chosen, instead)
+            return self._write(chosen, instead)
         except Exception as error:
             if not is_about_rows(error):
                 raise
@@ -182,60 +182,58 @@ class Intake:
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
         told = shorten(escape_unstorable(str(error) or repr(error)))
-        parked = ParkRun(f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry")
-        found = Decision(decision.fault, Judgement(parked), None, decision.key)
+        why = f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry"
         try:
-            with self._store.write() as connection:
-                if (still := connection.execute(still_open([decision.fault.id])).first()) is None:
-                    return []
-                self._carrier.park_refused(connection, decision.at(still.epoch).fault, parked)
+            # With none of the texts of that decision, nor of its fault.
+            return self._write([Decision(decision.fault, ParkRun(why))], reason=why)
         except Exception as again:
             if not is_about_rows(again):
                 raise
             self._telemetry.emit(ServiceFailed(service="intake", why=f"fault {decision.fault.id}: {again}"))
             return []
-        self._announce([found], [])
-        return [found]
 
-    def _write_together(self, chosen: Sequence[Decision], instead: Sequence[Decision]) -> list[Decision]:
-        begun: list[str] = []
+    def _write(self, chosen: Sequence[Decision], instead: Sequence[Decision] = (), **more: Any) -> list[Decision]:
+        """Write decisions in one transaction; return those that still applied. ``more`` are columns of each."""
         with self._store.write() as connection:
-            found = connection.execute(still_open([decision.fault.id for decision in chosen]))
-            still = {row.id: row.epoch for row in found}
-            locked = beside(just=[decision.fault.id for decision in instead]) if instead else None
-            ours = {} if locked is None else {row.id: row.run_epoch for row in connection.execute(locked)}
-            taken = [one.at(still[one.fault.id]) for one in chosen if one.fault.id in still.keys() - ours.keys()]
-            taken += [one.at(ours[one.fault.id]) for one in instead if one.fault.id in ours]
-            at = self._clock.now()
-            seen = self._carrier.read_runs(connection, taken)
-            posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun, seen)]
-        self._announce(taken, posted)
+            found = decisions_single.lock(connection, chosen, instead)
+            rows = [{**row, **more} for row in self._rows(found)]
+            answers, begun = decisions_single.write(connection, self._namespace, found, rows)
+        taken = self._announce(found, rows, answers)
         for plan in begun:
             self._plans.begin(plan)
         return taken
 
-    def _announce(self, taken: Sequence[Decision], posted: Sequence[OutboxRow]) -> None:
-        for decision in taken:
-            self._emit_routed(decision)
-        self._sender.try_send(posted)
+    def _rows(self, chosen: Sequence[Decision]) -> list[Fields]:
+        at = self._clock.now()
+        return [decision.fields(self._namespace, self._grace, at) for decision in chosen]
 
-    def _emit_routed(self, decision: Decision) -> None:
+    def _announce(self, chosen: Sequence[Decision], rows: Sequence[Fields], answers: Sequence[Any]) -> list[Decision]:
+        """Report the decisions that were written, and publish their messages; return them."""
+        taken: list[Decision] = []
+        for decision, row, answer in zip(chosen, rows, answers, strict=True):
+            if answer is not None:
+                taken.append(decision)
+                self._emit_routed(decision, row)
+        self._sender.try_send(written(rows, answers))
+        return taken
+
+    def _emit_routed(self, decision: Decision, row: Fields) -> None:
         fault, chosen = decision.fault, decision.route
-        for warning in decision.judgement.decision.warnings if decision.judgement.decision else ():
+        for warning in decision.choice.warnings if decision.choice else ():
             self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=warning))
         self._telemetry.emit(
             FaultRouted(
                 run=fault.run_id,
                 fault=fault.id,
                 activity=fault.name,
-                state=state_of(chosen).value,
+                state=row["state"],
                 queue=decision.queue,
                 why=chosen.why,
                 wait=chosen.wait if isinstance(chosen, RetryLater) else None,
             )
         )
         if isinstance(chosen, ParkRun):
-            self._telemetry.emit(RunParked(run=fault.run_id, reason=reason(fault, chosen)))
+            self._telemetry.emit(RunParked(run=fault.run_id, reason=row["reason"]))
 
 
 def _why_ignored(row: Row[Any], message: Message) -> str:

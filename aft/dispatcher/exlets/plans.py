@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import queue
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, select
 
@@ -153,7 +153,17 @@ class Plans:
                 return self._order_many(connection, plan, target, order)[:2]
             case primitives.Notify():
                 return True, self._notify(connection, plan, primitive)
-        return True, decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+            case primitives.Continue() | primitives.Remove():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Restart() | primitives.Complete() | primitives.Fail() | primitives.Retry():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Unwind() | primitives.Park() | primitives.Set():
+                return True, self._decide(connection, plan, primitive)
+            case _:
+                assert_never(primitive)
+
+    def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
+        return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
