@@ -15,6 +15,7 @@ from sqlalchemy import Select, func, select
 
 from aft import names
 from aft.dispatcher.decision import Decision
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.judge import Judge
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route
 from aft.errors import BrokerError, StoreError
@@ -25,22 +26,21 @@ from aft.rules.exception_types import On
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
-from aft.store import Store
 from aft.store.batch.statements import PreparedQuery
 from aft.store.tables import faults, runs
-from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
+from aft.telemetry import RuleWarned, ServiceFailed
 from aft.texts import escape_unstorable
 
 
 class Chooser:
     """Decides about the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
 
-    def __init__(self, namespace: str, store: Store, delays: Delays, telemetry: Telemetry, judge: Judge) -> None:
-        self._namespace = namespace
-        self._store = store
+    def __init__(self, deps: DispatcherDependencies, delays: Delays) -> None:
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._telemetry = deps.telemetry
         self._delays = delays
-        self._telemetry = telemetry
-        self._judge = judge
+        self._judge = Judge(deps.namespace, deps.store, deps.rules)
 
     def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
         """Decide about those of these faults that are open, and about others of their runs that rules are about."""

@@ -12,20 +12,18 @@ parked with the database's reason. If that is refused, too, the fault stays open
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row, select
 
 from aft import names
 from aft.brokers.base import Broker, Consumer
-from aft.clock import Clock
 from aft.dispatcher import decisions_single
 from aft.dispatcher.decide import Chooser
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.decisions_batch import DECIDES, written
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import Plans
-from aft.dispatcher.judge import Judge
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
 from aft.errors import AftError, BrokerError, StoreError, Unroutable
@@ -33,12 +31,10 @@ from aft.ids import FaultId, RunId
 from aft.recovery.admission import Admission, Admitted
 from aft.recovery.delays import Delays
 from aft.recovery.sender import Sends
-from aft.security.seal import Seal
-from aft.store import Store
 from aft.store.batch.row_format import Fields
 from aft.store.refusals import is_about_rows
-from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, Telemetry, logger
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, logger
+from aft.texts import describe_error
 
 #: Faults decided in one transaction.
 BATCH = 200
@@ -50,30 +46,20 @@ class Intake:
     """Decides about faults. ``step`` belongs to one thread; ``decide`` is thread-safe."""
 
     def __init__(
-        self,
-        namespace: str,
-        store: Store,
-        broker: Broker,
-        delays: Delays,
-        sender: Sends,
-        clock: Clock,
-        telemetry: Telemetry,
-        grace: timedelta,
-        judge: Judge,
-        plans: Plans,
-        seal: Seal,
+        self, deps: DispatcherDependencies, broker: Broker, delays: Delays, sender: Sends, plans: Plans
     ) -> None:
-        self._namespace = namespace
-        self._store = store
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace.total_seconds()
         self._broker = broker
         self._delays = delays
         self._sender = sender
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace.total_seconds()
         self._plans = plans
-        self._chooser = Chooser(namespace, store, delays, telemetry, judge)
-        self._admission = Admission(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
+        self._chooser = Chooser(deps, delays)
+        kinds = (MessageKind.FAULT,)
+        self._admission = Admission(deps.namespace, deps.store, deps.telemetry, kinds, deps.seal, deps.clock)
         self._in_doubt = False
         self._consumer: Consumer | None = None
 
@@ -181,7 +167,7 @@ class Intake:
         """Park the run of a fault whose decision the database refuses; return the new decision."""
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
-        told = shorten(escape_unstorable(str(error) or repr(error)))
+        told = describe_error(error)
         why = f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry"
         try:
             # With none of the texts of that decision, nor of its fault.
