@@ -138,7 +138,7 @@ class DispatcherProcess:
         if Role.WORK in self._roles:
             self._worker = Worker(deps, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
-        receivers = [part.stop_consuming for part in (self._worker, self._intake) if part is not None]
+        receivers = [part.receiver.stop_consuming for part in (self._worker, self._intake) if part is not None]
         self._services.append(Service("keeper", LeaseGuard(self._lease, receivers).step, telemetry))
         if app.store.file is not None:
             self._services.append(Service("file", self._check_file, telemetry))
@@ -175,7 +175,7 @@ class DispatcherProcess:
         if self._notices is not None:
             self._notices.close(left())
         if self._intake is not None:
-            self._intake.stop_consuming()
+            self._intake.receiver.stop_consuming()
         if self._sender is not None:
             self._sender.close()
         self._forget_events()
@@ -209,7 +209,7 @@ class DispatcherProcess:
         self._notices = self._make_notices(deps)
         telemetry = self._app.telemetry
         return [
-            Service(Role.INTAKE.value, while_leased(self._lease, intake.step), telemetry, intake.interrupt),
+            Service(Role.INTAKE.value, while_leased(self._lease, intake.step), telemetry, intake.receiver.interrupt),
             Service("plans", plans.step, telemetry, plans.interrupt),
             Service("notices", self._notices.step, telemetry),
         ]

@@ -26,10 +26,11 @@ from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import Plans
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
-from aft.errors import AftError, BrokerError, StoreError, Unroutable
+from aft.errors import AftError, StoreError
 from aft.ids import FaultId, RunId
 from aft.recovery.admission import Admission, Admitted
 from aft.recovery.delays import Delays
+from aft.recovery.receiver import Receiver
 from aft.recovery.sender import Sends
 from aft.store.batch.row_format import Fields
 from aft.store.refusals import is_about_rows
@@ -54,14 +55,14 @@ class Intake:
         self._telemetry = deps.telemetry
         self._grace = deps.grace.total_seconds()
         self._broker = broker
-        self._delays = delays
         self._sender = sender
         self._plans = plans
         self._chooser = Chooser(deps, delays)
         kinds = (MessageKind.FAULT,)
         self._admission = Admission(deps.namespace, deps.store, deps.telemetry, kinds, deps.seal, deps.clock)
+        #: Whether the last step has not ended well.
         self._in_doubt = False
-        self._consumer: Consumer | None = None
+        self.receiver = Receiver(self._begin, lambda: delays.declare(()))
 
     # Receiving --------------------------------------------------------------------------------------------------
 
@@ -71,40 +72,19 @@ class Intake:
             # Asked first: each round with a database that is away would cost the messages one of their deliveries.
             with self._store.read() as connection:
                 connection.execute(select(1))
-                self._in_doubt = False
-        consumer = self._consumer
-        try:
-            if consumer is None:
-                consumer = self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
-            deliveries = consumer.receive(BATCH, PATIENCE)
-            if deliveries:
-                self._admit(self._admission.admit(deliveries))
-                consumer.ack(deliveries)
-        except Unroutable:
-            # The broker has lost its queues: wiped, or a new node. What was in them is the sweeper's.
-            self.stop_consuming()
-            self._delays.declare(())
-        except BrokerError:
-            if self._consumer is consumer:
-                raise  # it connects again by itself, and goes on with what it has begun
-            # Otherwise the lease guard has closed it meanwhile.
-        except Exception:
-            self.stop_consuming()
-            self._in_doubt = True
-            raise
+        self._in_doubt = True
+        self.receiver.use(self._receive)
+        self._in_doubt = False
         return 0.0
 
-    def interrupt(self) -> None:
-        """Make a step that waits for messages return. Thread-safe."""
-        consumer = self._consumer
-        if consumer is not None:
-            consumer.interrupt()
+    def _begin(self) -> Consumer:
+        return self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
 
-    def stop_consuming(self) -> None:
-        """Stop consuming until the next step; unacknowledged messages are redelivered. Thread-safe."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+    def _receive(self, consumer: Consumer) -> None:
+        deliveries = consumer.receive(BATCH, PATIENCE)
+        if deliveries:
+            self._admit(self._admission.admit(deliveries))
+            consumer.ack(deliveries)
 
     def _admit(self, admitted: Sequence[Admitted]) -> None:
         named = {(one.message.fault, one.message.run): one for one in admitted}
