@@ -96,6 +96,11 @@ def escape_unstorable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def describe_error(error: BaseException) -> str:
+    """Return what an error says, for a row: never empty, of moderate length, without what no database stores."""
+    return shorten(escape_unstorable(str(error) or repr(error)))
+
+
 def with_article(name: str) -> str:
     """Return the name of a type with "a" or "an", as it is spoken: an int, a uint, an OSError, an HTTPError."""
     return f"{'an' if _SPOKEN_VOWEL.match(name) else 'a'} {name}"

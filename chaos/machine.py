@@ -407,16 +407,7 @@ class World:
         relay = _Kept(parts.store, parts.broker, namespace, delays.topology, parts.telemetry, parts.clock, parts.seal)
         self.intake = parts.make_intake(delays, relay)
         takeover = Takeover(namespace, parts.store, parts.clock, parts.telemetry, self.intake.decide)
-        self.sweeper = Sweeper(
-            namespace,
-            parts.store,
-            self.intake,
-            takeover,
-            parts.clock,
-            parts.telemetry,
-            grace=settings.grace,
-            lease=settings.lease,
-        )
+        self.sweeper = Sweeper(parts.make_dispatcher_deps(), self.intake, takeover, lease=settings.lease)
         self.workers = [Worker(parts) for _ in range(3)]
         self.leases = [worker.deps.lease for worker in self.workers]
         self.executions: list[Execution] = []

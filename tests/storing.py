@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import psycopg
 from sqlalchemy import Connection, insert, select, update
 
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
+from aft.rules.trees.rule_cache import RuleCache
 from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
 from aft.runs.ownership.owner import Owner
@@ -27,6 +29,7 @@ from aft.runs.ownership.owner_writes import OwnerWrite, Recording
 from aft.runs.records import faults, journal
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
+from aft.security.seal import Seal
 from aft.store import Store
 from aft.store.db_time import later
 from aft.store.leases import Lease
@@ -83,6 +86,18 @@ class Stage:
         made.begin(**begin)
         self.leases.append(made)
         return made
+
+    def dispatcher_deps(self) -> DispatcherDependencies:
+        """What the dispatcher's services share."""
+        return DispatcherDependencies(
+            namespace=self.namespace,
+            store=self.store,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            grace=GRACE,
+            rules=RuleCache(self.store, self.namespace, self.clock, self.telemetry),
+            seal=Seal(),
+        )
 
     def new(self, **changes: Any) -> NewRun:
         """A run to be made."""

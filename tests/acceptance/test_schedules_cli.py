@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class ScheduleDesk(Terminal):
             connection.execute(statement.values(**values))
 
     def fire(self, at: datetime) -> None:
-        Schedules(self.app.namespace, self.app.store, self.app.telemetry, timedelta(seconds=1)).fire_due(at)
+        Schedules(self.app.make_dispatcher_deps()).fire_due(at)
 
 
 @pytest.fixture

@@ -172,6 +172,5 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
     nobody = cast(Any, None)
-    given: dict[str, Any] = {"grace": timedelta(milliseconds=300), "lease": timedelta(seconds=30)}
-    sweeper = Sweeper(app.namespace, app.store, intake(app), nobody, app.clock, app.telemetry, **given)
+    sweeper = Sweeper(app.make_dispatcher_deps(), intake(app), nobody, lease=timedelta(seconds=30))
     assert sweeper.decide_forgotten() == 1

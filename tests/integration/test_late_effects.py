@@ -21,22 +21,13 @@ from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
 from aft.store.tables import late_effects
 from aft.telemetry import EffectLate, RunParked
-from tests.storing import GRACE, Stage, at_once, journal_in
+from tests.storing import Stage, at_once, journal_in
 
 
 @pytest.fixture
 def sweeper(stage: Stage) -> Sweeper:
     nobody = cast(Any, None)  # late effects need neither intake nor relay
-    return Sweeper(
-        stage.namespace,
-        stage.store,
-        nobody,
-        nobody,
-        stage.clock,
-        stage.telemetry,
-        grace=GRACE,
-        lease=timedelta(seconds=30),
-    )
+    return Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
 
 
 @pytest.fixture

@@ -117,8 +117,7 @@ def test_a_run_is_parked_for_a_late_effect_only_when_its_orders_are_carried_out(
     cancel(stage, owner.run_id)
     woken = stage.row(owner.run_id).wake_id
     nobody = cast(Any, None)
-    times: dict[str, Any] = {"grace": GRACE, "lease": timedelta(seconds=30)}
-    sweeper = Sweeper(stage.namespace, stage.store, nobody, nobody, stage.clock, stage.telemetry, **times)
+    sweeper = Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
     assert sweeper.sweep_late_effects() == 0
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.WAITING, woken)

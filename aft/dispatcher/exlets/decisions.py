@@ -14,6 +14,7 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
+from aft.dispatcher.decision import again, texts_of
 from aft.dispatcher.judge import retry_route, route_of_primitive
 from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Settled, route
 from aft.errors import OrderRefused, RuleRefused
@@ -75,8 +76,15 @@ def decide(
             locked.rule(replace(ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
         case primitives.Retry():
             locked.follow(retry_route(locked.fault, primitive, why))
-        case _ if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
-            locked.follow(chosen)
+        case (
+            primitives.Unwind() | primitives.Complete() | primitives.Fail() | primitives.Park() | primitives.Continue()
+        ):
+            if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
+                locked.follow(chosen)
+        case primitives.Suspend() | primitives.Remove() | primitives.Notify():
+            pass  # not about the step itself (``exlets.plans``)
+        case _:
+            assert_never(primitive)
     return None
 
 
@@ -111,18 +119,6 @@ def park(
     locked = _lock(connection, namespace, run_id, fault_id, "exlet", at, grace)
     if locked is not None:
         locked.follow(ParkRun(why))
-
-
-def again(fault: Fault, ruling: Ruling | None = None) -> Ruling:
-    """Return the ruling that tries a step again; a step that had its effect is undone first."""
-    return replace(ruling or Ruling(), do=RulingAction.AGAIN if step_snapshot.had_effect(fault) else None)
-
-
-def fault_of(fault: Fault, ruling: Ruling) -> dict[str, Any]:
-    """Return the other columns of the fault that a ruling changes: a constraint fails with the exlet's message."""
-    if ruling.do is RulingAction.FAIL and ruling.why and fault.kind is FaultKind.CONSTRAINT:
-        return {"message": ruling.why, "args": json.dumps([ruling.why])}
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ class _LockedFault:
 
     def rule(self, ruling: Ruling, state: FaultState, why: str, seconds: float = 0.0, **more: Any) -> None:
         """Write a ruling into the fault, due in ``seconds``, and send the run an inbox item about it."""
-        more |= fault_of(self.fault, ruling)
+        more |= texts_of(self.fault, ruling)
         self.change(state=state.value, ruling=ruling.encode(), why=why, due_at=later(seconds), **more)
         self._send()
 

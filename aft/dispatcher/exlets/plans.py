@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import queue
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, select
 
-from aft.clock import Clock
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets import decisions
 from aft.errors import AftError, OrderRefused, StoreError
 from aft.ids import RunId
@@ -27,10 +27,9 @@ from aft.runs.records import notices
 from aft.runs.run_rows import RunRow
 from aft.runs.steer import Order
 from aft.runs.wakes import wake
-from aft.store import Store
 from aft.store.tables import runs
-from aft.telemetry import ExletDone, ServiceFailed, Telemetry, logger
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import ExletDone, ServiceFailed, logger
+from aft.texts import describe_error
 
 #: Plans read in one round, and runs that one transaction of a primitive for many changes.
 BATCH = 100
@@ -47,12 +46,12 @@ _TOLD = ("run.flow", "run.key", "run.owner", "activity.name", "fault.type", "fau
 class Plans:
     """Carries plans out. Thread-safe. Emits: ExletDone, ServiceFailed."""
 
-    def __init__(self, namespace: str, store: Store, clock: Clock, telemetry: Telemetry, grace: timedelta) -> None:
-        self._namespace = namespace
-        self._store = store
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace
+    def __init__(self, deps: DispatcherDependencies) -> None:
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._looked = float("-inf")
 
@@ -90,7 +89,7 @@ class Plans:
 
     def _put_off(self, plan_id: str, error: Exception) -> None:
         self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
-        told = shorten(escape_unstorable(str(error) or repr(error)))
+        told = describe_error(error)
         try:
             with self._store.write() as connection:
                 if isinstance(error, StoreError) and error.transient:
@@ -153,7 +152,17 @@ class Plans:
                 return self._order_many(connection, plan, target, order)[:2]
             case primitives.Notify():
                 return True, self._notify(connection, plan, primitive)
-        return True, decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+            case primitives.Continue() | primitives.Remove():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Restart() | primitives.Complete() | primitives.Fail() | primitives.Retry():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Unwind() | primitives.Park() | primitives.Set():
+                return True, self._decide(connection, plan, primitive)
+            case _:
+                assert_never(primitive)
+
+    def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
+        return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:

@@ -53,10 +53,10 @@ _NO_ORDERS = sorted(verb.value for verb in FINDS)
 PUT_OFF = "put off: a step of the run has to be told of it first"
 #: Prefix of the note on a signal that an attempt of a step has taken, while the attempt's outcome is not recorded.
 TAKEN_BY = "taken by a try of step "
-#: The condition that a run, with ``{run}`` as the expression of its id, has an order that no owner has looked at.
-HAS_NEW_ORDER = (
-    f"EXISTS (SELECT 1 FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
-    f"AND i.kind NOT IN ({', '.join(repr(kind) for kind in _NO_ORDERS)}))"
+#: What ``find_new_order`` returns, as an expression, with ``{run}`` as the expression of the run's id.
+NEW_ORDER = (
+    f"(SELECT i.id FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
+    f"AND i.kind NOT IN ({', '.join(repr(kind) for kind in _NO_ORDERS)}) ORDER BY i.seq DESC LIMIT 1)"
 )
 
 
