@@ -87,14 +87,6 @@ def sources(to: Status) -> list[Status]:
     return [status for status in Status if allowed(status, to)]
 
 
-def diagram() -> str:
-    """Return the states and edges as a mermaid diagram; the docs contain exactly this text."""
-    lines = ["stateDiagram-v2", "    [*] --> running"]
-    lines += [f"    {start.value} --> {to.value}" for start in Status for to in Status if to in EDGES[start]]
-    lines += [f"    {status.value} --> [*]" for status in Status if status.ended]
-    return "\n".join(lines)
-
-
 class FrameState(StrEnum):
     """The state of a frame."""
 

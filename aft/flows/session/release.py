@@ -292,11 +292,8 @@ def end(
     checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
     undone = owner.run.ended_as is None and status in (Status.COMPENSATED, Status.FAILED)
     write = OwnerWrite(changes=_end_changes(status, result), ends=not in_doubt)
-    if not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt:
-        read_to = min(owner.read_to, owner.late_checked_to) if undone else owner.read_to
-        if owner.share(write, read_to=read_to) is not None:
-            deps.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
-            return
+    is_plain = not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt
+    read_to = min(owner.read_to, owner.late_checked_to) if undone else owner.read_to
 
     def then(connection: Connection, seq: int) -> None:
         if checked:
@@ -309,7 +306,8 @@ def end(
             faults.settle_rest(connection, owner.run_id)
         child_runs.notify_parent(connection, owner.run, deps.clock.now(), deps.grace)
 
-    owner.write(Recording(write, then))
+    if not is_plain or owner.share(write, read_to=read_to) is None:
+        owner.write(Recording(write, then))
     deps.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
 
 

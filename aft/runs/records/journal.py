@@ -137,13 +137,6 @@ def read(values: Sequence[Any]) -> Entry:
     return Entry(path, scope, EntryKind(kind), name, Outcome(outcome), moment, *rest)
 
 
-def last(connection: Connection, run_id: RunId) -> Entry | None:
-    """Read the outcome that was recorded last."""
-    statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq.desc()).limit(1)
-    row = connection.execute(statement).one_or_none()
-    return None if row is None else read(row)
-
-
 def names_of_completed(connection: Connection, run_id: RunId) -> list[str]:
     """Return the names of a run's completed activities, each once, sorted."""
     completed = select(journal.c.name).where(

@@ -33,11 +33,6 @@ def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None
     return None if row is None else from_row(row)
 
 
-def namespace_of(connection: Connection, run_id: RunId) -> str:
-    """Return the namespace of a run."""
-    return str(connection.execute(select(runs.c.namespace).where(runs.c.id == run_id)).scalar_one())
-
-
 def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     """Return the children of a run, oldest first."""
     statement = select(*COLUMNS).where(runs.c.parent_id == run_id).order_by(runs.c.created_at)
