@@ -30,6 +30,8 @@ class Status(StrEnum):
 
 #: States in which nothing more happens by itself.
 ENDS = frozenset({Status.COMPLETED, Status.COMPENSATED, Status.FAILED, Status.CANCELLED})
+#: States in which a run goes forward by itself.
+GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 
 #: Every edge. An ended run is parked only for a late effect, and returns to its end from there; one that was
 #: compensated becomes failed if a person skips the undo of that effect.

@@ -20,7 +20,7 @@ from aft.runs.orders import Actor
 from aft.runs.records import audit, inbox
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
-from aft.runs.states import Status
+from aft.runs.states import GOING, Status
 from aft.runs.wakes import wake
 from aft.store.db_time import Moment, now
 from aft.store.tables import holds, runs
@@ -28,8 +28,6 @@ from aft.texts import show
 
 Order = Callable[[Connection, RunRow, Actor], None]
 
-#: States in which a run can be suspended.
-_GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 #: Why a parked run is not undone to a savepoint: it would have to go on first, with the step in doubt.
 UNKNOWN_SAVEPOINTS = (
     "which savepoints it is in is not known, as its worker was lost; retry it first, or compensate it as a whole"
@@ -45,7 +43,7 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
     """
     if _take_back_resume(connection, run, by):
         _stop(connection, run, by)
-    elif run.status in _GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.RESUME]:
+    elif run.status in GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.RESUME]:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     elif not _take_over(connection, run):
         hold(connection, run, by)
@@ -53,9 +51,9 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
     elif run.status is Status.SUSPENDED:
         told = {"reason": _suspended_by(by), "updated_at": now()}
         connection.execute(update(runs).where(runs.c.id == run.id).values(**told))
-    elif run.status in _GOING and run.worker_id is not None:
+    elif run.status in GOING and run.worker_id is not None:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
-    elif run.status in _GOING:
+    elif run.status in GOING:
         _stop(connection, run, by)
     else:
         raise OrderRefused(f"run {run.id} is {run.status.value}; only one that is going on can be suspended")
@@ -65,9 +63,9 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
 def hold(connection: Connection, run: RunRow, by: Actor) -> None:
     """Suspend a run at its next step, for an exlet; raises OrderRefused if it is suspended, or has an unread order."""
     ordered = run.wake_id is not None if run.status is Status.SUSPENDED else inbox.any_order(connection, run.id, 0)
-    if ordered and run.status in (*_GOING, Status.SUSPENDED):
+    if ordered and run.status in (*GOING, Status.SUSPENDED):
         raise OrderRefused(f"run {run.id} has an order already that no worker has carried out yet; wait for that")
-    if run.status not in _GOING:
+    if run.status not in GOING:
         raise OrderRefused(f"run {run.id} is {run.status.value}; only one that is going on can be suspended")
     if run.worker_id is not None:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
@@ -91,7 +89,7 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
 def join_hold(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
     """Tell whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
     holders = _holders(connection, run.id)
-    if not holders or plan_id in holders or run.status not in (*_GOING, Status.SUSPENDED):
+    if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
         return False
     audit.write(connection, run.id, by.name, InboxVerb.SUSPEND.value, by.note)
     return True
@@ -132,7 +130,7 @@ def _holders(connection: Connection, run_id: RunId) -> set[str]:
 
 def resume(connection: Connection, run: RunRow, by: Actor) -> None:
     """Resume a suspended run, or revoke a suspend that its owner has not acted on; raises OrderRefused."""
-    stops = run.status in _GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.SUSPEND]
+    stops = run.status in GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.SUSPEND]
     if run.status is not Status.SUSPENDED and not stops:
         raise OrderRefused(f"run {run.id} is {run.status.value}, not suspended; there is nothing to resume")
     _take_over(connection, run)

@@ -113,9 +113,8 @@ class _FaultChanges:
     def write(self, connection: Connection, run_id: RunId) -> None:
         if self.gives_up_doubts:
             faults.keep_aborts(connection, run_id)
-        faults.settle(
-            connection, [fault.id for fault in self.settled if fault.id not in self.again], FaultState.RESOLVED
-        )
+        resolved = [fault.id for fault in self.settled if fault.id not in self.again]
+        faults.close(connection, resolved, FaultState.RESOLVED)
         for fault_id, ruling in self.again.items():
             faults.reopen(connection, fault_id, ruling)
 
