@@ -357,7 +357,7 @@ def _settle_frame(connection: Connection, owner: Owner, item: InboxItem) -> None
         # Only a run that is undone as a whole reaches frames of earlier generations.
         whole = owner.run.cause is not None or owner.run.ended_as is not None
         generation = None if whole else owner.run.key_generation
-        stack.settle_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
+        stack.pop_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
 
 
 def _step_of(item: InboxItem) -> str:
