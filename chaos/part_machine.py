@@ -28,7 +28,7 @@ from aft.errors import OrderRefused
 from aft.ids import RunId, new_id
 from aft.runs import orders, run_rows, submit
 from aft.runs.new_runs import NewRun
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.states import ENDS
 from aft.store.tables import faults, frames, journal, late_effects, runs
 from chaos.machine import GRACE, LEASE, Execution, Look, Model, Outcome, Worker, World, machine_flow, steps_of
@@ -39,7 +39,6 @@ from chaos.setups import private
 picks = st.integers(0, 1_000_000)
 plans = st.sampled_from(["p", "pp", "ppp", "sp", "ps", "bp", "p(p)p", "p(pp)b", "(sp)p", "b(ps)", "pspb"])
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["ok", "ok", "ok", "busy", "fatal"])
-ANNE = Person("anne", "has looked")
 ORDERS: dict[str, Callable[..., None]] = {
     "retry": orders.retry,
     "skip_frame": orders.skip_frame,
@@ -212,7 +211,8 @@ class Rules(RuleBasedStateMachine):
             row = run_rows.get(connection, parts.namespace, run_id)
         try:
             with parts.store.write() as connection:
-                ORDERS[verb](connection, row, ANNE, parts.clock.now(), timedelta(seconds=GRACE))
+                anne = Actor("anne", "has looked", parts.clock.now(), timedelta(seconds=GRACE))
+                ORDERS[verb](connection, row, anne)
         except OrderRefused:
             assert not possible, f"{verb} was refused for run {run_id}"
             return

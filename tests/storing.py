@@ -24,6 +24,7 @@ from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
 from aft.rules.trees.rule_cache import RuleCache
 from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
+from aft.runs.orders import Actor
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording
 from aft.runs.records import faults, journal
@@ -40,6 +41,11 @@ from aft.telemetry import Event, Telemetry
 T = TypeVar("T")
 GRACE = timedelta(seconds=5)
 KNOWN = [("order", 1)]
+
+
+def actor(name: str, note: str | None = None) -> Actor:
+    """Whoever gives an order now."""
+    return Actor(name, note, datetime.now(UTC), GRACE)
 
 
 class HandClock:

@@ -21,14 +21,13 @@ from aft.fault import FaultKind
 from aft.ids import FaultId, StepPath
 from aft.recovery.relay import Relay
 from aft.runs import steer
-from aft.runs.orders import Person
 from aft.runs.records import faults, inbox
 from aft.runs.run_rows import RunRow
 from aft.runs.wakes import wake
 from aft.store import connect, tables
 from aft.store.db_time import later
 from tests.setups import Setup, eventually
-from tests.storing import Stage, a_fault
+from tests.storing import Stage, a_fault, actor
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_an_order_that_is_sent_while_its_run_is_about_to_be_parked_wakes_it(app:
             # Whoever decides has looked at the inbox by now, and waits for the run.
             decides = pool.submit(intake(app).decide, [made.id])
             eventually(lambda: blocked(app) == 1)
-            steer.cancel(connection, run, Person("ann"), datetime.now(UTC), timedelta(seconds=5))
+            steer.cancel(connection, run, actor("ann"))
         assert decides.result(60) == {(made.id, row.id)}
     parked = stage.row(row.id)
     with app.store.read() as connection:

@@ -11,7 +11,6 @@ from aft.dispatcher.sweeper import Sweeper
 from aft.ids import RunId, StepPath, new_id
 from aft.runs import park as parking
 from aft.runs import steer
-from aft.runs.orders import Person
 from aft.runs.records import inbox, late_effects
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.records.journal import Entry, EntryKind, Outcome
@@ -19,14 +18,14 @@ from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
 from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
-from tests.storing import GRACE, Stage, journal_in
+from tests.storing import GRACE, Stage, actor, journal_in
 
 
 def cancel(stage: Stage, run_id: RunId) -> None:
     with stage.store.write() as connection:
         run = wake.lock(connection, stage.namespace, run_id)
         assert run is not None
-        steer.cancel(connection, run, Person("ann"), datetime.now(UTC), GRACE)
+        steer.cancel(connection, run, actor("ann"))
 
 
 def park(stage: Stage, run_id: RunId) -> bool:

@@ -16,7 +16,7 @@ from aft.cli.show import documents
 from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table, short_id
 from aft.ids import WorkerId
 from aft.runs import orders
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 
 
 @click.group(cls=Noun)
@@ -91,8 +91,8 @@ def release(given: Given, worker: str, note: str) -> None:
     with looking(given) as app:
         found = _find(app, worker)
         with app.store.write() as connection:
-            person = Person(me(), note)
-            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), person, app.clock.now())
+            actor = Actor(me(), note, app.clock.now(), app.settings.grace)
+            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 

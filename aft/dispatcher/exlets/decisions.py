@@ -28,7 +28,7 @@ from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
 from aft.runs import park as parking
 from aft.runs import steer
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import faults as fault_rows
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.rulings import Ruling, RulingAction
@@ -205,9 +205,10 @@ def _lock(
 
 
 def _unwind_to(locked: _LockedFault, plan: Plan, savepoint: str) -> str | None:
-    by, ruling = Person(plan.actor, f"for fault {plan.fault_id}"), locked.ruling
+    by = Actor(plan.actor, f"for fault {plan.fault_id}", locked.item.at, locked.item.grace)
+    ruling = locked.ruling
     try:
-        steer.undo_to(locked.connection, locked.run, by, locked.item.at, locked.item.grace, savepoint=savepoint)
+        steer.undo_to(locked.connection, locked.run, by, savepoint=savepoint)
         told = f"exlet {plan.exlet.name}: unwind to {savepoint!r}"
         failed = replace(ruling, do=RulingAction.FAIL)
         locked.change(state=FaultState.FINAL.value, ruling=failed.encode(), why=told)

@@ -9,7 +9,7 @@ on.
 from __future__ import annotations
 
 import queue
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, assert_never
 
 from sqlalchemy import Connection, select
@@ -22,7 +22,7 @@ from aft.rules.exlets import plans, primitives
 from aft.rules.exlets.plans import Plan, PlanState
 from aft.rules.exlets.primitives import Target
 from aft.runs import run_rows, steer
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import notices
 from aft.runs.run_rows import RunRow
 from aft.runs.steer import Order
@@ -105,7 +105,7 @@ class Plans:
         if found is None:
             return
         run_id, fault_id = found
-        by = Person("exlet", f"for fault {fault_id} of run {run_id}")
+        by = self._actor("exlet", fault_id, run_id)
         held = plans.held(connection, plan_id, MOST_HELD)
         for one in held:
             self._let_go_on(connection, by, one, plan_id)
@@ -165,9 +165,9 @@ class Plans:
         return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
-        def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+        def hold(connection: Connection, run: RunRow, by: Actor) -> None:
             if not steer.join_hold(connection, run, by, plan.id):
-                steer.hold(connection, run, by, at, grace)
+                steer.hold(connection, run, by)
 
         done, note, obeyed = self._order_many(connection, plan, target, hold)
         plans.hold(connection, plan, target, obeyed)
@@ -175,7 +175,8 @@ class Plans:
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         held = plans.held(connection, plan.id, BATCH, target)
-        notes = [self._let_go_on(connection, _by(plan), run_id, plan.id) for run_id in held]
+        by = self._actor(plan.actor, plan.fault_id, plan.run_id)
+        notes = [self._let_go_on(connection, by, run_id, plan.id) for run_id in held]
         plans.release_held(connection, plan.id, held)
         return len(held) < BATCH, _first(notes)
 
@@ -184,7 +185,8 @@ class Plans:
     ) -> tuple[bool, str | None, list[RunId]]:
         """Give an order to the plan's run, or to a batch of its target runs; return (done, note, runs that obeyed)."""
         found = self._targets(connection, plan, target)
-        notes = {run_id: self._order(connection, _by(plan), run_id, order) for run_id in found}
+        by = self._actor(plan.actor, plan.fault_id, plan.run_id)
+        notes = {run_id: self._order(connection, by, run_id, order) for run_id in found}
         obeyed = [run_id for run_id, note in notes.items() if note is None]
         done = len(found) < BATCH or target is not Target.FLOW
         if not done:
@@ -207,27 +209,30 @@ class Plans:
             statement = statement.where(runs.c.id > plan.reached)
         return [RunId(found) for found in connection.execute(statement).scalars()]
 
-    def _order(self, connection: Connection, by: Person, run_id: RunId, order: Order) -> str | None:
+    def _actor(self, name: str, fault_id: str, run_id: RunId) -> Actor:
+        return Actor(name, f"for fault {fault_id} of run {run_id}", self._clock.now(), self._grace)
+
+    def _order(self, connection: Connection, by: Actor, run_id: RunId, order: Order) -> str | None:
         """Give an order to one run; return why it was refused, or None."""
         run = wake.lock(connection, self._namespace, run_id)
         if run is None:
             return f"run {run_id} is gone"
         try:
-            order(connection, run, by, self._clock.now(), self._grace)
+            order(connection, run, by)
         except OrderRefused as refused:
             return str(refused)
         return None
 
-    def _let_go_on(self, connection: Connection, by: Person, run_id: RunId, plan_id: str) -> str | None:
+    def _let_go_on(self, connection: Connection, by: Actor, run_id: RunId, plan_id: str) -> str | None:
         """Resume a run that no other plan holds; return why it was not, or None.
 
         The caller deletes the hold in the same transaction, which has the run locked: of two plans that release one
         run at the same time, the second finds that it is the last.
         """
 
-        def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+        def resume(connection: Connection, run: RunRow, by: Actor) -> None:
             steer.check_last_hold(connection, run.id, plan_id)
-            steer.resume_held(connection, run, by, at, grace)
+            steer.resume_held(connection, run, by)
 
         return self._order(connection, by, run_id, resume)
 
@@ -242,10 +247,6 @@ class Plans:
         }
         notices.put(connection, self._namespace, plan.run_id, primitive.url, body)
         return None
-
-
-def _by(plan: Plan) -> Person:
-    return Person(plan.actor, f"for fault {plan.fault_id} of run {plan.run_id}")
 
 
 def _ancestors(connection: Connection, run: RunRow) -> list[RunId]:

@@ -113,9 +113,8 @@ class _FaultChanges:
     def write(self, connection: Connection, run_id: RunId) -> None:
         if self.gives_up_doubts:
             faults.keep_aborts(connection, run_id)
-        faults.settle(
-            connection, [fault.id for fault in self.settled if fault.id not in self.again], FaultState.RESOLVED
-        )
+        resolved = [fault.id for fault in self.settled if fault.id not in self.again]
+        faults.close(connection, resolved, FaultState.RESOLVED)
         for fault_id, ruling in self.again.items():
             faults.reopen(connection, fault_id, ruling)
 
@@ -358,7 +357,7 @@ def _settle_frame(connection: Connection, owner: Owner, item: InboxItem) -> None
         # Only a run that is undone as a whole reaches frames of earlier generations.
         whole = owner.run.cause is not None or owner.run.ended_as is not None
         generation = None if whole else owner.run.key_generation
-        stack.settle_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
+        stack.pop_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
 
 
 def _step_of(item: InboxItem) -> str:

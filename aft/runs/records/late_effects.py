@@ -35,7 +35,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, exists, insert, s
 
 from aft.ids import RunId, StepPath
 from aft.runs.records.journal import RESTARTED, Outcome
-from aft.runs.states import ENDS, FrameState, Status
+from aft.runs.states import ENDS, GOING, FrameState, Status
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import frames, journal, late_effects, runs
@@ -83,8 +83,6 @@ class FoundEffect:
     ours: bool = False
 
 
-#: States in which a run is woken to undo a late effect before it goes on.
-GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 #: Whether an effect is open about which the run's owner may have to decide.
 OPEN = PreparedQuery.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
 _FIELDS = tuple(LateEffect.__slots__)

@@ -33,11 +33,6 @@ def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None
     return None if row is None else from_row(row)
 
 
-def namespace_of(connection: Connection, run_id: RunId) -> str:
-    """Return the namespace of a run."""
-    return str(connection.execute(select(runs.c.namespace).where(runs.c.id == run_id)).scalar_one())
-
-
 def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     """Return the children of a run, oldest first."""
     statement = select(*COLUMNS).where(runs.c.parent_id == run_id).order_by(runs.c.created_at)
@@ -152,10 +147,13 @@ def notify_parent(connection: Connection, child: RunRow, at: datetime, grace: ti
         return
     place = {"parent_seq": parent.seq, "parent_inbox_seq": parent.inbox_seq}
     connection.execute(update(runs).where(runs.c.id == child.id).values(**place))
-    post = NewInboxItem(
-        InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}"
-    )
-    wake.send(connection, parent, post, lambda row: _is_told(row, child.id))
+    wake.send(connection, parent, _item_about(child, at, grace), lambda row: _is_told(row, child.id))
+
+
+def _item_about(child: RunRow, at: datetime, grace: timedelta) -> NewInboxItem:
+    """Return the inbox item that reports a child's end to its parent, once for each owner of the child."""
+    key = f"child/{child.id}/{child.epoch}"
+    return NewInboxItem(InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key)
 
 
 # Late effects below -----------------------------------------------------------------------------------------------
@@ -210,10 +208,7 @@ def notify_settled(connection: Connection, child: RunRow, at: datetime, grace: t
     """Wake a parent that is parked for this child's late effect, in the transaction in which the child handled it."""
     parent = None if child.parent_id is None else wake.lock(connection, child.namespace, child.parent_id)
     if parent is not None and _is_parked_for(parent, child.id):
-        post = NewInboxItem(
-            InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}"
-        )
-        wake.send(connection, parent, post, lambda row: True)
+        wake.send(connection, parent, _item_about(child, at, grace), lambda row: True)
 
 
 def _is_parked_for(row: RunRow, child_id: RunId) -> bool:

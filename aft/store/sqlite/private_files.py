@@ -23,8 +23,8 @@ from aft.errors import StoreError
 SQLITES = ("-wal", "-shm", "-journal")
 #: What aft's own end with.
 OURS = ("-turn", "-workers")
-#: The modes of a new file and a new folder: access for the owner only.
-ALONE, ALONE_INSIDE = 0o600, 0o700
+#: The mode of a new file: access for the owner only.
+ALONE = 0o600
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
