@@ -69,45 +69,13 @@ if TYPE_CHECKING:
     from aft.runs.states import Status
     from aft.version import __version__
 
-#: The module of each public name. They are imported on first access: `aft --help` needs none of them.
+#: The modules of the public names; those that no module here has are errors. They are imported on first access:
+#: `aft --help` needs none of them.
 _HOMES = {
     "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"],
     "aft.codec.secret": ["Secret"],
     "aft.compensation.registry": ["UNKNOWN", "Unknown"],
     "aft.config": ["Settings"],
-    "aft.errors": [
-        "ActivityFailed",
-        "AftError",
-        "BrokerError",
-        "CodecError",
-        "ConfigError",
-        "ConstraintViolated",
-        "DatabaseMoved",
-        "DeadlineExceeded",
-        "DefinitionError",
-        "FlowCancelled",
-        "FlowCompensated",
-        "FlowEnded",
-        "FlowFailed",
-        "KeyConflict",
-        "LimitExceeded",
-        "NotKept",
-        "NotMigrated",
-        "OrderRefused",
-        "Recoverable",
-        "ReplayDiverged",
-        "ResourceUnavailable",
-        "RuleRefused",
-        "StoreError",
-        "UndoneByHand",
-        "UnknownFault",
-        "UnknownFlow",
-        "UnknownRun",
-        "UnknownSchedule",
-        "Unrecoverable",
-        "Unroutable",
-        "WaitTimeout",
-    ],
     "aft.fault": ["Fault", "FaultKind", "FaultState"],
     "aft.flows.declare.no_result": ["FAILED", "REMOVED"],
     "aft.flows.declare.activity": ["Activity", "activity", "compensate_with"],
@@ -202,12 +170,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'aft' has no attribute {name!r}")
     if name == "do":
         return importlib.import_module("aft.rules.exlets.do")  # a module of its own
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'aft' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
+    found = getattr(importlib.import_module(_HOME_OF.get(name, "aft.errors")), name)
     globals()[name] = found
     return found
 

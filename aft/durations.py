@@ -1,8 +1,9 @@
-"""Parses and formats durations like "10s", for settings, levels and queue names."""
+"""Parses and formats durations like "10s", for settings, levels and queue names; counts the waits of a back-off."""
 
 from __future__ import annotations
 
 import math
+import random
 import re
 from datetime import timedelta
 
@@ -15,6 +16,8 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
 
 #: No wait is longer than ten years: longer ones are typing errors.
 LONGEST = timedelta(days=3650)
+#: Doublings after which a back-off stays as it is: a number that is doubled for ever has no float.
+_MOST_DOUBLINGS = 60
 
 
 def parse(value: timedelta | float | str) -> timedelta:
@@ -48,3 +51,13 @@ def format(value: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def back_off(failures: int, first: float, longest: float, *, spread: float = 0.0) -> float:
+    """Return the seconds to wait after this many failures in a row: ``first``, doubled by each further one.
+
+    It is ``longest`` at most. Up to the share ``spread`` of it is left out at random, so that processes which failed
+    together do not all try again together.
+    """
+    wait = min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    return wait * random.uniform(1.0 - spread, 1.0) if spread else wait

@@ -49,7 +49,7 @@ from aft.envelope import Message, MessageKind, MessageRefused
 from aft.errors import CodecError, ConfigError
 from aft.flows.exceptions import capture
 from aft.ids import FaultId, OrderId, RunId
-from aft.recovery.levels import Ladder
+from aft.recovery.levels import Ladder, read_ladder
 from aft.runs.records.quarantine import MOST_KEPT, MOST_ROWS
 from aft.runs.states import ENDS
 from aft.store.connect import parse_url
@@ -354,7 +354,7 @@ def judge_duration(text: str) -> bool:
     try:
         ladder = Ladder.parse(text)
         read = True
-        if Ladder.decode(ladder.encode()) != ladder:
+        if read_ladder(ladder.stored) != ladder:
             raise Wrong("a ladder is another when it was stored")
     except ValueError as error:
         _check_plain(error)

@@ -22,6 +22,7 @@ from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
 from aft.rules.trees.rule_cache import RuleCache
+from aft.run_options import RunOptions
 from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
 from aft.runs.orders import Actor
@@ -106,10 +107,11 @@ class Stage:
         )
 
     def new(self, **changes: Any) -> NewRun:
-        """A run to be made."""
+        """A run to be made; what is no field of it is one of its options."""
         values: dict[str, Any] = {"id": RunId(new_id()), "namespace": self.namespace, "flow": "order"}
         values |= {"version": 1, "args": "{}"}
-        return NewRun(**(values | changes))
+        options = RunOptions(**{name: changes.pop(name) for name in RunOptions.__slots__ if name in changes})
+        return NewRun(**(values | changes), options=options)
 
     def owned(self, lease: Lease, **changes: Any) -> Owner:
         """A run that a worker owns from the start."""

@@ -81,7 +81,7 @@ class Aft(Parts):
         With a key that already names a run, that run is returned, and nothing is executed.
         """
         new = make_new_run(self.namespace, flow, args, kwargs)
-        if new.after is not None or new.at is not None:
+        if new.options.after is not None or new.options.at is not None:
             raise DefinitionError(
                 f"app.start executes flow {flow.name!r} here and now; one that begins later goes to a dispatcher: "
                 "app.submit"

@@ -24,7 +24,6 @@ def make_new_run(namespace: str, flow: Flow[Any, Any], args: tuple[Any, ...], kw
             f"flow {flow.name!r} was started from a flow's own code, which a replay would do again; "
             "start it in an activity"
         )
-    options = flow.run_options
     encoded, left_out = flow.arguments.encode_with_defaults(args, kwargs)
     return NewRun(
         id=RunId(new_id()),
@@ -34,13 +33,5 @@ def make_new_run(namespace: str, flow: Flow[Any, Any], args: tuple[Any, ...], kw
         args=encoded,
         defaulted=left_out,
         arguments=flow.arguments,
-        key=options.key,
-        priority=options.priority,
-        owner=options.owner,
-        expected=options.expected,
-        resources=options.resources,
-        tags=options.tags,
-        deadline=options.deadline,
-        after=options.after,
-        at=options.at,
+        options=flow.run_options,
     )

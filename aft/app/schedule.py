@@ -12,12 +12,13 @@ from aft.flows.declare import context
 from aft.flows.declare import options as checks
 from aft.flows.declare.calls import Call
 from aft.flows.declare.checks import check_name
-from aft.flows.declare.flow import Flow, Options
+from aft.flows.declare.flow import Flow
 from aft.flows.declare.options import Duration
 from aft.ids import RunId
+from aft.run_options import RunOptions
 from aft.runs.schedules import calendar, fire, schedule_rows
 from aft.runs.schedules.calendar import CatchUp, Timing
-from aft.runs.schedules.schedule_rows import NewSchedule, RunOptions, ScheduleRow
+from aft.runs.schedules.schedule_rows import STORED_OPTIONS, NewSchedule, ScheduleRow
 from aft.telemetry import RunStarted
 from aft.texts import choose, show
 
@@ -119,11 +120,10 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
     return call.target
 
 
-def _run_options(of: str, said: Options) -> RunOptions:
+def _run_options(of: str, said: RunOptions) -> RunOptions:
     """Return the options of a schedule's runs; raises DefinitionError for those that its runs cannot have."""
-    theirs = {each.name for each in fields(RunOptions)}
-    others = [name for name in said.given() if name not in theirs]
-    if others:
+    given = [each.name for each in fields(said) if getattr(said, each.name) != each.default]
+    if others := [name for name in given if name not in STORED_OPTIONS]:
         named = " and ".join(f"{name}=" for name in others)
         raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out {named}")
-    return RunOptions(**{name: value for name, value in said.given().items() if name in theirs})
+    return said

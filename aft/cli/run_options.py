@@ -18,31 +18,17 @@ _OPTIONS = (
     click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For rules and people; more than once."),
     click.option("--deadline", metavar="DURATION", help="How long it may take; then it fails."),
 )
+#: Their names in ``flow.options``.
+_NAMES = ("owner", "priority", "expected", "resources", "tags", "deadline")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a run to a command; it gets them as ``said``, for ``flow.options``."""
 
     @functools.wraps(command)
-    def collected(
-        *args: Any,
-        owner: str | None,
-        priority: int,
-        expected: str | None,
-        resources: tuple[str, ...],
-        tags: tuple[str, ...],
-        deadline: str | None,
-        **others: Any,
-    ) -> Any:
-        said = {
-            "owner": owner,
-            "priority": priority,
-            "expected": expected,
-            "resources": resources,
-            "tags": read_tags(tags),
-            "deadline": deadline,
-        }
-        return command(*args, said=said, **others)
+    def collected(*args: Any, **given: Any) -> Any:
+        said = {name: given.pop(name) for name in _NAMES}
+        return command(*args, said={**said, "tags": read_tags(said["tags"])}, **given)
 
     made: Callable[..., Any] = collected
     for option in reversed(_OPTIONS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aft import durations
 from aft.clock import Clock
 
 #: Seconds until an item is tried again: the first wait, and the longest.
@@ -17,8 +18,8 @@ class Backoff:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: When each is tried again, and how long it waits for that.
-        self._waits: dict[str, tuple[float, float]] = {}
+        #: When each is tried again, and how often in a row it has failed.
+        self._waits: dict[str, tuple[float, int]] = {}
 
     def waiting(self) -> set[str]:
         """Return the ids that must not be tried yet."""
@@ -28,8 +29,8 @@ class Backoff:
     def note(self, failed: Iterable[str]) -> None:
         """Note the ids that have failed now; others that were due have succeeded, and are forgotten."""
         here, before = self._clock.ticks(), self._waits
-        self._waits = {one: (at, wait) for one, (at, wait) in before.items() if at > here}
+        self._waits = {one: (at, failures) for one, (at, failures) in before.items() if at > here}
         for one in failed:
             if len(self._waits) < MOST:
-                wait = min(LONGEST, 2 * before[one][1]) if one in before else FIRST
-                self._waits[one] = (here + wait, wait)
+                failures = before[one][1] + 1 if one in before else 1
+                self._waits[one] = (here + durations.back_off(failures, FIRST, LONGEST), failures)

@@ -12,10 +12,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, StrictInt
 
 from aft import durations
-from aft.texts import show, with_article
+from aft.codec.text import StoredJson
+from aft.texts import show
 
 #: Levels of one ladder; each distinct wait needs a delay queue of its own.
 MOST_LEVELS = 32
@@ -140,24 +143,22 @@ class Ladder:
     @functools.cached_property
     def stored(self) -> str:
         """The ladder as stored with a fault: JSON."""
-        return json.dumps(self.encode())
+        return json.dumps([[level.wait // _MILLISECOND, level.tries] for level in self.levels])
 
-    def encode(self) -> list[list[int]]:
-        """Return the ladder for JSON: ``[[wait in milliseconds, tries], …]``."""
-        return [[level.wait // _MILLISECOND, level.tries] for level in self.levels]
 
-    @classmethod
-    def decode(cls, value: Any) -> Ladder:
-        """Read what :meth:`encode` wrote; raises ValueError on anything else."""
-        if not isinstance(value, list):
-            raise ValueError(f"a stored ladder must be a list, not {with_article(type(value).__name__)}")
-        return cls(tuple(map(_decode_level, value[: MOST_LEVELS + 1])))
+#: As it is stored: ``[[wait in milliseconds, tries], …]``.
+_STORED: StoredJson[tuple[tuple[int, int], ...]] = StoredJson(
+    Annotated[
+        tuple[tuple[Annotated[int, Field(strict=True, ge=0, le=durations.LONGEST // _MILLISECOND)], StrictInt], ...],
+        Field(max_length=MOST_LEVELS),
+    ]
+)
 
 
 @functools.lru_cache(maxsize=256)
 def read_ladder(formatted: str) -> Ladder:
     """Decode a ladder as stored with a fault. Cached: there are few ladders and many faults. Raises ValueError."""
-    return Ladder.decode(json.loads(formatted))
+    return Ladder(tuple(Level(timedelta(milliseconds=wait), tries) for wait, tries in _STORED.read(formatted)))
 
 
 def _read_level(part: str, text: str) -> Level:
@@ -165,12 +166,3 @@ def _read_level(part: str, text: str) -> Level:
         return Level(part)
     except ValueError as error:
         raise ValueError(f"{part.strip()!r} in {text!r} is not a level: {error}") from None
-
-
-def _decode_level(pair: Any) -> Level:
-    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
-        raise ValueError("a stored level must be [wait in milliseconds, tries]")
-    milliseconds, tries = pair
-    if not 0 <= milliseconds <= durations.LONGEST // _MILLISECOND:
-        raise ValueError("a stored level's wait must be between 0 and ten years, in milliseconds")
-    return Level(timedelta(milliseconds=milliseconds), tries)

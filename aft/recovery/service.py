@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 
+from aft import durations
 from aft.clock import Clock
 from aft.errors import AftError
 from aft.telemetry import ServiceFailed, ServiceRecovered, Telemetry, logger
@@ -72,6 +72,6 @@ class Service:
                 errors += 1
                 if errors & (errors - 1) == 0:  # the first, second, fourth, eighth …
                     self._report(error)
-                pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(errors, 10)) * random.uniform(0.5, 1.0)
+                pause = durations.back_off(errors, 2 * FIRST_WAIT, LONGEST_WAIT, spread=0.5)
             if pause > 0:
                 self._stopping.wait(pause)

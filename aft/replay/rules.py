@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def _make_tree(text: TreeText) -> Tree:
     return Tree(text.flow, text.on, text.activity, 0, {node.id: node for node in nodes}, 1 if nodes else None)
 
 
-def _told(tree: Tree) -> dict[str, Any]:
-    """Return the content of a tree, without its authors and revision."""
-    told = tree.encode()
-    return {**told, "revision": None, "nodes": [{**node, "made_by": None} for node in told["nodes"]]}
+def _told(tree: Tree) -> Tree:
+    """Return a tree without its authors and revision."""
+    nodes = {number: replace(node, made_by="") for number, node in tree.nodes.items()}
+    return replace(tree, revision=0, nodes=nodes)

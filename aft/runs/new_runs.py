@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from aft.codec import ArgumentsCodec
 from aft.ids import OrderId, RunId, StepPath, WorkerId
+from aft.run_options import DEFAULTS, RunOptions
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store import outbox
@@ -32,20 +33,9 @@ class NewRun:
     flow: str
     version: int
     args: str
-    key: str | None = None
-    priority: int = 0
-    owner: str | None = None
-    expected: timedelta | None = None
-    resources: tuple[str, ...] = ()
-    tags: dict[str, Any] = field(default_factory=dict)
+    options: RunOptions = DEFAULTS
     #: Of a child: its parent, the step there with its generation, and the first ancestor of both.
     parent: tuple[RunId, StepPath, int, RunId] | None = None
-    #: How long it may take, from when it is made to its end.
-    deadline: timedelta | None = None
-    #: How long it waits before it begins.
-    after: timedelta | None = None
-    #: When it begins, instead; a time that is past means at once.
-    at: datetime | None = None
     #: Parameters that the caller left to their defaults.
     defaulted: tuple[str, ...] = ()
     #: The codec of the flow's arguments; None: this process does not have its code.
@@ -89,9 +79,9 @@ class NewRunWrite:
 
     def fields(self) -> dict[str, Any]:
         """Return its row, with times as seconds from now."""
-        new, begins_here = self.new, self.worker is not None
+        new, options, begins_here = self.new, self.new.options, self.worker is not None
         parent_id, parent_path, parent_generation, root_id = new.parent or (None, None, None, new.id)
-        expected = None if new.expected is None else new.expected.total_seconds()
+        expected = None if options.expected is None else options.expected.total_seconds()
         return {
             "id": new.id,
             "namespace": new.namespace,
@@ -99,11 +89,11 @@ class NewRunWrite:
             "version": new.version,
             "args": new.args,
             "defaulted": json.dumps(new.defaulted) if new.defaulted else None,
-            "key": new.key,
-            "priority": new.priority,
-            "owner": new.owner,
-            "resources": json.dumps(new.resources) if new.resources else None,
-            "tags": json.dumps(new.tags) if new.tags else None,
+            "key": options.key,
+            "priority": options.priority,
+            "owner": options.owner,
+            "resources": json.dumps(options.resources) if options.resources else None,
+            "tags": json.dumps(options.tags) if options.tags else None,
             "expected_seconds": expected,
             "status": Status.RUNNING.value,
             "root_id": root_id,
@@ -114,7 +104,7 @@ class NewRunWrite:
             "epoch": 1 if begins_here else 0,
             "wake_id": self.order,
             "overdue_at": expected,
-            "deadline_at": None if new.deadline is None else new.deadline.total_seconds(),
+            "deadline_at": None if options.deadline is None else options.deadline.total_seconds(),
             "started_at": 0.0 if begins_here else None,
             "due_at": None if begins_here else self.due,
             "sweep_at": None if begins_here else self.sweep,
@@ -123,20 +113,20 @@ class NewRunWrite:
 
     def row(self, created_at: Any, deadline_at: Any, due_at: Any) -> RunRow:
         """Return the run as it was made."""
-        new, made, begins_here = self.new, _moment(created_at), self.worker is not None
+        new, options, made, begins_here = self.new, self.new.options, _moment(created_at), self.worker is not None
         parent_id, parent_path, parent_generation, root_id = new.parent or (None, None, None, new.id)
         return RunRow(
             id=new.id,
             namespace=new.namespace,
             flow=new.flow,
             version=new.version,
-            key=new.key,
+            key=options.key,
             args=new.args,
-            priority=new.priority,
-            owner=new.owner,
-            resources=new.resources,
-            tags=new.tags,
-            expected=new.expected,
+            priority=options.priority,
+            owner=options.owner,
+            resources=options.resources,
+            tags=options.tags,
+            expected=options.expected,
             root_id=root_id,
             parent_id=parent_id,
             parent_path=parent_path,
@@ -166,7 +156,7 @@ class NewRunBatch:
 
     def for_postgresql(self, items: Sequence[NewRunWrite]) -> tuple[str, Parameters]:
         # In one order for all: two batches with the same keys must not deadlock.
-        in_order = sorted(enumerate(items), key=lambda each: (each[1].new.key or "", each[1].new.id))
+        in_order = sorted(enumerate(items), key=lambda each: (each[1].new.options.key or "", each[1].new.id))
         statement = _TOLD if any(item.message is not None for item in items) else _UNTOLD
         return statement, [as_json([self._fields(place, item) for place, item in in_order])]
 

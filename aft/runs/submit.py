@@ -37,7 +37,7 @@ def begin_alone(store: Store, new: NewRun, worker: WorkerId) -> tuple[RunRow, bo
 
 def enqueue_alone(store: Store, new: NewRun, at: datetime, grace: timedelta) -> tuple[RunRow, bool]:
     """Make a run that any worker may claim, as ``enqueue``, in a commit that other threads may share."""
-    row = _make(store, _queued(new, at, grace)) if new.after is None and new.at is None else None
+    row = _make(store, _queued(new, at, grace)) if new.options.after is None and new.options.at is None else None
     if row is not None:
         return row, True
     with store.write() as connection:
@@ -71,23 +71,27 @@ def _queued(new: NewRun, at: datetime, grace: timedelta) -> NewRunWrite:
 
 def _begun_later(new: NewRun, wait: timedelta) -> NewRunWrite:
     """Return the write of a run that only the timer wakes: a message would arrive too early."""
-    new = replace(new, expected=_longer(new.expected, wait), deadline=_longer(new.deadline, wait))
-    seconds, begins_at = wait.total_seconds(), new.at if new.after is None else None
-    return NewRunWrite(new, order=OrderId(new_id()), due=seconds, sweep=seconds, begins_at=begins_at)
+    given, seconds = new.options, wait.total_seconds()
+    begins_at = given.at if given.after is None else None
+    options = replace(given, expected=_longer(given.expected, wait), deadline=_longer(given.deadline, wait))
+    return NewRunWrite(
+        replace(new, options=options), order=OrderId(new_id()), due=seconds, sweep=seconds, begins_at=begins_at
+    )
 
 
 def _patience(new: NewRun, grace: timedelta) -> float:
     """Return the seconds after which the timer claims a run that no message woke."""
     # The timer may claim an urgent run at once: its message is queued behind earlier ones.
-    return 0.0 if new.priority > 0 else grace.total_seconds()
+    return 0.0 if new.options.priority > 0 else grace.total_seconds()
 
 
 def _wait(connection: Connection, new: NewRun) -> timedelta | None:
     """Return how long a run waits before it begins, by the database's clock; None: it begins at once."""
-    if new.at is None or new.after is not None:
-        return new.after
+    begins_at = new.options.at
+    if begins_at is None or new.options.after is not None:
+        return new.options.after
     at: datetime = connection.execute(select(now())).scalar_one()
-    return None if new.at <= at else new.at - at
+    return None if begins_at <= at else begins_at - at
 
 
 def _longer(given: timedelta | None, wait: timedelta) -> timedelta | None:
@@ -118,7 +122,7 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
     statement = select(*run_rows.COLUMNS, runs.c.first_args, runs.c.defaulted).where(
         runs.c.namespace == new.namespace,
         runs.c.flow == new.flow,
-        (runs.c.id == new.id) if new.key is None else (runs.c.key == new.key),
+        (runs.c.id == new.id) if new.options.key is None else (runs.c.key == new.options.key),
     )
     *columns, first_args, defaulted = connection.execute(statement).one()
     row = run_rows.read(columns)
@@ -127,7 +131,7 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
         differs = _differing(new, first_args or row.args, json.loads(defaulted or "[]"))
     if differs:
         raise KeyConflict(
-            f"key {new.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "
+            f"key {new.options.key!r} of flow {new.flow!r} already names run {row.id}, which was started with other "
             f"arguments (what differs: {', '.join(differs)}); use another key, or the same arguments"
         )
     return row

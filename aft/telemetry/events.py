@@ -5,29 +5,31 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True)
 class Event:
-    """Base of all events. ``text`` is what the log says, in the past tense."""
+    """Base of all events: each subclass is a frozen dataclass. ``text`` is what the log says, in the past tense."""
 
     text: ClassVar[str] = ""
     level: ClassVar[int] = logging.INFO
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @property
     def name(self) -> str:
         return type(self).__name__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     text = "run started"
     run: str
     flow: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunClaimed(Event):
     text = "run claimed"
     level = logging.DEBUG
@@ -37,7 +39,6 @@ class RunClaimed(Event):
     wake: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReleased(Event):
     text = "run released"
     level = logging.DEBUG
@@ -46,7 +47,6 @@ class RunReleased(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunWaits(Event):
     text = "run waits"
     run: str
@@ -54,16 +54,14 @@ class RunWaits(Event):
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRefused(Event):
     text = "signal refused"
     level = logging.WARNING
     run: str
-    name: str
+    signal: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     text = "run ended"
     run: str
@@ -71,7 +69,6 @@ class RunEnded(Event):
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunParked(Event):
     text = "run parked"
     level = logging.ERROR
@@ -79,7 +76,6 @@ class RunParked(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRescued(Event):
     text = "run rescued"
     level = logging.WARNING
@@ -89,7 +85,6 @@ class RunRescued(Event):
     fault: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverdue(Event):
     text = "run overdue"
     level = logging.WARNING
@@ -98,14 +93,12 @@ class RunOverdue(Event):
     expected: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunForgotten(Event):
     text = "run that nothing would have woken"
     level = logging.ERROR
     run: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowUnserved(Event):
     text = "no live worker has this flow"
     level = logging.WARNING
@@ -114,7 +107,6 @@ class FlowUnserved(Event):
     runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOverdue(Event):
     text = "activity overdue"
     level = logging.WARNING
@@ -125,7 +117,6 @@ class ActivityOverdue(Event):
     elapsed: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDied(Event):
     text = "worker died"
     level = logging.WARNING
@@ -133,7 +124,6 @@ class WorkerDied(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(Event):
     text = "attempt started"
     level = logging.DEBUG
@@ -143,7 +133,6 @@ class AttemptStarted(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptAbandoned(Event):
     text = "attempt abandoned"
     level = logging.WARNING
@@ -154,7 +143,6 @@ class AttemptAbandoned(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReturned(Event):
     text = "abandoned attempt returned"
     level = logging.WARNING
@@ -164,7 +152,6 @@ class AttemptReturned(Event):
     elapsed: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSaturated(Event):
     text = "worker saturated"
     level = logging.ERROR
@@ -175,13 +162,11 @@ class WorkerSaturated(Event):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResumed(Event):
     text = "worker claims again"
     abandoned: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityRecorded(Event):
     text = "activity recorded"
     level = logging.DEBUG
@@ -193,7 +178,6 @@ class ActivityRecorded(Event):
     elapsed: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCompensated(Event):
     text = "frame compensated"
     run: str
@@ -202,7 +186,6 @@ class FrameCompensated(Event):
     compensator: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameUnresolved(Event):
     text = "compensator missing"
     level = logging.WARNING
@@ -212,7 +195,6 @@ class FrameUnresolved(Event):
     why: str = "runs owe this undo, and this code does not have it: bring it back, or they park there"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRaised(Event):
     text = "fault raised"
     run: str
@@ -224,7 +206,6 @@ class FaultRaised(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRouted(Event):
     text = "fault routed"
     run: str
@@ -236,7 +217,6 @@ class FaultRouted(Event):
     wait: timedelta | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RulesRefused(Event):
     text = "rules refused"
     level = logging.ERROR
@@ -244,7 +224,6 @@ class RulesRefused(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleWarned(Event):
     text = "rule warned"
     level = logging.WARNING
@@ -253,7 +232,6 @@ class RuleWarned(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExletDone(Event):
     text = "exlet went on"
     run: str
@@ -263,7 +241,6 @@ class ExletDone(Event):
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeIgnored(Event):
     text = "wake ignored"
     level = logging.DEBUG
@@ -272,7 +249,6 @@ class WakeIgnored(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuarantined(Event):
     text = "message quarantined"
     level = logging.ERROR
@@ -280,21 +256,18 @@ class MessageQuarantined(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesDropped(Event):
     text = "messages refused and not kept"
     level = logging.ERROR
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRelayed(Event):
     text = "outbox relayed"
     level = logging.DEBUG
     messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(Event):
     text = "lease lost"
     level = logging.ERROR
@@ -302,14 +275,12 @@ class LeaseLost(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
     text = "database lost"
     level = logging.ERROR
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleFired(Event):
     text = "schedule fired"
     schedule: str
@@ -318,7 +289,6 @@ class ScheduleFired(Event):
     flow: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSkipped(Event):
     text = "schedule skipped"
     level = logging.WARNING
@@ -327,7 +297,6 @@ class ScheduleSkipped(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleBroken(Event):
     text = "schedule broken"
     level = logging.ERROR
@@ -335,7 +304,6 @@ class ScheduleBroken(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeAcknowledged(Event):
     text = "notice heard"
     notice: str
@@ -344,7 +312,6 @@ class NoticeAcknowledged(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeFailed(Event):
     text = "notice failed"
     notice: str
@@ -355,7 +322,6 @@ class NoticeFailed(Event):
     again_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGivenUp(Event):
     text = "notice given up"
     level = logging.ERROR
@@ -366,7 +332,6 @@ class NoticeGivenUp(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EffectLate(Event):
     text = "effect late"
     level = logging.WARNING
@@ -376,7 +341,6 @@ class EffectLate(Event):
     decision: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFailed(Event):
     text = "service failed"
     level = logging.ERROR
@@ -384,7 +348,6 @@ class ServiceFailed(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRecovered(Event):
     text = "service recovered"
     service: str

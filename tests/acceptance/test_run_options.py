@@ -19,9 +19,9 @@ import aft
 from aft.app.schedule import Schedule
 from aft.cli.root import root
 from aft.dispatcher.schedules import Schedules
-from aft.flows.declare.flow import Options
+from aft.run_options import RunOptions
 from aft.runs.run_rows import RunRow
-from aft.runs.schedules.schedule_rows import RunOptions
+from aft.runs.schedules.schedule_rows import decode_options, encode_options
 from tests.setups import Setup
 
 THEN = datetime(2041, 5, 17, 3, tzinfo=UTC)
@@ -58,7 +58,7 @@ HONOURED: dict[str, Callable[[RunRow], bool]] = {
     "at": lambda row: row.due_at == THEN,
 }
 
-OPTIONS = [option.name for option in fields(Options)]
+OPTIONS = [option.name for option in fields(RunOptions)]
 
 
 @aft.flow(name="run_options_waits")
@@ -148,9 +148,9 @@ def test_each_option_of_a_run_is_honoured_or_refused(way: Callable[[aft.Aft, str
 
 def test_a_schedule_that_was_stored_before_there_were_deadlines_and_tags_is_the_same_schedule() -> None:
     stored = '{"expected": 60.0, "owner": "ads", "priority": 3, "resources": ["cms"]}'
-    options = RunOptions(3, "ads", timedelta(minutes=1), ("cms",))
-    assert RunOptions.decode(stored) == options
-    assert options.encode() == stored
+    options = RunOptions(priority=3, owner="ads", expected=timedelta(minutes=1), resources=("cms",))
+    assert decode_options(stored) == options
+    assert encode_options(options) == stored
 
 
 # --- on the command line ---

@@ -110,3 +110,19 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except ValueError:
         return
     assert timedelta(0) <= found <= durations.LONGEST
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
+def test_a_back_off_is_doubled_by_each_failure_up_to_the_longest(spread: float) -> None:
+    for failures, longest in enumerate([0.1, 0.2, 0.4, 0.8, 1.0, 1.0], start=1):
+        for _ in range(20):
+            assert longest * (1 - spread) <= durations.back_off(failures, 0.1, 1.0, spread=spread) <= longest
+
+
+def test_a_back_off_can_be_spread_so_that_processes_do_not_try_again_together() -> None:
+    assert len({durations.back_off(3, 1.0, 60.0, spread=0.5) for _ in range(20)}) > 1
+    assert {durations.back_off(3, 1.0, 60.0) for _ in range(20)} == {4.0}
+
+
+def test_a_back_off_after_a_year_of_failures_is_still_the_longest() -> None:
+    assert durations.back_off(10**7, 0.1, 5.0) == 5.0

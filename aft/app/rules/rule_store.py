@@ -118,7 +118,7 @@ class RuleStore:
             for tree, _ in trees:
                 audit.write_about(connection, by, "rule change", format_key(key_of(tree)))
             return [
-                rows.add_tree(connection, self.namespace, key_of(tree), json.dumps(tree.encode()), by, note, base)
+                rows.add_tree(connection, self.namespace, key_of(tree), tree.encode(), by, note, base)
                 for tree, base in trees
             ]
 

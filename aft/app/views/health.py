@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, func, select, text
+from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, text
 
 from aft.codec.text import StoredJson
 from aft.fault import FaultState
@@ -146,31 +146,56 @@ def read(connection: Connection, namespace: str, grace: timedelta) -> Health:
     """Read everything, in one transaction."""
     seen = seen_workers(connection, namespace)
     dead = tuple(worker for worker in seen if worker.dead)
-    stalled, stalled_runs = _stalled(connection, namespace, grace)
-    overdue, overdue_runs = _overdue(connection, namespace)
+    rows = _backlog_rows(grace)
+    backlogs = {name: _backlog(connection, namespace, *which) for name, which in rows.items()}
+    counts = {name: _count(connection, namespace, *which) for name, which in _COUNTED.items()}
     return Health(
         at=connection.execute(select(now())).scalar_one(),
         workers=tuple(worker for worker in seen if not worker.dead),
         dead=dead,
         unfinished=_unfinished(connection, namespace),
-        waiting=_count(connection, tables.runs, namespace, _WAITS),
+        waiting=counts["waiting"],
         parked=tuple(_parked(connection, namespace)),
-        parked_count=_count(connection, tables.runs, namespace, _FOR_A_PERSON),
-        undecided=_undecided(connection, namespace, grace),
-        unpublished=_unpublished(connection, namespace),
-        stalled=stalled,
-        stalled_runs=stalled_runs,
-        overdue=overdue,
-        overdue_runs=overdue_runs,
+        parked_count=counts["parked"],
+        undecided=backlogs["undecided"],
+        unpublished=backlogs["unpublished"],
+        stalled=backlogs["stalled"],
+        stalled_runs=_first_runs(connection, namespace, *rows["stalled"]) if backlogs["stalled"].count else (),
+        overdue=backlogs["overdue"],
+        overdue_runs=_first_runs(connection, namespace, *rows["overdue"]) if backlogs["overdue"].count else (),
         orphans=_orphans(connection, namespace) + sum(worker.runs for worker in dead),
-        quarantined=_count(
-            connection, tables.quarantine, namespace, tables.quarantine.c.state == QuarantineState.HELD.value
-        ),
-        late_effects=_count(connection, tables.late_effects, namespace, tables.late_effects.c.state == "open"),
-        stuck_exlets=_stuck_exlets(connection, namespace, grace),
-        unheard=_unheard(connection, namespace),
-        given_up=_count(connection, tables.notices, namespace, tables.notices.c.state == NoticeState.GIVEN_UP.value),
+        quarantined=counts["quarantined"],
+        late_effects=counts["late_effects"],
+        stuck_exlets=backlogs["stuck_exlets"],
+        unheard=backlogs["unheard"],
+        given_up=counts["given_up"],
     )
+
+
+#: What is only counted: the rows of which table.
+_COUNTED: dict[str, tuple[Table, ColumnElement[bool]]] = {
+    "waiting": (tables.runs, _WAITS),
+    "parked": (tables.runs, _FOR_A_PERSON),
+    "quarantined": (tables.quarantine, tables.quarantine.c.state == QuarantineState.HELD.value),
+    "late_effects": (tables.late_effects, tables.late_effects.c.state == "open"),
+    "given_up": (tables.notices, tables.notices.c.state == NoticeState.GIVEN_UP.value),
+}
+
+
+def _backlog_rows(grace: timedelta) -> dict[str, tuple[Column[Any], ColumnElement[bool]]]:
+    """Return which rows each backlog counts, and the column since when one of them waits."""
+    late = later(-grace.total_seconds())
+    runs, faults, outbox = tables.runs.c, tables.faults.c, tables.outbox.c
+    plans, notices = tables.plans.c, tables.notices.c
+    stalled = runs.worker_id.is_(None) & runs.wake_id.is_not(None) & (runs.sweep_at <= late)
+    return {
+        "undecided": (faults.raised_at, (faults.state == FaultState.OPEN.value) & (faults.raised_at <= late)),
+        "unpublished": (outbox.taken_until, outbox.taken_until <= now()),
+        "stalled": (runs.sweep_at, stalled),
+        "overdue": (runs.created_at, run_rows.is_overdue()),
+        "stuck_exlets": (plans.due_at, (plans.state == PlanState.OPEN.value) & (plans.due_at <= late)),
+        "unheard": (notices.made_at, (notices.state == NoticeState.OPEN.value) & (notices.attempts > 0)),
+    }
 
 
 def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
@@ -233,70 +258,6 @@ def _parked(connection: Connection, namespace: str) -> list[RunRow]:
     return [run_rows.from_row(row) for row in found]
 
 
-def _undecided(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
-    faults = tables.faults
-    return _backlog(
-        connection,
-        faults.c.raised_at,
-        faults.c.namespace == namespace,
-        faults.c.state == FaultState.OPEN.value,
-        faults.c.raised_at <= later(-grace.total_seconds()),
-    )
-
-
-def _unpublished(connection: Connection, namespace: str) -> Backlog:
-    outbox = tables.outbox
-    return _backlog(connection, outbox.c.taken_until, outbox.c.namespace == namespace, outbox.c.taken_until <= now())
-
-
-def _stalled(connection: Connection, namespace: str, grace: timedelta) -> tuple[Backlog, tuple[str, ...]]:
-    runs = tables.runs
-    return _backlog_of_runs(
-        connection,
-        runs.c.sweep_at,
-        runs.c.namespace == namespace,
-        runs.c.worker_id.is_(None),
-        runs.c.wake_id.is_not(None),
-        runs.c.sweep_at <= later(-grace.total_seconds()),
-    )
-
-
-def _overdue(connection: Connection, namespace: str) -> tuple[Backlog, tuple[str, ...]]:
-    runs = tables.runs
-    return _backlog_of_runs(connection, runs.c.created_at, runs.c.namespace == namespace, run_rows.is_overdue())
-
-
-def _backlog_of_runs(
-    connection: Connection, since: ColumnElement[Any], *where: ColumnElement[bool]
-) -> tuple[Backlog, tuple[str, ...]]:
-    """Count runs, and return the ids of the first of them."""
-    backlog = _backlog(connection, since, *where)
-    named = select(tables.runs.c.id).where(*where).order_by(since, tables.runs.c.id).limit(MOST_NAMED)
-    return backlog, tuple(connection.execute(named).scalars()) if backlog.count else ()
-
-
-def _stuck_exlets(connection: Connection, namespace: str, grace: timedelta) -> Backlog:
-    plans = tables.plans
-    return _backlog(
-        connection,
-        plans.c.due_at,
-        plans.c.namespace == namespace,
-        plans.c.state == PlanState.OPEN.value,
-        plans.c.due_at <= later(-grace.total_seconds()),
-    )
-
-
-def _unheard(connection: Connection, namespace: str) -> Backlog:
-    notices = tables.notices
-    return _backlog(
-        connection,
-        notices.c.made_at,
-        notices.c.namespace == namespace,
-        notices.c.state == NoticeState.OPEN.value,
-        notices.c.attempts > 0,
-    )
-
-
 def _orphans(connection: Connection, namespace: str) -> int:
     runs, workers = tables.runs, tables.workers
     statement = (
@@ -307,11 +268,21 @@ def _orphans(connection: Connection, namespace: str) -> int:
     return connection.execute(statement).scalar_one()
 
 
-def _backlog(connection: Connection, since: ColumnElement[Any], *where: ColumnElement[bool]) -> Backlog:
-    count, oldest = connection.execute(select(func.count(), func.min(since)).where(*where)).one()
+def _backlog(connection: Connection, namespace: str, since: Column[Any], where: ColumnElement[bool]) -> Backlog:
+    statement = select(func.count(), func.min(since)).where(since.table.c.namespace == namespace, where)
+    count, oldest = connection.execute(statement).one()
     return Backlog(count, oldest)
 
 
-def _count(connection: Connection, table: Table, namespace: str, *where: ColumnElement[bool]) -> int:
-    statement = select(func.count()).select_from(table).where(table.c.namespace == namespace, *where)
+def _first_runs(
+    connection: Connection, namespace: str, since: Column[Any], where: ColumnElement[bool]
+) -> tuple[str, ...]:
+    """Return the ids of the runs that wait longest."""
+    runs = tables.runs.c
+    statement = select(runs.id).where(runs.namespace == namespace, where).order_by(since, runs.id).limit(MOST_NAMED)
+    return tuple(connection.execute(statement).scalars())
+
+
+def _count(connection: Connection, namespace: str, table: Table, where: ColumnElement[bool]) -> int:
+    statement = select(func.count()).select_from(table).where(table.c.namespace == namespace, where)
     return connection.execute(statement).scalar_one()

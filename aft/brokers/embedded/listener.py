@@ -7,13 +7,13 @@ between transactions delivers none; consumers then find new work by polling once
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 
 import psycopg
 from psycopg import sql
 from sqlalchemy import Engine
 
+from aft import durations
 from aft.brokers.embedded.background import Background
 from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 
@@ -73,7 +73,7 @@ class Listener:
             except psycopg.Error as error:
                 _log.info("listening interrupted: channel=%s error=%s", self._channel, error)
                 failures += 1
-                thread.pause(_back_off(failures))
+                thread.pause(durations.back_off(failures, RECONNECT / 20, RECONNECT, spread=0.5))
             finally:
                 self._disconnect()
 
@@ -95,8 +95,3 @@ class Listener:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _back_off(failures: int) -> float:
-    longest = min(RECONNECT, RECONNECT / 20 * 2.0 ** min(failures - 1, 10))
-    return longest * random.uniform(0.5, 1.0)

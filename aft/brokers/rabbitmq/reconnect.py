@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from aft import durations
 from aft.brokers.rabbitmq.link import Link
 from aft.errors import BrokerError, Unroutable
 
@@ -107,6 +107,5 @@ class Reconnector(Generic[S]):
 
     def _note_failure(self, error: BrokerError) -> None:
         self._reason = error
-        longest = min(LONGEST_WAIT, FIRST_WAIT * 2**self._failures)
-        self._not_before = time.monotonic() + random.uniform(0, longest)
-        self._failures = min(self._failures + 1, 16)
+        self._failures += 1
+        self._not_before = time.monotonic() + durations.back_off(self._failures, FIRST_WAIT, LONGEST_WAIT, spread=1.0)

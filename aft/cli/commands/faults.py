@@ -13,11 +13,12 @@ from aft.app import Aft
 from aft.app.run import me
 from aft.app.views import health
 from aft.app.views.exlet_reports import format_progress, format_rule, format_ruling, plans_of, taught
-from aft.cli.application import NoDatabase, looking
+from aft.cli.application import looking
 from aft.cli.errors import Failure, print_to_stderr, printable
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show import documents
+from aft.cli.show.lists import print_listing
 from aft.cli.show.output import (
     Column,
     exactly,
@@ -65,25 +66,20 @@ def list_faults(given: Given, state: str | None, quarantined: bool, settled: boo
         raise click.UsageError("--quarantined lists messages, which have no --state; --all adds those dealt with")
     if settled and not quarantined:
         raise click.UsageError("--all goes with --quarantined; faults are listed in every state anyway")
-    try:
-        with looking(given) as app:
-            app.check()
-            if quarantined:
-                _list_refused(app, limit, settled, as_json)
-            else:
-                _list(app, state, limit, as_json)
-    except NoDatabase as error:
-        _print_none(f"No faults: {error}.", as_json)
+    if quarantined:
+        _list_refused(given, limit, settled, as_json)
+        return
+
+    def read(app: Aft) -> tuple[list[Fault], str]:
+        none = f"No faults{f' that are {state}' if state else ''} in namespace {app.namespace!r}."
+        return app.faults(state=state, limit=limit), none
+
+    print_listing(
+        given, read, as_json=as_json, document=documents.fault, table=_print, nothing="No faults", limit=limit
+    )
 
 
-def _list(app: Aft, state: str | None, limit: int, as_json: bool) -> None:
-    found = app.faults(state=state, limit=limit)
-    if as_json:
-        print_json([documents.fault(one) for one in found])
-        return
-    if not found:
-        _print_none(f"No faults{f' that are {state}' if state else ''} in namespace {app.namespace!r}.", as_json)
-        return
+def _print(found: list[Fault]) -> None:
     print_table(
         [
             Column("FAULT"),
@@ -98,23 +94,25 @@ def _list(app: Aft, state: str | None, limit: int, as_json: bool) -> None:
             for one in found
         ],
     )
-    if len(found) == limit:
-        print_message(f"The newest {limit}; --limit shows more.")
 
 
-def _list_refused(app: Aft, limit: int, settled: bool, as_json: bool) -> None:
-    with app.store.read() as connection:
-        found = quarantine.listing(connection, app.namespace, limit, settled=settled)
-    if as_json:
-        print_json([documents.refusal(one) for one in found])
-    elif not found:
+def _list_refused(given: Given, limit: int, settled: bool, as_json: bool) -> None:
+    def read(app: Aft) -> tuple[list[Refusal], str]:
         which = "was refused" if settled else "is held"
         hint = "" if settled else " --all shows those that were released or discarded."
-        _print_none(f"No message {which} in namespace {app.namespace!r}.{hint}", as_json)
-    else:
-        _print_refused(found)
-        if len(found) == limit:
-            print_message(f"The newest {limit}; --limit shows more.")
+        with app.store.read() as connection:
+            found = quarantine.listing(connection, app.namespace, limit, settled=settled)
+        return found, f"No message {which} in namespace {app.namespace!r}.{hint}"
+
+    print_listing(
+        given,
+        read,
+        as_json=as_json,
+        document=documents.refusal,
+        table=_print_refused,
+        nothing="No faults",
+        limit=limit,
+    )
 
 
 def _print_refused(found: list[Refusal]) -> None:
@@ -129,13 +127,6 @@ def _print_refused(found: list[Refusal]) -> None:
         ],
         [[short_id(one.id), one.state.value, one.queue, moment(one.at), str(one.size), one.reason] for one in found],
     )
-
-
-def _print_none(text: str, as_json: bool) -> None:
-    if as_json:
-        print_json([])
-    else:
-        print_message(text)
 
 
 @faults.command()

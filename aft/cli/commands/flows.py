@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from aft.app import Aft
 from aft.app.views import versions
 from aft.app.views.versions import VersionSeen
-from aft.cli.application import NoDatabase, looking
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show.documents import document
-from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table
+from aft.cli.show.lists import print_listing
+from aft.cli.show.output import Column, json_option, moment, print_table
 
 #: What ``--json`` prints of a version.
 KEYS = "flow version runs oldest workers undoable"
@@ -30,22 +31,13 @@ def list_flows(given: Given, as_json: bool) -> None:
     A version with no runs is not needed any more: its flow may go. To undo a run needs no flow, only the compensators
     of its activities: keep those as long as completed runs may be compensated. To undo to a savepoint needs the flow.
     """
-    found: list[VersionSeen] = []
-    which = ""
-    try:
-        with looking(given) as app:
-            app.check()
-            with app.store.read() as connection:
-                found = versions.read(connection, app.namespace)
-            which = f" in namespace {app.namespace!r}"
-    except NoDatabase as error:
-        which = f": {error}"
-    if as_json:
-        print_json([document(one, KEYS) for one in found])
-    elif not found:
-        print_message(f"No flow has runs that go on, and no live worker has code{which}.")
-    else:
-        _print(found)
+
+    def read(app: Aft) -> tuple[list[VersionSeen], str]:
+        with app.store.read() as connection:
+            return versions.read(connection, app.namespace), f"{nothing} in namespace {app.namespace!r}."
+
+    nothing = "No flow has runs that go on, and no live worker has code"
+    print_listing(given, read, as_json=as_json, document=lambda one: document(one, KEYS), table=_print, nothing=nothing)
 
 
 def _print(found: list[VersionSeen]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from rich.text import Text
@@ -15,15 +16,16 @@ from aft.app import Aft, Schedule
 from aft.app.run import me
 from aft.app.schedule import new_schedule
 from aft.app.views import health
-from aft.cli.application import NoDatabase, looking, opened
+from aft.cli.application import looking, opened
 from aft.cli.arguments import find_flow, read_arguments
 from aft.cli.errors import print_to_stderr
 from aft.cli.groups import Noun, Words
 from aft.cli.options import Given
 from aft.cli.run_options import run_options
 from aft.cli.show import documents
+from aft.cli.show.lists import print_listing
 from aft.cli.show.marks import status_style
-from aft.cli.show.output import Column, exactly, json_option, moment, print_json, print_message, print_table, short_id
+from aft.cli.show.output import Column, exactly, json_option, moment, print_message, print_table, short_id
 from aft.errors import DefinitionError, UnknownRun
 from aft.runs import run_rows
 from aft.runs.schedules import schedule_rows as table
@@ -32,6 +34,9 @@ from aft.runs.schedules.schedule_rows import ScheduleRow
 from aft.runs.states import Status
 
 POLICIES = [policy.value for policy in CatchUp]
+
+#: A schedule, and the status of its last run, if that is still there.
+_Listed: TypeAlias = tuple[ScheduleRow, Status | None]
 
 
 @click.group(cls=Noun)
@@ -47,25 +52,23 @@ def schedules() -> None:
 @click.pass_obj
 def list_schedules(given: Given, as_json: bool) -> None:
     """List schedules by name, with their next and last moments."""
-    found: list[tuple[ScheduleRow, Status | None]] = []
-    try:
-        with looking(given) as app:
-            app.check()
-            with app.store.read() as connection:
-                found = [(row, _status(connection, row)) for row in table.listing(connection, app.namespace)]
-            none = (
-                f"No schedules in namespace {app.namespace!r} of {app.store.url!r}. "
-                "Make one with `aft schedules add NAME MODULE:FLOW --cron '0 3 * * *'`, or app.schedule(…) in code."
-            )
-    except NoDatabase as error:
-        none = f"No schedules: {error}."
-    if as_json:
-        print_json([documents.schedule(row, status) for row, status in found])
-    elif not found:
-        print_message(none)
-    else:
-        _print(found)
-        _warn_of_broken([row for row, _ in found])
+
+    def read(app: Aft) -> tuple[list[_Listed], str]:
+        with app.store.read() as connection:
+            found = [(row, _status(connection, row)) for row in table.listing(connection, app.namespace)]
+        return found, (
+            f"No schedules in namespace {app.namespace!r} of {app.store.url!r}. "
+            "Make one with `aft schedules add NAME MODULE:FLOW --cron '0 3 * * *'`, or app.schedule(…) in code."
+        )
+
+    print_listing(
+        given,
+        read,
+        as_json=as_json,
+        document=lambda one: documents.schedule(*one),
+        table=_print,
+        nothing="No schedules",
+    )
 
 
 def _status(connection: Connection, row: ScheduleRow) -> Status | None:
@@ -75,7 +78,7 @@ def _status(connection: Connection, row: ScheduleRow) -> Status | None:
         return None  # long ended, and pruned
 
 
-def _print(found: list[tuple[ScheduleRow, Status | None]]) -> None:
+def _print(found: list[_Listed]) -> None:
     columns = [
         Column("SCHEDULE"),
         Column("FLOW", flexible=True),
@@ -89,6 +92,7 @@ def _print(found: list[tuple[ScheduleRow, Status | None]]) -> None:
         Column("DETAIL", flexible=True),
     ]
     print_table(columns, [_cells(row, status) for row, status in found])
+    _warn_of_broken([row for row, _ in found])
 
 
 def _cells(row: ScheduleRow, status: Status | None) -> list[str | Text]:
@@ -161,11 +165,9 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a schedule's times to a command; it gets them as ``timing``, for ``new_schedule``."""
 
     @functools.wraps(command)
-    def collected(
-        *args: Any, cron: str | None, every: str | None, zone: str, catch_up: str, overlap: bool, **others: Any
-    ) -> Any:
-        timing = {"cron": cron, "every": every, "zone": zone, "catch_up": catch_up, "overlap": overlap}
-        return command(*args, timing=timing, **others)
+    def collected(*args: Any, **given: Any) -> Any:
+        timing = {name: given.pop(name) for name in ("cron", "every", "zone", "catch_up", "overlap")}
+        return command(*args, timing=timing, **given)
 
     made: Callable[..., Any] = collected
     for option in reversed(_TIMING):
@@ -237,9 +239,10 @@ def _warn_if_nobody_fires(app: Aft) -> None:
 # By hand --------------------------------------------------------------------------------------------------------
 
 
-def _named(given: Given, name: str, act: Callable[[Aft, Schedule], Any]) -> None:
+@contextmanager
+def _named(given: Given, name: str) -> Iterator[tuple[Aft, Schedule]]:
     with looking(given) as app:
-        act(app, app.schedule(name))
+        yield app, app.schedule(name)
 
 
 @schedules.command()
@@ -247,12 +250,9 @@ def _named(given: Given, name: str, act: Callable[[Aft, Schedule], Any]) -> None
 @click.pass_obj
 def pause(given: Given, name: str) -> None:
     """Fire a schedule no more until it is resumed."""
-
-    def act(app: Aft, schedule: Schedule) -> None:
+    with _named(given, name) as (_, schedule):
         schedule.pause()
         print_message(f"Schedule {name!r} is paused; `aft schedules resume {name}` lets it go on.")
-
-    _named(given, name, act)
 
 
 @schedules.command()
@@ -263,13 +263,10 @@ def resume(given: Given, name: str) -> None:
 
     What came while it was paused is not made up for.
     """
-
-    def act(app: Aft, schedule: Schedule) -> None:
+    with _named(given, name) as (app, schedule):
         schedule.resume()
         print_message(f"Schedule {name!r} is {_standing(schedule.row)}.")
         _warn_if_nobody_fires(app)
-
-    _named(given, name, act)
 
 
 @schedules.command()
@@ -277,12 +274,9 @@ def resume(given: Given, name: str) -> None:
 @click.pass_obj
 def remove(given: Given, name: str) -> None:
     """Forget a schedule; its runs stay, and go on."""
-
-    def act(app: Aft, schedule: Schedule) -> None:
+    with _named(given, name) as (_, schedule):
         schedule.remove()
         print_message(f"Schedule {name!r} was removed; code that declares it makes it again when it starts.")
-
-    _named(given, name, act)
 
 
 @schedules.command()
@@ -293,10 +287,7 @@ def now(given: Given, name: str) -> None:
 
     Its moments stay as they are.
     """
-
-    def act(app: Aft, schedule: Schedule) -> None:
+    with _named(given, name) as (_, schedule):
         run = schedule.run_now()
         click.echo(run.id)
         print_message(f"`aft runs show {short_id(run.id)}` tells how it stands.")
-
-    _named(given, name, act)

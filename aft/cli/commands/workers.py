@@ -8,12 +8,13 @@ from aft.app import Aft
 from aft.app.run import me
 from aft.app.views import health
 from aft.app.views.health import WorkerSeen
-from aft.cli.application import NoDatabase, looking
+from aft.cli.application import looking
 from aft.cli.errors import Failure
 from aft.cli.groups import Noun
 from aft.cli.options import Given
 from aft.cli.show import documents
-from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table, short_id
+from aft.cli.show.lists import print_listing
+from aft.cli.show.output import Column, json_option, moment, print_message, print_table, short_id
 from aft.ids import WorkerId
 from aft.runs import orders
 from aft.runs.orders import Actor
@@ -29,18 +30,12 @@ def workers() -> None:
 @click.pass_obj
 def list_workers(given: Given, as_json: bool) -> None:
     """List the workers whose lease stands, oldest first, and which of them are dead all the same."""
-    try:
-        with looking(given) as app:
-            found = _seen(app)
-            none = f"No worker lives in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
-    except NoDatabase as error:
-        found, none = [], f"No workers: {error}."
-    if as_json:
-        print_json([documents.worker(one) for one in found])
-    elif not found:
-        print_message(none)
-    else:
-        _print(found)
+
+    def read(app: Aft) -> tuple[list[WorkerSeen], str]:
+        none = f"No worker lives in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
+        return _seen(app), none
+
+    print_listing(given, read, as_json=as_json, document=documents.worker, table=_print, nothing="No workers")
 
 
 def _print(found: list[WorkerSeen]) -> None:
@@ -89,6 +84,7 @@ def release(given: Given, worker: str, note: str) -> None:
     under the same key, as after its death. A worker that lives goes on as another one.
     """
     with looking(given) as app:
+        app.check()
         found = _find(app, worker)
         with app.store.write() as connection:
             actor = Actor(me(), note, app.clock.now(), app.settings.grace)
@@ -97,7 +93,6 @@ def release(given: Given, worker: str, note: str) -> None:
 
 
 def _seen(app: Aft) -> list[WorkerSeen]:
-    app.check()
     with app.store.read() as connection:
         return health.seen_workers(connection, app.namespace)
 

@@ -9,8 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
@@ -21,6 +20,7 @@ from aft.flows.declare.calls import Call
 from aft.flows.declare.checks import check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.registry import declared as registry
+from aft.run_options import RunOptions
 from aft.texts import show
 
 P = ParamSpec("P")
@@ -28,32 +28,6 @@ R = TypeVar("R")
 #: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options that the caller gives to one run."""
-
-    key: str | None = None
-    priority: int = 0
-    owner: str | None = None
-    #: How long it should take, from its creation to its end; longer only emits an event.
-    expected: timedelta | None = None
-    #: Names of what it needs.
-    resources: tuple[str, ...] = ()
-    #: Names with values, for rules and people.
-    tags: dict[str, Any] = field(default_factory=dict)
-    #: How long it may take: then ``DeadlineExceeded`` is raised in it.
-    deadline: timedelta | None = None
-    #: When it begins: after this duration, or at this time; None: at once.
-    after: timedelta | None = None
-    at: datetime | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults, by name."""
-        plain = Options()
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in said.items() if value != getattr(plain, name)}
 
 
 class Flow(Generic[P, R_co]):
@@ -65,7 +39,7 @@ class Flow(Generic[P, R_co]):
         *,
         name: str | None = None,
         version: int = 1,
-        options: Options | None = None,
+        options: RunOptions | None = None,
         signals: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
@@ -73,7 +47,7 @@ class Flow(Generic[P, R_co]):
         if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
             raise DefinitionError(f"flow {self.name!r}: version={show(version)} must be a whole number from 1 on")
         self.version = version
-        self.run_options = options or Options()
+        self.run_options = options or RunOptions()
         #: The signals that it waits for, with the types of their values; empty: not declared.
         self.signals = dict(signals or {})
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -117,7 +91,7 @@ class Flow(Generic[P, R_co]):
         run waits before it begins, ``at`` is when; a time that is past means at once.
         """
         of = f"flow {self.name!r}"
-        said = Options(
+        said = RunOptions(
             key=checks.check_key(of, key),
             priority=checks.check_priority(of, priority),
             owner=checks.check_text(of, "owner", owner),

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from aft.codec.text import StoredJson
 from aft.fault import Fault
 from aft.ids import StepPath
 
@@ -46,7 +47,7 @@ class DoubtedSteps:
     @staticmethod
     def decode(args: str) -> DoubtedSteps:
         """Decode the arguments of an abort."""
-        return DoubtedSteps(*(tuple(map(StepPath, steps)) for steps in json.loads(args)))
+        return DoubtedSteps(*_STORED.read(args))
 
     def __str__(self) -> str:
         steps = sorted({*self.steps, *self.tried})
@@ -54,6 +55,9 @@ class DoubtedSteps:
             return "what its next step has come to is not known"
         listed = ", ".join(steps[:5]) + (", …" if len(steps) > 5 else "")
         return f"what came of step{'s' * (len(steps) > 1)} {listed} is not known"
+
+
+_STORED: StoredJson[tuple[tuple[StepPath, ...], ...]] = StoredJson(tuple[tuple[StepPath, ...], ...])
 
 
 def count_losses(aborts: Iterable[Fault], since: datetime) -> int:

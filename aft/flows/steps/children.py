@@ -178,15 +178,8 @@ class Children:
             flow=flow.name,
             version=flow.version,
             args=args,
-            priority=options.priority or run.priority,
-            owner=options.owner or run.owner,
-            expected=options.expected,
-            resources=options.resources,
-            tags=options.tags,
-            deadline=options.deadline,
+            options=replace(options, priority=options.priority or run.priority, owner=options.owner or run.owner),
             parent=(run.id, path, run.key_generation, RunId(run.root_id)),
-            after=options.after,
-            at=options.at,
         )
         made: list[RunRow] = []
 

@@ -79,7 +79,7 @@ class WaitSteps:
             inbox.keep(connection, owner.run_id, kept)
 
         owner.write(refuse)
-        self._session.deps.telemetry.emit(SignalRefused(run=owner.run_id, name=signal.name, why=why))
+        self._session.deps.telemetry.emit(SignalRefused(run=owner.run_id, signal=signal.name, why=why))
 
     # Sleeps -------------------------------------------------------------------------------------------------------
 

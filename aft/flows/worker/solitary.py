@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aft import durations
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.worker.slots import PATIENCE, Slots
 from aft.recovery.lease_guard import is_leased
@@ -67,4 +68,4 @@ class Solitary:
 
     def _pause(self) -> float:
         """Return the back-off in seconds; up to MOST_PATIENCE it is also how long a try lasts."""
-        return min(LONGEST_REFUSED, ALONE_PATIENCE * 2.0**self._refused)
+        return durations.back_off(self._refused + 1, ALONE_PATIENCE, LONGEST_REFUSED)

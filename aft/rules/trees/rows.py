@@ -8,7 +8,6 @@ version sees the edit. Revisions are immutable; undoing one writes the earlier o
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -171,7 +170,7 @@ def _revision(table: Table, names: tuple[str, ...], row: Row[Any]) -> Revision:
 
 def read_tree(revision: Revision) -> Tree:
     """Decode a tree; raises ValueError if that fails."""
-    return replace(Tree.decode(json.loads(revision.text)), revision=revision.number)
+    return replace(Tree.decode(revision.text), revision=revision.number)
 
 
 def decode_key(key: tuple[str, ...]) -> Key:

@@ -15,19 +15,24 @@ Trees are values: changing one gives another one.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from pydantic import ConfigDict
+
+from aft.codec.text import StoredJson
 from aft.errors import RuleRefused
 from aft.rules.cases.facts import Facts, kinds
 from aft.rules.cel.conditions import NO_SOURCES, Condition, Evaluation, PreparedFacts, Sources, names
 from aft.rules.exception_types import RUN_LEVEL, On
-from aft.texts import with_article
 
 #: Flow or activity of a tree: all of them.
 ALL = "*"
+#: Stored rules are read strictly: nothing unknown, and no text for a number.
+_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,45 +51,19 @@ class Node:
     cornerstone: Facts | None = field(default=None, hash=False)
     fault_id: str | None = None
 
-    def __post_init__(self) -> None:
-        for name, types in _FIELDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, types) or isinstance(value, bool):
-                raise ValueError(
-                    f"{name}={value!r:.80} of a rule is {with_article(type(value).__name__)}, which does not fit"
-                )
+    __pydantic_config__: ClassVar = _STRICT
 
     def encode(self) -> dict[str, Any]:
         """Return the rule for JSON; what is not set is left out."""
-        given = {name: getattr(self, name) for name in _FIELDS}
+        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         if self.made_at is not None:
             given["made_at"] = self.made_at.isoformat()
         if self.cornerstone is not None:
             given["cornerstone"] = dict(self.cornerstone)
         return {name: value for name, value in given.items() if name in _NEEDED or value not in (None, "")}
 
-    @classmethod
-    def decode(cls, value: Any) -> Node:
-        """Decode what :meth:`encode` wrote; raises ValueError on anything else."""
-        given = _fields(value, "rule", required=_NEEDED, allowed=set(_FIELDS))
-        if (made_at := given.get("made_at")) is not None:
-            given["made_at"] = datetime.fromisoformat(made_at) if isinstance(made_at, str) else made_at
-        return cls(**given)
-
 
 _NEEDED = {"id", "condition", "exlet"}
-_FIELDS: Mapping[str, tuple[type, ...]] = {
-    "id": (int,),
-    "condition": (str,),
-    "exlet": (str,),
-    "refined": (int, type(None)),
-    "otherwise": (int, type(None)),
-    "note": (str,),
-    "made_by": (str,),
-    "made_at": (datetime, type(None)),
-    "cornerstone": (Mapping, type(None)),
-    "fault_id": (str, type(None)),
-}
 
 
 class RuleStep(NamedTuple):
@@ -125,14 +104,12 @@ class Tree:
     root: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flow, str) or not self.flow:
+        if not self.flow:
             raise ValueError(f"flow={self.flow!r} of a tree must be a name, or {ALL!r}")
-        if not isinstance(self.on, On):
-            raise ValueError(f"on={self.on!r} of a tree must be one of {', '.join(On)}")
-        if not isinstance(self.activity, str) or (self.activity == "") != (self.on in RUN_LEVEL):
+        if (self.activity == "") != (self.on in RUN_LEVEL):
             wanted = "'': it is about a run" if self.on in RUN_LEVEL else f"a name, or {ALL!r}"
             raise ValueError(f"activity={self.activity!r} of a tree for {self.on.value!r} must be {wanted}")
-        if type(self.revision) is not int or self.revision < 0:
+        if self.revision < 0:
             raise ValueError(f"revision={self.revision!r} of a tree must be a whole number from 0")
         _check_shape(self.nodes, self.root)
 
@@ -163,39 +140,36 @@ class Tree:
         """Return a number that no rule of this tree has."""
         return max(self.nodes, default=0) + 1
 
-    def encode(self) -> dict[str, Any]:
-        """Return the tree for JSON."""
-        return {
-            "flow": self.flow,
-            "on": self.on.value,
-            "activity": self.activity,
-            "revision": self.revision,
-            "root": self.root,
-            "nodes": [self.nodes[number].encode() for number in sorted(self.nodes)],
-        }
+    def encode(self) -> str:
+        """Encode the tree as JSON."""
+        rest = {name: getattr(self, name) for name in ("flow", "on", "activity", "revision", "root")}
+        return json.dumps({**rest, "nodes": [self.nodes[number].encode() for number in sorted(self.nodes)]})
 
     @classmethod
-    def decode(cls, value: Any) -> Tree:
+    def decode(cls, text: str) -> Tree:
         """Decode what :meth:`encode` wrote; raises ValueError on anything else."""
-        wanted = {f.name for f in dataclasses.fields(cls)}
-        given = _fields(value, "tree", required=wanted, allowed=wanted)
-        if not isinstance(given["nodes"], list):
-            raise ValueError("the nodes of a stored tree must be a list")
-        nodes = [Node.decode(node) for node in given["nodes"]]
-        by_id = {node.id: node for node in nodes}
-        if len(by_id) != len(nodes):
+        stored = _STORED.read(text)
+        by_id = {node.id: node for node in stored.nodes}
+        if len(by_id) != len(stored.nodes):
             raise ValueError("two rules of a stored tree have the same number")
-        return cls(**{**given, "on": On(given["on"]), "nodes": by_id})
+        return cls(stored.flow, stored.on, stored.activity, stored.revision, by_id, stored.root)
 
 
-def _fields(value: Any, what: str, required: set[str], allowed: set[str]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"a stored {what} must be an object, not {with_article(type(value).__name__)}")
-    if missing := sorted(required - value.keys()):
-        raise ValueError(f"a stored {what} lacks {', '.join(missing)}")
-    if unknown := sorted(map(str, value.keys() - allowed)):
-        raise ValueError(f"a stored {what} has {', '.join(unknown)}, which nobody knows")
-    return dict(value)
+@dataclass(frozen=True, slots=True)
+class _StoredTree:
+    """A tree as it is stored: its rules are a list."""
+
+    flow: str
+    on: On
+    activity: str
+    revision: int
+    nodes: list[Node]
+    root: int | None
+
+    __pydantic_config__: ClassVar = _STRICT
+
+
+_STORED: StoredJson[_StoredTree] = StoredJson(_StoredTree)
 
 
 def _check_shape(nodes: Mapping[int, Node], root: int | None) -> None:
@@ -216,7 +190,7 @@ def _check_shape(nodes: Mapping[int, Node], root: int | None) -> None:
             if child in parents:
                 raise ValueError(f"rules {parents[child]} and {number} both lead to rule {child}")
             parents[child] = number
-    if type(root) is not int or root not in nodes:
+    if root not in nodes:
         raise ValueError(f"the root, rule {root!r}, is not there")
     if root in parents:
         raise ValueError(f"rule {parents[root]} leads back to the root: the rules go round in a circle")

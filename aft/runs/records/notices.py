@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, or_, select, update
 
+from aft import durations
 from aft.codec.tags import MOST_BYTES
 from aft.ids import NoticeId, RunId, new_id
 from aft.security.redaction import redact_all
@@ -226,7 +227,7 @@ def wait_after(attempts: int, chance: float) -> timedelta:
 
     ``chance`` in [0, 1) spreads those that failed together: over 1 to 2 s, 2 to 4 s, … and at last 5 to 10 min.
     """
-    least = min(LONGEST_WAIT / 2, FIRST_WAIT * 2 ** min(max(attempts, 1) - 1, 30))
+    least = durations.back_off(max(attempts, 1), FIRST_WAIT, LONGEST_WAIT / 2)
     return timedelta(seconds=least * (1 + chance))
 
 

@@ -8,6 +8,7 @@ crash before the commit leaves the occurrence due: the next round fires it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, func, select
@@ -20,7 +21,7 @@ from aft.runs.records import audit
 from aft.runs.run_rows import RunRow, has_ended
 from aft.runs.schedules import calendar, schedule_rows
 from aft.runs.schedules.calendar import LATE, MOST_CLOSE, CatchUp, ExecutionSpan
-from aft.runs.schedules.schedule_rows import COLUMNS, RunOptions, ScheduleRow
+from aft.runs.schedules.schedule_rows import COLUMNS, ScheduleRow, decode_options
 from aft.runs.wakes.unserved_runs import served_flows
 from aft.store.tables import runs
 from aft.store.tables import schedules as table
@@ -153,8 +154,7 @@ def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
         flow=row.flow,
         version=row.version or _newest(connection, row) or row.declared_version,
         args=row.args,
-        key=_key(row, moment),
-        **RunOptions.decode(row.options).of_run(),
+        options=replace(decode_options(row.options), key=_key(row, moment)),
     )
 
 

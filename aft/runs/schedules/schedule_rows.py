@@ -8,71 +8,43 @@ second finds nothing to do. Everything is one transaction: a crash leaves a sche
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from aft.codec.text import StoredJson
 from aft.errors import DefinitionError, OrderRefused, UnknownSchedule
+from aft.run_options import DEFAULTS, RunOptions
 from aft.runs.records import audit
 from aft.runs.schedules.calendar import Calendar, CatchUp, Timing
 from aft.store.db_time import now
 from aft.store.tables import schedules
 from aft.texts import show
 
+#: The options of a run that a schedule stores for its runs, which have keys and times of their own.
+STORED_OPTIONS = ("priority", "owner", "expected", "resources", "tags", "deadline")
+#: Left out if empty, as in rows of older versions: else each would differ from its declaration.
+_NOT_IN_OLD_ROWS = ("tags", "deadline")
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of each run of a schedule; each field is passed to the ``NewRun`` field of the same name."""
-
-    priority: int = 0
-    owner: str | None = None
-    expected: timedelta | None = None
-    resources: tuple[str, ...] = ()
-    tags: dict[str, Any] = field(default_factory=dict)
-    #: How long a run may take, from when it is made to its end.
-    deadline: timedelta | None = None
-
-    def encode(self) -> str:
-        """Encode them for their column."""
-        said: dict[str, Any] = {
-            "priority": self.priority,
-            "owner": self.owner,
-            "expected": None if self.expected is None else self.expected.total_seconds(),
-            "resources": self.resources,
-        }
-        # Left out if empty, as in rows of older versions: else each would differ from its declaration.
-        if self.tags:
-            said["tags"] = self.tags
-        if self.deadline is not None:
-            said["deadline"] = self.deadline.total_seconds()
-        return json.dumps(said, sort_keys=True)
-
-    @classmethod
-    def decode(cls, text: str) -> RunOptions:
-        """Decode what ``encode`` wrote; raises DefinitionError if the column holds something else."""
-        try:
-            said = json.loads(text)
-            return cls(
-                int(said["priority"]),
-                said["owner"],
-                _length(said["expected"]),
-                tuple(map(str, said["resources"])),
-                dict(said.get("tags", {})),
-                _length(said.get("deadline")),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise DefinitionError(f"its options {text!r:.200} cannot be read: {error!r}") from None
-
-    def of_run(self) -> dict[str, Any]:
-        """Return all of them, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+_STORED: StoredJson[RunOptions] = StoredJson(RunOptions)
 
 
-def _length(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
+def encode_options(options: RunOptions) -> str:
+    """Encode the options of a schedule's runs for their column."""
+    said = {name: getattr(options, name) for name in STORED_OPTIONS}
+    kept = {name: value for name, value in said.items() if name not in _NOT_IN_OLD_ROWS or value not in (None, {})}
+    return json.dumps(kept, sort_keys=True, default=timedelta.total_seconds)
+
+
+def decode_options(text: str) -> RunOptions:
+    """Decode what ``encode_options`` wrote; raises DefinitionError if the column holds something else."""
+    try:
+        return _STORED.read(text)
+    except ValueError as error:
+        raise DefinitionError(f"its options {text!r:.200} cannot be read: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +61,7 @@ class NewSchedule:
     timing: Timing
     catch_up: CatchUp = CatchUp.SKIP
     overlap: bool = False
-    options: RunOptions = RunOptions()
+    options: RunOptions = DEFAULTS
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of its row without the timing."""
@@ -98,7 +70,7 @@ class NewSchedule:
             "version": self.version,
             "declared_version": self.declared_version,
             "args": self.args,
-            "options": self.options.encode(),
+            "options": encode_options(self.options),
             "catch_up": self.catch_up.value,
             "overlap": self.overlap,
         }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import re
 import select
 import threading
@@ -21,7 +20,7 @@ import threading
 import psycopg
 from sqlalchemy import Connection, Engine, text
 
-from aft import after_fork
+from aft import after_fork, durations
 from aft.ids import WorkerId
 from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 from aft.telemetry import logger
@@ -115,7 +114,7 @@ class LockHolder:
             if self._session is None:
                 failures = 0 if self._take() else failures + 1
             if self._session is None:
-                self._wait(_back_off(failures), None)
+                self._wait(durations.back_off(failures + 1, RECONNECT / 5, RECONNECT, spread=0.5), None)
             elif self._wait(None, self._session):
                 self._drop()
         self._drop()
@@ -194,7 +193,3 @@ def _answers(session: DedicatedConnection) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def _back_off(failures: int) -> float:
-    return min(RECONNECT, RECONNECT / 5 * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)

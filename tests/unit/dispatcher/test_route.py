@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,7 +18,7 @@ LADDER = Ladder((Level("10s", tries=2), Level("1m"), Level(0)))
 
 
 def a_fault(attempt: int = 1, ladder: Ladder = LADDER) -> Fault:
-    return make_fault(attempt=attempt, ladder=json.dumps(ladder.encode()))
+    return make_fault(attempt=attempt, ladder=ladder.stored)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from aft import durations
+from aft.app import Aft
 from aft.app.views import story
 from aft.app.views.exlet_reports import format_progress, plans_of
-from aft.cli.application import NoDatabase, looking
+from aft.cli.application import looking
 from aft.cli.commands.runs.compensate import compensate
 from aft.cli.commands.runs.follow import follow
 from aft.cli.commands.runs.forget import forget
@@ -23,6 +24,7 @@ from aft.cli.options import Given
 from aft.cli.show import documents
 from aft.cli.show.advice import advise, begins_later
 from aft.cli.show.draw import draw_story
+from aft.cli.show.lists import print_listing
 from aft.cli.show.marks import status_style
 from aft.cli.show.output import (
     Column,
@@ -30,7 +32,6 @@ from aft.cli.show.output import (
     json_option,
     moment,
     print_json,
-    print_message,
     print_table,
     short_id,
     shorten,
@@ -105,25 +106,23 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     wanted = _Wanted(None if status is None else Status(status), flow, owner, resource, priority, overdue)
-    found: list[tuple[RunRow, str]] = []
-    hint = "Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
-    try:
-        with looking(given) as app:
-            app.check()
-            with app.store.read() as connection:
-                listed = run_rows.listing(connection, app.namespace, **asdict(wanted), limit=limit)
-                found = [(row, _about(connection, row)) for row in listed]
-            which = f" in namespace {app.namespace!r} of {app.store.url!r}"
-    except NoDatabase as error:
-        which, hint = f": {error}", ""
-    if as_json:
-        print_json([documents.run(row) for row, _ in found])
-    elif not found:
-        print_message(f"No runs{wanted}{which}. {hint if not str(wanted) else ''}".strip())
-    else:
-        _print_runs(found)
-        if len(found) == limit:
-            print_message(f"The newest {limit}; --limit shows more.")
+
+    def read(app: Aft) -> tuple[list[tuple[RunRow, str]], str]:
+        with app.store.read() as connection:
+            listed = run_rows.listing(connection, app.namespace, **asdict(wanted), limit=limit)
+            found = [(row, _about(connection, row)) for row in listed]
+        hint = "" if str(wanted) else " Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
+        return found, f"No runs{wanted} in namespace {app.namespace!r} of {app.store.url!r}.{hint}"
+
+    print_listing(
+        given,
+        read,
+        as_json=as_json,
+        document=lambda one: documents.run(one[0]),
+        table=_print_runs,
+        nothing=f"No runs{wanted}",
+        limit=limit,
+    )
 
 
 def _print_runs(found: list[tuple[RunRow, str]]) -> None:

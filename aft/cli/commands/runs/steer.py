@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
@@ -15,14 +14,17 @@ from aft.cli.show.output import print_message, short_id
 from aft.runs.states import Status
 
 
-def _note(required: bool) -> Callable[[Any], Any]:
-    return click.option("--note", required=required, metavar="TEXT", help="Why; kept in the run's story.")
+def _verb(name: str | None = None, *, needs_note: bool = False) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function the command of an order: it gets the options of ``aft``, a run and a note."""
+    note = click.option("--note", required=needs_note, metavar="TEXT", help="Why; kept in the run's story.")
+
+    def declare(order: Callable[..., None]) -> click.Command:
+        return click.command(name)(click.argument("run")(note(click.pass_obj(order))))
+
+    return declare
 
 
-@click.command()
-@click.argument("run")
-@_note(required=False)
-@click.pass_obj
+@_verb()
 def suspend(given: Given, run: str, note: str | None) -> None:
     """Stop a run at its next step, until it is resumed.
 
@@ -36,20 +38,14 @@ def suspend(given: Given, run: str, note: str | None) -> None:
         print_message(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
 
 
-@click.command()
-@click.argument("run")
-@_note(required=False)
-@click.pass_obj
+@_verb()
 def resume(given: Given, run: str, note: str | None) -> None:
     """Let a suspended run go on."""
     _order(given, run, lambda found: found.resume(note=note), "goes on")
 
 
-@click.command()
-@click.argument("run")
+@_verb()
 @click.option("--no-compensate", "keep", is_flag=True, help="Undo nothing: what it did stays as it is.")
-@_note(required=False)
-@click.pass_obj
 def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
     """Stop a run for good, and undo what it did.
 
@@ -60,19 +56,13 @@ def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
     _order(given, run, lambda found: found.cancel(compensate=not keep, note=note), what)
 
 
-@click.command()
-@click.argument("run")
-@_note(required=False)
-@click.pass_obj
+@_verb()
 def retry(given: Given, run: str, note: str | None) -> None:
     """Let a parked run try again what it was parked for."""
     _order(given, run, lambda found: found.retry(note=note), "tries again")
 
 
-@click.command("skip-frame")
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
+@_verb("skip-frame", needs_note=True)
 def skip_frame(given: Given, run: str, note: str) -> None:
     """Let the frame go that a run is parked for.
 
@@ -81,10 +71,7 @@ def skip_frame(given: Given, run: str, note: str) -> None:
     _order(given, run, lambda found: found.skip_frame(note=note), "goes on without that frame")
 
 
-@click.command("frame-done")
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
+@_verb("frame-done", needs_note=True)
 def frame_done(given: Given, run: str, note: str) -> None:
     """Say that the frame a run is parked for was undone by hand.
 
@@ -93,10 +80,7 @@ def frame_done(given: Given, run: str, note: str) -> None:
     _order(given, run, lambda found: found.frame_done(note=note), "goes on below that frame")
 
 
-@click.command()
-@click.argument("run")
-@_note(required=True)
-@click.pass_obj
+@_verb(needs_note=True)
 def release(given: Given, run: str, note: str) -> None:
     """Take a run away from the worker that has it.
 

@@ -23,7 +23,7 @@ from aft.flows.exceptions import failures
 from aft.flows.exceptions.classes import StandIn
 from aft.flows.exceptions.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, FaultSite, describe, is_bug, rebuild, said
 from aft.ids import RunId, StepPath
-from aft.recovery.levels import Ladder, Level
+from aft.recovery.levels import Ladder, Level, read_ladder
 
 AT = datetime(2024, 5, 17, tzinfo=UTC)
 PLACE = FaultSite(RunId("r1"), 3, StepPath("2.1"), FaultKind.ACTIVITY, "charge", failures=4)
@@ -100,7 +100,7 @@ def test_a_fault_says_where_what_and_how_often() -> None:
     assert found.lineage[1:] == ("builtins.Exception", "builtins.BaseException", "builtins.object")
     assert (found.message, found.args_exact) == ("('shoe', 0)", True)
     assert "raise error" in found.traceback
-    assert Ladder.decode(json.loads(found.ladder)) == LADDER
+    assert read_ladder(found.ladder) == LADDER
 
 
 def chained() -> NoReturn:
