@@ -9,7 +9,6 @@ on.
 from __future__ import annotations
 
 import queue
-from datetime import timedelta
 from typing import Any, assert_never
 
 from sqlalchemy import Connection, select
