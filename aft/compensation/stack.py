@@ -223,7 +223,7 @@ def owed(
 
 
 def is_of(frame: int, generation: int) -> bool:
-    """Tell whether a frame's key generation belongs to a run's generation, whichever restart of its step it is."""
+    """Return whether a frame's key generation is of a run's generation, whatever restart of its step it is."""
     return frame % RESTARTED == generation
 
 

@@ -1,4 +1,4 @@
-"""Decides about a batch of faults: reads those that are open in one query, and judges each.
+"""Decides about a batch of faults: reads the open ones in one query, and decides about each.
 
 Reads only, outside of any transaction, because it evaluates rules and declares queues, which must not happen while rows
 are locked. A decision holds only if the fault is still open when it is written (``dispatcher.decisions_batch``).

@@ -1,4 +1,4 @@
-"""Judges a fault by the rules: which exception types it is of, which exlet they choose, and the route that this means.
+"""Decides about a fault by the rules: its rule types, the exlet that they choose, and its route.
 
 If no rule is taught about a fault, aft's own decision holds and no facts are gathered. Needs none of the user's code
 except the sources that this process has declared. Reads only; never inside a transaction.
@@ -50,7 +50,7 @@ def activity_of(fault: Fault) -> str:
 
 
 class Judge:
-    """Judges faults. Thread-safe."""
+    """Decides about faults by the rules. Thread-safe."""
 
     def __init__(self, namespace: str, store: Store, rule_cache: RuleCache) -> None:
         self._namespace = namespace

@@ -126,7 +126,7 @@ class Player:
 
 
 def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: Killed | None) -> list[StoryEvent]:
-    """Insert what the replay itself did into the run's story."""
+    """Insert into the run's story the events that the replay itself has caused."""
     actions = [*prompted, *([] if killed is None else [_kill_event(killed)])]
     return sorted([*story, *actions], key=lambda happening: happening.at)
 

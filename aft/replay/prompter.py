@@ -1,4 +1,4 @@
-"""The prompter: sends a scenario's signals to its run, one after the other, each when it is due.
+"""Sends a scenario's signals to its run, one after the other, each when it is due.
 
 What is to be taught before a signal is taught when the run waits for it. Whether a signal is due is read from the run's
 row; nothing here depends on timing.
@@ -24,7 +24,7 @@ from aft.runs.waits import awaits_signal
 
 
 class Prompter:
-    """Prompts one run, and records what it sent, what of that was dropped, what it taught, and what it killed."""
+    """Sends the signals of one run; records those sent, those dropped, the rules taught, and the kills."""
 
     def __init__(
         self,

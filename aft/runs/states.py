@@ -80,7 +80,7 @@ EDGES: dict[Status, frozenset[Status]] = {
 
 
 def allowed(current: Status, to: Status) -> bool:
-    """Tell whether a run may go from one state to another; staying is always allowed."""
+    """Return whether a run may go from one state to another; staying is always allowed."""
     return to is current or to in EDGES[current]
 
 

@@ -75,7 +75,7 @@ def hold(connection: Connection, run: RunRow, by: Actor) -> None:
 
 
 def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
-    """Refuse the unread resumes of a suspended run and tell whether there were any; not if it is to be cancelled."""
+    """Refuse the unread resumes of a suspended run and return whether there were any; not if it is to be cancelled."""
     if run.status is not Status.SUSPENDED or run.worker_id is not None:
         return False
     items = inbox.unread(connection, run.id)
@@ -87,7 +87,7 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
 
 
 def join_hold(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
-    """Tell whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
+    """Return whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
     holders = _holders(connection, run.id)
     if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
         return False
@@ -108,7 +108,7 @@ def _suspended_by(by: Actor) -> str:
 
 
 def _take_over(connection: Connection, run: RunRow) -> bool:
-    """Delete the exlets' holds on a run, and tell whether there were any: only a person resumes it from now on."""
+    """Delete the exlets' holds on a run, and return whether there were any: only a person resumes it from now on."""
     return bool(connection.execute(delete(holds).where(holds.c.run_id == run.id)).rowcount)
 
 
@@ -163,7 +163,7 @@ def _resume(connection: Connection, run: RunRow, by: Actor) -> None:
 
 
 def _is_ahead(connection: Connection, due_at: datetime | None) -> bool:
-    """Tell whether a time is in the future, by the database's clock."""
+    """Return whether a time is in the future, by the database's clock."""
     return due_at is not None and bool(connection.execute(select(literal(due_at, Moment) > now())).scalar_one())
 
 
@@ -189,7 +189,7 @@ def compensate(connection: Connection, run: RunRow, by: Actor) -> None:
 
 
 def is_being_undone(run: RunRow) -> bool:
-    """Tell whether a run is being unwound; also while it is parked for a compensator."""
+    """Return whether a run is being unwound; also while it is parked for a compensator."""
     return run.ended_as is None and run.cause is not None
 
 
@@ -259,7 +259,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
 
 
 def are_side_by_side(paths: Sequence[str]) -> bool:
-    """Tell whether savepoints are in different branches; otherwise each is inside the one before."""
+    """Return whether savepoints are in different branches; otherwise each is inside the one before."""
     return any(not inner.startswith(f"{outer}.") for outer, inner in pairwise(paths))
 
 

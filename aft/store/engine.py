@@ -106,7 +106,7 @@ class Store:
             self._identity.check()
 
     def has_been_well_for(self, seconds: float) -> bool:
-        """Tell whether no connection was lost in that time; a server's answers right after an outage may mislead."""
+        """Return whether no connection was lost in that time; a server's answers right after an outage may mislead."""
         return self._ticks() - self._lost_at >= seconds
 
     def _notice_loss(self, context: ExceptionContext) -> None:

@@ -86,7 +86,7 @@ def take(connection: Connection, namespace: str, limit: int, *, hold: float = HO
 
 
 def any_free(store: Store, namespace: str) -> bool:
-    """Tell whether there are rows that are not held; reads only, and is cheap enough to be polled."""
+    """Return whether there are rows that are not held; reads only, and is cheap enough to be polled."""
     (found,) = store.query([(_ANY_FREE, namespace)])
     return bool(found)
 

@@ -128,7 +128,7 @@ class RuleDesk:
             return list(self._rule_store.exlets(connection, damaged=damaged).values())
 
     def find_damaged(self) -> list[str]:
-        """Tell why trees and exlets in force cannot be read; empty if all can."""
+        """Return why trees and exlets in force cannot be read; empty if all can."""
         with self._read() as connection:
             return self._rule_store.find_damaged(connection)
 

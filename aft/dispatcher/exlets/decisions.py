@@ -89,7 +89,7 @@ def decide(
 
 
 def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime, grace: timedelta) -> None:
-    """Decide about a fault that no primitive has decided about: with the values that were set, or as aft itself would.
+    """Decide about a fault that no primitive has decided about: by the values that were set, or as aft itself.
 
     Called in the transaction that ends its plan: from then on nothing else would wake the run. Unread orders of the run
     change nothing about that: they may be for other steps, or be refused.

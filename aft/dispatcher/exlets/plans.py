@@ -182,7 +182,7 @@ class Plans:
     def _order_many(
         self, connection: Connection, plan: Plan, target: Target, order: Order
     ) -> tuple[bool, str | None, list[RunId]]:
-        """Give an order to the plan's run, or to a batch of its target runs; return (done, note, runs that obeyed)."""
+        """Give an order to the plan's run, or to a batch of its targets; return (done, note, runs that accepted it)."""
         found = self._targets(connection, plan, target)
         by = self._actor(plan.actor, plan.fault_id, plan.run_id)
         notes = {run_id: self._order(connection, by, run_id, order) for run_id in found}

@@ -102,7 +102,7 @@ class _SortedOrders:
 
 @dataclass(frozen=True, slots=True)
 class _FaultChanges:
-    """The faults that orders settle."""
+    """The faults that orders close, or that start again."""
 
     settled: list[Fault]
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
@@ -151,7 +151,7 @@ class OrderHandler:
         self._note(orders, effect)
 
     def _sort(self, items: list[InboxItem]) -> _SortedOrders:
-        """Find out which orders apply, and what they come to together."""
+        """Sort orders into those that apply and those that are refused, and find their effect together."""
         refused = _find_taken_back(items)
         refused += [(item, why) for item in items if (why := self._why_not(item)) is not None]
         items = [item for item in items if all(item is not other for other, _ in refused)]

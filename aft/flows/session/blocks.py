@@ -105,7 +105,7 @@ class Suspends:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """A write failed, or aft has a defect: the run is no longer ours, or will soon not be."""
+    """A write failed, or aft has a defect: this process does not own the run any more, or soon will not."""
 
     error: BaseException
 

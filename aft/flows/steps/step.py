@@ -99,7 +99,7 @@ class Step(ABC):
         self.args, self.kwargs = self.arguments()
 
     def current(self, again: int) -> Current:
-        """Return what ``aft.current()`` says in an attempt: the first one, or the immediate retry with this number."""
+        """Return the value of ``aft.current()`` in an attempt: the first, or the immediate retry with this number."""
         number = self.failed * (self.immediate + 1) + 1 + again
         return Current(self.owner.run_id, self.key, number, self.owner.epoch, self.name)
 

@@ -42,7 +42,7 @@ Wake = tuple[RunId, str]
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When work is due: ``next`` is the seconds until the next run that the timer may claim, None if there is none.
+    """When work is due: ``next`` is the seconds until the next run that the timer may claim; None: there is none.
 
     ``urgent``: a run with a priority is due. ``alone``: a run that must be executed alone is due.
     """

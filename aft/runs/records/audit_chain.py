@@ -56,7 +56,7 @@ class ChainCheck:
 
 
 def any_loose(connection: Connection) -> bool:
-    """Tell whether there are records without a position."""
+    """Return whether there are records without a position."""
     return connection.execute(select(audit.c.id).where(audit.c.seq.is_(None)).limit(1)).first() is not None
 
 

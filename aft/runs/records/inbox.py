@@ -140,7 +140,7 @@ def of_run(connection: Connection, run_id: RunId) -> list[InboxItem]:
 
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
-    """Tell whether there is an order, numbered above ``after``, that no owner has acted on."""
+    """Return whether there is an order, numbered above ``after``, that no owner has acted on."""
     statement = select(inbox.c.seq).where(
         inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(_NO_ORDERS)
     )

@@ -152,7 +152,7 @@ def find_ours(connection: Connection, run_id: RunId) -> list[FoundEffect]:
 
 
 def any_undoable(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run has an open late effect with a compensator."""
+    """Return whether a run has an open late effect with a compensator."""
     here = (late_effects.c.run_id == run_id, late_effects.c.state == "open", late_effects.c.compensator.is_not(None))
     return connection.execute(select(late_effects.c.id).where(*here).limit(1)).first() is not None
 
@@ -220,7 +220,7 @@ def decide(found: FoundEffect) -> LateDecision:
 
 
 def _is_left_behind(found: FoundEffect) -> bool:
-    """Tell whether the run will not record the effect any more, and the effect may be handled now."""
+    """Return whether the run will not record the effect any more, and the effect may be handled now."""
     if found.status.ended:
         return True
     if found.status is Status.COMPENSATING:

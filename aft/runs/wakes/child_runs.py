@@ -87,7 +87,7 @@ def unframed(connection: Connection, run_id: RunId, under: str = "", generation:
 
 
 def stands(connection: Connection, child: RunRow) -> bool:
-    """Tell whether a child has, or may have, effects left that its parent would have to undo, or could not.
+    """Return whether a child has, or may have, effects left that its parent would have to undo, or could not.
 
     A frame that a person skipped counts, and so do effects of grandchildren without a frame in the child's stack. A
     grandchild that goes on, though the child has ended, was ordered to end without undo: its effects may stand. So may
@@ -104,14 +104,14 @@ def stands(connection: Connection, child: RunRow) -> bool:
 
 
 def _has_frames(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run has frames that are owed, or that a person skipped."""
+    """Return whether a run has frames that are owed, or that a person skipped."""
     states = [state.value for state in (FrameState.ARMED, FrameState.OWED, FrameState.LATE, FrameState.SKIPPED)]
     statement = select(exists().where(frames.c.run_id == run_id, frames.c.state.in_(states)))
     return bool(connection.execute(statement).scalar())
 
 
 def was_in_doubt(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run ends, or has ended, with effects of a lost worker unknown."""
+    """Return whether a run ends, or has ended, with effects of a lost worker unknown."""
     abort = (faults.c.run_id == run_id, faults.c.kind == FaultKind.ABORT.value)
     return bool(connection.execute(select(exists().where(*abort, faults.c.state == FaultState.FINAL.value))).scalar())
 
@@ -130,7 +130,7 @@ def order(connection: Connection, namespace: str, run_id: RunId, post: NewInboxI
 
 
 def _may_obey(row: RunRow) -> bool:
-    """Tell whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
+    """Return whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
     return row.status is not Status.PARKED or row.cause is None
 
 
@@ -212,12 +212,12 @@ def notify_settled(connection: Connection, child: RunRow, at: datetime, grace: t
 
 
 def _is_parked_for(row: RunRow, child_id: RunId) -> bool:
-    """Tell whether an ended run is parked for a late effect in this child."""
+    """Return whether an ended run is parked for a late effect in this child."""
     return row.status is Status.PARKED and row.ended_as is not None and _names(row, child_id)
 
 
 def _is_told(row: RunRow, child_id: RunId) -> bool:
-    """Tell whether the end of a child wakes a run: it waits for that, is ``compensated``, or is parked for it."""
+    """Return whether the end of a child wakes a run: it waits for that, is ``compensated``, or is parked for it."""
     return _awaits_child(row, child_id) or row.status is Status.COMPENSATED or _is_parked_for(row, child_id)
 
 

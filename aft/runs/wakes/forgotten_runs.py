@@ -28,7 +28,7 @@ _ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
 
 
 def any_forgotten(connection: Connection, namespace: str) -> bool:
-    """Tell whether there is a forgotten run; locks nothing."""
+    """Return whether there is a forgotten run; locks nothing."""
     return connection.execute(select(runs.c.id).where(*_forgotten(namespace)).limit(1)).first() is not None
 
 

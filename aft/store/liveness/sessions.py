@@ -187,7 +187,7 @@ def _take_lock(session: DedicatedConnection, number: int) -> str | None:
 
 
 def _answers(session: DedicatedConnection) -> bool:
-    """Tell whether a session with unexpected input is still alive: the input may have been a notice."""
+    """Return whether a session with unexpected input is still alive: the input may have been a notice."""
     try:
         session.execute("SELECT 1")
     except psycopg.Error:
