@@ -1,4 +1,4 @@
-"""Checks which texts of users can be stored and shown, and shows any value in a message; helpers for texts for people.
+"""Checks which texts of users can be stored and shown, and formats values and texts for messages.
 
 PostgreSQL stores no NUL, no driver stores lone surrogates, and a control character in a name breaks listings and logs.
 A text that is not checked where it is given fails later, inside a transaction of aft's own.
@@ -96,8 +96,13 @@ def escape_unstorable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def describe_error(error: BaseException) -> str:
+    """Return what an error says, for a row: never empty, of moderate length, without what no database stores."""
+    return shorten(escape_unstorable(str(error) or repr(error)))
+
+
 def with_article(name: str) -> str:
-    """Return the name of a type with "a" or "an", as it is spoken: an int, a uint, an OSError, an HTTPError."""
+    """Return the name of a type with "a" or "an", as it is pronounced: an int, a uint, an OSError."""
     return f"{'an' if _SPOKEN_VOWEL.match(name) else 'a'} {name}"
 
 

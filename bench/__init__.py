@@ -1,1 +1,1 @@
-"""How fast is aft, beside its peers and beside what the machine allows? ``python -m bench``; PERFORMANCE.md tells."""
+"""Benchmarks aft beside its peers and the limits of the machine: ``python -m bench``; see PERFORMANCE.md."""

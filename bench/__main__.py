@@ -50,7 +50,7 @@ QUICK = 140.0
 
 
 def main() -> int:
-    """Measure and tell; 1 if somebody could not play."""
+    """Measure, save and report; return 1 if an entrant failed."""
     given = _arguments()
     console = Console()
     # As with Ctrl-C: whoever is asked to stop removes what it made.
@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _peers(names: Sequence[str], console: Console) -> dict[str, Path]:
-    """Install the peers that are asked for; one that cannot be installed does not take part."""
+    """Install the requested peers; one that cannot be installed is left out."""
     found = {}
     with console.status("") as status:
         for name in names:
@@ -113,7 +113,7 @@ def _contests(setting: Setting, only: Sequence[str], match: str) -> list[Contest
 def _play_all(
     contests: Sequence[Contest], rounds: int, console: Console, outcomes: list[Outcome], seconds: float
 ) -> None:
-    """Play contests one after the other; those that come after so many seconds have one round."""
+    """Play contests one after the other; those that begin after ``seconds`` have one round."""
     until = time.monotonic() + seconds
     total = sum(len(contest.entrants) * rounds_of(contest, rounds) for contest in contests)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -133,7 +133,7 @@ def _play_all(
 
 
 def _load(console: Console) -> float:
-    """Tell how busy the machine is: ratios to limits hold only where nothing else waits for the same disk."""
+    """Return the load of the machine, and warn if it is too busy for ratios to limits to hold."""
     load = os.getloadavg()[0]
     if load > (os.cpu_count() or 1) / 2:
         console.print(f"the machine is busy (load {load:.1f}): these figures will not carry over", style="yellow")
@@ -146,7 +146,7 @@ def _versions(made: Places, peers: Iterable[str]) -> dict[str, str]:
 
 
 def _write(given: argparse.Namespace, about: report.About, outcomes: Sequence[Outcome], console: Console) -> None:
-    """Keep what was found; the page only tells of whole and full runs."""
+    """Save the figures; PERFORMANCE.md is rewritten by a full run of all workloads only."""
     whole = given.out is None and not given.quick and tuple(given.only) == WORKLOADS and not given.match
     out = given.out or (ROOT / "docs" / "bench" if whole else ROOT / ".bench" / "quick")
     figures = report.save(outcomes, about, out)
@@ -158,7 +158,7 @@ def _write(given: argparse.Namespace, about: report.About, outcomes: Sequence[Ou
 
 
 def _draw(figures: Path, out: Path, console: Console) -> None:
-    """Draw the plots; without them the figures are as good."""
+    """Draw the plots; if that fails, print why."""
     try:
         python = install("plots", ROOT / "bench" / "plots.txt")
         command = [str(python), "-m", "bench.plots", str(figures), str(out)]

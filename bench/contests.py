@@ -1,4 +1,4 @@
-"""Who is faster? Entrants of one contest take turns, round by round, so that they share the machine's mood.
+"""Plays contests: entrants take turns round by round, so that all meet the same conditions.
 
 The one place where rounds are played and figures are made of them: a figure is the median of its rounds with the
 least and the greatest; a ratio is that of two medians of the same contest.
@@ -20,7 +20,7 @@ OURS = "aft"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Something that is measured; ``more`` tells whether more of it is better."""
+    """A quantity that is measured; ``more``: whether higher is better."""
 
     name: str
     unit: str
@@ -29,7 +29,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Somebody who plays rounds: aft, a peer, or a limit."""
+    """A participant of a contest: aft, a peer, or a limit."""
 
     name: str
     play: Callable[[], Answer]
@@ -41,7 +41,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What aft shall reach: so many times a rival's figure, or, without one, so much itself.
+    """A goal of aft's: a multiple of a rival's figure, or, without a rival, an absolute value.
 
     Without a rival it is the best of ours that counts, or, with ``each``, every one of ours.
     """
@@ -54,7 +54,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One workload at one size, and who takes part."""
+    """One workload at one size, and its entrants."""
 
     workload: str
     title: str
@@ -67,13 +67,13 @@ class Contest:
 
 
 def file_name(title: str) -> str:
-    """How a contest's picture is called."""
+    """Return the file name of a contest's plot."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") + ".svg"
 
 
 @dataclass(slots=True)
 class Figure:
-    """What one entrant reached in one metric, over all rounds."""
+    """The values of one entrant in one metric, over all rounds."""
 
     values: list[float] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Outcome:
-    """A contest after its rounds: figures by metric and entrant, and who could not play and why."""
+    """The outcome of a contest: figures by metric and entrant, and the entrants that failed, with the reasons."""
 
     contest: Contest
     figures: dict[str, dict[str, Figure]] = field(default_factory=dict)
@@ -97,14 +97,14 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, entrant: Entrant, answer: Answer) -> None:
-        """Note what a round gave."""
+        """Add the figures of one round."""
         for metric in self.contest.metrics:
             if metric.name in answer:
                 of_metric = self.figures.setdefault(metric.name, {})
                 of_metric.setdefault(entrant.name, Figure()).values.append(float(answer[metric.name]))
 
     def best(self, metric: Metric) -> str | None:
-        """The entrant of ours that did best."""
+        """Return the name of our best entrant; None if there is none."""
         ours = self._ours(metric)
         if not ours:
             return None
@@ -115,7 +115,7 @@ class Outcome:
         return {name: figure for name, figure in self.figures.get(metric.name, {}).items() if name.startswith(OURS)}
 
     def ratio(self, metric: Metric, rival: str) -> float | None:
-        """How many times better than ``rival`` we are: above 1 is better, whatever the metric."""
+        """Return how many times better than ``rival`` our best is; above 1 is better, whatever the metric."""
         best, figures = self.best(metric), self.figures.get(metric.name, {})
         if best is None or rival not in figures:
             return None
@@ -124,7 +124,7 @@ class Outcome:
         return above / below if below else None
 
     def reached(self, goal: Goal) -> bool | None:
-        """Tell whether a goal was reached; None if that was not measured."""
+        """Return whether a goal was reached; None if that was not measured."""
         metric = next(metric for metric in self.contest.metrics if metric.name == goal.metric)
         if goal.rival is not None:
             ratio = self.ratio(metric, goal.rival)
@@ -137,7 +137,7 @@ class Outcome:
 
 
 def play(contest: Contest, rounds: int, turn: Callable[[str], None]) -> Outcome:
-    """Play all rounds; ``turn`` is told whose turn it is. Who fails once does not play on."""
+    """Play all rounds; ``turn`` is called with the name of each entrant. One that fails is not played again."""
     outcome = Outcome(contest)
     for number in range(rounds_of(contest, rounds)):
         for entrant in _rotated(contest.entrants, number):
@@ -155,11 +155,11 @@ def play(contest: Contest, rounds: int, turn: Callable[[str], None]) -> Outcome:
 
 
 def rounds_of(contest: Contest, rounds: int) -> int:
-    """How many rounds a contest has."""
+    """Return the number of rounds of a contest."""
     return rounds if contest.most_rounds is None else min(rounds, contest.most_rounds)
 
 
 def _rotated(entrants: Sequence[Entrant], by: int) -> list[Entrant]:
-    """Let another one begin each round: who comes first meets a machine that others have not yet warmed."""
+    """Rotate the entrants, so that each round begins with another one on the cold machine."""
     by %= len(entrants)
     return [*entrants[by:], *entrants[:by]]

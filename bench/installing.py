@@ -1,4 +1,4 @@
-"""Where do the peers live? Each in a virtual environment of its own under ``.bench``, made from its requirements."""
+"""Installs the peers, each in its own virtual environment under ``.bench``, from its requirements."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWN = 500
 
 
 class NotInstalled(Exception):
-    """Raised when an environment cannot be made; says why."""
+    """Raised when an environment cannot be created; says why."""
 
 
 def install(name: str, requirements: Path) -> Path:
-    """Return the interpreter of the environment, made anew if its requirements have changed."""
+    """Return the interpreter of an environment, which is created again if its requirements have changed."""
     place = HOME / name
     python, mark = place / "bin" / "python", place / ".installed"
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
@@ -39,7 +39,7 @@ def install_peer(name: str) -> Path:
 
 
 def version(name: str) -> str:
-    """The version of a peer that is installed."""
+    """Return the version of an installed peer."""
     found = (HOME / name).glob(f"lib/python*/site-packages/{name}-*.dist-info")
     return next((path.name.removesuffix(".dist-info").partition("-")[2] for path in found), "?")
 

@@ -1,4 +1,4 @@
-"""How is work given to another process, and how does it answer? A job in JSON with its command, one line of JSON back.
+"""Runs jobs in other processes: a job is JSON on the command line, its answer one line of JSON.
 
 Only the standard library: the peers' environments have nothing else in common. Each program runs in a session of its
 own, so that whatever it started is ended with it; ``end_all`` ends what is still there.
@@ -34,11 +34,11 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 class JobFailed(Exception):
-    """Raised when a program did not answer; says what it said instead."""
+    """Raised when a program gave no answer; quotes its output."""
 
 
 def run(python: str | Path, module: str, job: Job, patience: float = PATIENCE) -> dict[str, float]:
-    """Let ``python -m module`` do a job, and return its answer; raises JobFailed."""
+    """Run a job with ``python -m module``, and return its answer; raises JobFailed."""
     command = [str(python), "-m", module, json.dumps(dict(job))]
     # Not a pipe: what it started and left behind would keep that open.
     with tempfile.TemporaryFile("w+") as heard:
@@ -70,13 +70,13 @@ def run(python: str | Path, module: str, job: Job, patience: float = PATIENCE) -
 
 
 def environment() -> dict[str, str]:
-    """The environment without settings of aft: a benchmark says itself what it wants."""
+    """Return the environment without settings of aft, so that only the benchmark sets them."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AFT_", "DBOS_"))}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a program and all that it started."""
+    """Kill a program and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -84,7 +84,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def end_all() -> None:
-    """End every program that still runs."""
+    """Kill every program that still runs."""
     for process in list(_running):
         end(process)
 
@@ -93,29 +93,29 @@ def end_all() -> None:
 
 
 def given() -> dict[str, Any]:
-    """The job that this program was given; what a library's own command starts has it from the environment."""
+    """Return the job of this program; one that a library's own command starts has it from the environment."""
     job: dict[str, Any] = json.loads(os.environ.get(_JOB) or sys.argv[1])
     return job
 
 
 def start(job: Job, *command: str) -> subprocess.Popen[bytes]:
-    """Start a library's own command in this environment; whatever it imports is ``given`` the job."""
+    """Start a library's own command in this environment, with this job."""
     return subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env={**os.environ, _JOB: json.dumps(dict(job))})
 
 
 def answer(figures: Mapping[str, float]) -> None:
-    """Say what was measured."""
+    """Print the measured figures."""
     print(ANSWER + json.dumps(dict(figures)), flush=True)
 
 
 def leave() -> NoReturn:
-    """End at once, when the answer is given: what libraries do at their end is not measured, and may take long."""
+    """End the process at once: the clean-up of libraries is not measured, and may be slow."""
     sys.stdout.flush()
     os._exit(0)
 
 
 class Crew:
-    """Several processes of one program that begin at the same moment, each with a job of its own."""
+    """Several processes of one program that begin at the same time, each with its own job."""
 
     def __init__(self, module: str, crew: Sequence[Job]) -> None:
         self.processes = [
@@ -130,31 +130,31 @@ class Crew:
         ]
 
     def wait_until_ready(self) -> None:
-        """Return when all have said that they are."""
+        """Return when all processes are ready."""
         for process in self.processes:
             _line(process, "READY")
 
     def go(self) -> list[dict[str, float]]:
-        """Let them begin, and return what each answers."""
+        """Start all processes, and return their answers."""
         self.tell("GO")
         return [json.loads(_line(process, ANSWER)) for process in self.processes]
 
     def tell(self, word: str) -> None:
-        """Send all of them a word."""
+        """Send a line to all processes."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(word + "\n")
             process.stdin.flush()
 
     def end(self) -> None:
-        """End them."""
+        """Kill all processes."""
         for process in self.processes:
             process.kill()
             process.wait()
 
 
 def wait_for_go() -> None:
-    """Say that this process of a crew is ready, and wait until all are."""
+    """Report that this process of a crew is ready, and wait until all are."""
     print("READY", flush=True)
     if not sys.stdin.readline():
         leave()
@@ -173,7 +173,7 @@ def _line(process: subprocess.Popen[str], beginning: str) -> str:
 
 
 def in_threads(threads: int, seconds: float, once: Any) -> float:
-    """Call ``once(number)`` in so many threads for so long; returns calls a second."""
+    """Call ``once(number)`` in this many threads for this long; return the calls per second."""
     counts, spent = [0] * threads, [0.0] * threads
     ready = threading.Barrier(threads)
 
@@ -205,18 +205,18 @@ class Tally:
         os.write(self._file, b".")
 
     def count(self) -> int:
-        """How many were counted."""
+        """Return the count."""
         return os.fstat(self._file).st_size
 
     def wait_for(self, wanted: int, patience: float = PATIENCE) -> float:
-        """Return when so many were counted, and tell when that was; raises JobFailed after ``patience`` seconds."""
+        """Wait for a count, and return when it was reached; raises JobFailed after ``patience`` seconds."""
         count, at = self.wait_until(wanted, patience)
         if count < wanted:
             raise JobFailed(f"only {count} of {wanted} were finished after {patience:.0f} s")
         return at
 
     def wait_until(self, wanted: int, most: float) -> tuple[int, float]:
-        """Return when so many were counted, or after so many seconds: how many, and when that was."""
+        """Wait for a count, ``most`` seconds at the longest; return the count and the time."""
         until = time.perf_counter() + most
         while (count := self.count()) < wanted and time.perf_counter() < until:
             time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Where is measured? On databases and a vhost of the benchmark's own, made at its beginning and removed at its end."""
+"""Databases and a vhost to measure on, created at the beginning and removed at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKER = "amqp://guest:guest@127.0.0.1:5672/"
 
 
 class Places:
-    """Databases by name, made when first asked for, and one vhost."""
+    """Databases by name, created on first use, and one vhost."""
 
     def __init__(self, server: str, broker: str, directory: Path) -> None:
         self._server = server
@@ -33,7 +33,7 @@ class Places:
         self._files = 0
 
     def database(self, name: str) -> str:
-        """The URL of an empty database; the same for the same name."""
+        """Return the URL of an empty database; the same one for the same name."""
         if name not in self._made:
             full = f"aft_bench_{os.getpid()}_{name}"
             with psycopg.connect(self._server, autocommit=True) as connection:
@@ -42,7 +42,7 @@ class Places:
         return self._made[name]
 
     def migrated(self, name: str) -> str:
-        """The URL of a database with aft's tables."""
+        """Return the URL of a database with aft's tables."""
         is_new = name not in self._made
         url = self.database(name)
         if is_new:
@@ -52,7 +52,7 @@ class Places:
         return url
 
     def versions(self) -> dict[str, str]:
-        """What answers there."""
+        """Return the versions of the servers."""
         with psycopg.connect(self._server) as connection:
             postgres = connection.info.parameter_status("server_version") or "?"
         broker = RabbitBroker(self.broker)
@@ -62,12 +62,12 @@ class Places:
             broker.close()
 
     def file(self) -> str:
-        """A path at which nothing lies."""
+        """Return a path that is not used."""
         self._files += 1
         return str(self.directory / f"file-{self._files}")
 
     def remove(self) -> None:
-        """Drop every database that was made."""
+        """Drop every database that was created."""
         with psycopg.connect(self._server, autocommit=True) as connection:
             for url in self._made.values():
                 name = sql.Identifier(urlsplit(url).path[1:])
@@ -77,7 +77,7 @@ class Places:
 
 @contextmanager
 def places(server: str, broker: str) -> Iterator[Places]:
-    """Give databases and a vhost, and remove them at the end."""
+    """Yield databases and a vhost, and remove them at the end."""
     with tempfile.TemporaryDirectory(prefix="aft-bench-") as directory, _vhost(broker) as url:
         made = Places(server, url, Path(directory))
         try:
@@ -88,7 +88,7 @@ def places(server: str, broker: str) -> Iterator[Places]:
 
 @contextmanager
 def _vhost(broker: str) -> Iterator[str]:
-    """A vhost of our own on the server, where rabbitmqctl may make one; else the one that the URL names."""
+    """Yield a vhost of our own if rabbitmqctl can create one, else the one that the URL names."""
     if urlsplit(broker).path not in ("", "/") or shutil.which("rabbitmqctl") is None:
         yield broker
         return

@@ -27,12 +27,12 @@ _LENGTH = re.compile(r"at (\d+)")
 
 
 def colour(entrant: str) -> str:
-    """Who is who at a glance."""
+    """Return the colour of an entrant: aft, a peer or a limit."""
     return COLOURS[0 if entrant.startswith("aft") else 2 if entrant.startswith("limit") else 1]
 
 
 def draw_bars(title: str, metric: dict[str, Any], path: Path) -> None:
-    """One bar for each entrant, with the least and the most of its rounds."""
+    """Draw one bar for each entrant, with the least and the greatest value of its rounds."""
     figures = dict(reversed(metric["figures"].items()))
     medians = [figure["median"] for figure in figures.values()]
     below = [figure["median"] - min(figure["values"]) for figure in figures.values()]
@@ -49,7 +49,7 @@ def draw_bars(title: str, metric: dict[str, Any], path: Path) -> None:
 
 
 def draw_growth(title: str, metrics: list[dict[str, Any]], path: Path) -> None:
-    """The cost of an activity over the journal's length."""
+    """Plot the cost of an activity over the length of the journal."""
     found = [(int(match[1]), metric) for metric in metrics if (match := _LENGTH.fullmatch(metric["name"]))]
     lengths = [length for length, _ in found]
     costs = [next(iter(metric["figures"].values()))["median"] for _, metric in found]

@@ -1,4 +1,4 @@
-"""What was found? As a table in the terminal, as JSON, and as the tables of PERFORMANCE.md."""
+"""Formats the results: a table in the terminal, JSON, and the tables of PERFORMANCE.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What kind of run it was, and of which versions."""
+    """The kind of a run, and the versions that it measured."""
 
     quick: bool
     rounds: int
@@ -31,7 +31,7 @@ class About:
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as mean something."""
+    """Format a figure with its significant digits."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
@@ -40,7 +40,7 @@ HEADINGS = ("", "median", "", "least–most", "aft is better by")
 
 
 def lines(outcome: Outcome) -> Iterator[tuple[str, str, str, str, str]]:
-    """Entrant, median, unit, spread, ratio: one line for each figure of a contest."""
+    """Yield entrant, median, unit, spread and ratio for each figure of a contest."""
     for metric in outcome.contest.metrics:
         best = outcome.best(metric)
         for entrant, figure in outcome.figures.get(metric.name, {}).items():
@@ -55,7 +55,7 @@ def lines(outcome: Outcome) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def goals(outcome: Outcome) -> Iterator[tuple[str, bool | None]]:
-    """What was to be reached, and whether it was."""
+    """Yield each goal, and whether it was reached."""
     metrics = {metric.name: metric for metric in outcome.contest.metrics}
     for goal in outcome.contest.goals:
         yield _spell(goal, metrics[goal.metric]), outcome.reached(goal)
@@ -87,7 +87,7 @@ def _mark(reached: bool | None) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome], about: About) -> dict[str, Any]:
-    """Everything that was measured, each round of it."""
+    """Return everything that was measured, with every round."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": about.quick,
@@ -127,7 +127,7 @@ def _contest(outcome: Outcome) -> dict[str, Any]:
 
 
 def as_markdown(outcomes: Sequence[Outcome], about: About, pictures: Path, page: Path) -> str:
-    """The tables of PERFORMANCE.md."""
+    """Return the tables of PERFORMANCE.md."""
     kind = "quick" if about.quick else "full"
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     parts = [
@@ -149,7 +149,7 @@ def as_markdown(outcomes: Sequence[Outcome], about: About, pictures: Path, page:
 
 
 def put_into(page: Path, text: str) -> None:
-    """Put the tables between the marks of a page."""
+    """Replace the tables between the marks of a page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

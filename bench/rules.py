@@ -1,4 +1,4 @@
-"""What do rules cost? Faults a second with rules against without, and how long one choice takes.
+"""Measures the cost of rules: faults per second with and without rules, and the time of one choice.
 
 ``python -m bench.rules [--runs N] [--rounds N] [--database URL] [--broker URL]``: both ways in turn, in one run; the
 figures are ratios and medians. Every activity fails once and is tried again after the shortest wait.
@@ -39,7 +39,7 @@ def failing(number: int) -> int:
 
 
 def tree(flow: str, activity: str) -> Tree:
-    """A tree of many rules, of which a fault meets a few and the last chooses what aft would do anyway."""
+    """Make a tree of many rules; a fault meets a few, and the last one chooses aft's own decision."""
     nodes = {1: Node(1, "true", "ladder", refined=2)}
     for number in range(2, RULES + 1):
         condition = f"activity.args.number < 0 || activity.attempts > {number + 1_000}"
@@ -55,7 +55,7 @@ def tree(flow: str, activity: str) -> Tree:
 
 
 def choice() -> None:
-    """Tell how long choosing takes."""
+    """Measure how long a choice takes, and print it."""
     facts = {"activity.args": {"number": 1}, "activity.attempts": 1}
     broad = CompiledTree(tree("failing", "fail_once"), {})
     chain = {
@@ -72,7 +72,7 @@ def choice() -> None:
 
 
 def faults_a_second(app: aft.Aft, runs: int) -> float:
-    """Drain so many runs that each fail once."""
+    """Drain this many runs that fail once each; return the faults per second."""
     ended, all_ended = [0], threading.Event()
 
     def count(event: Event) -> None:

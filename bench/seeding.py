@@ -1,4 +1,4 @@
-"""How do a million runs get into the tables without being run? The database writes them as aft would have left them.
+"""Inserts a million runs into the tables as aft would have left them, without executing any.
 
 ``finished``: completed runs, each with a row in the journal. ``pending``: runs in their ladder, each with a fault that
 waits and a message in a delay queue, published through the broker port.
@@ -55,7 +55,7 @@ FROM (SELECT number, statement_timestamp() AS at
 
 
 def finished(database: str, namespace: str, count: int) -> None:
-    """Make finished runs, unless they are there."""
+    """Insert finished runs, unless they are there."""
     given = {"namespace": namespace, "flow": FLOW, "first": 1, "last": count}
     with psycopg.connect(database, autocommit=True) as connection:
         row = connection.execute("SELECT count(*) FROM aft_runs WHERE flow = %s", (FLOW,)).fetchone()
@@ -66,7 +66,7 @@ def finished(database: str, namespace: str, count: int) -> None:
 
 
 def pending(database: str, broker: Broker, namespace: str, count: int) -> None:
-    """Make runs that wait for an hour, with their messages."""
+    """Insert runs that wait for an hour, and publish their messages."""
     queue = names.delay(namespace, parse("1h"))
     with psycopg.connect(database, autocommit=True) as connection:
         for first in range(1, count + 1, CHUNK):

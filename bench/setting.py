@@ -1,4 +1,4 @@
-"""What does a workload need to know to set up its contests?"""
+"""What a workload needs to set up its contests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.places import Places
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where is measured, how thoroughly, and with which interpreters."""
+    """Where and how thoroughly to measure, and with which interpreters."""
 
     places: Places
     quick: bool
@@ -23,26 +23,26 @@ class Setting:
     peers: dict[str, Path]
 
     def pick(self, quick: Any, full: Any) -> Any:
-        """One value for a quick run, another for a full one."""
+        """Return one value for a quick run, another for a full one."""
         return quick if self.quick else full
 
     @property
     def loop(self) -> float:
-        """Seconds that a closed loop lasts."""
+        """The seconds that a closed loop lasts."""
         return 1.0 if self.quick else 4.0
 
     @property
     def most(self) -> float:
-        """Seconds after which a drain is cut off."""
+        """The seconds after which a drain is cut off."""
         return 2.0 if self.quick else 15.0
 
     def ours(self, name: str, module: str, **job: Any) -> Entrant:
-        """aft, or a limit, in a process of its own, on a database with aft's tables."""
+        """Make an entrant of aft, or of a limit: its own process, on a database with aft's tables."""
         database = job.pop("database", "aft")
         return Entrant(name, self._play(Path(sys.executable), module, self.places.migrated, database, job))
 
     def peer(self, name: str, peer: str, **job: Any) -> list[Entrant]:
-        """A peer in its own environment, on a database of its own; nobody if it is not to take part."""
+        """Make an entrant of a peer in its environment, on its own database; empty if it is not to take part."""
         if peer not in self.peers:
             return []
         play = self._play(self.peers[peer], f"bench.peers.on_{peer}", self.places.database, peer, job)

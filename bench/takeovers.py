@@ -1,4 +1,4 @@
-"""How is a takeover timed? Alike for all: kill whoever began the work, and see when another begins it.
+"""Times takeovers, of all entrants in the same way: kills the process that began the work, waits for another.
 
 The work notes its process and that one's parent, then lasts longer than anybody waits. Only the standard library: the
 peers use it, too.
@@ -27,7 +27,7 @@ class Notes:
         self._path = Path(path)
 
     def begin(self) -> None:
-        """Note that the work was begun; the first to begin it does not finish it."""
+        """Note that the work was begun; the first to begin it does not return for a long time."""
         first = not self._path.exists() or not self._path.read_text()
         with self._path.open("a") as file:
             file.write(f"{os.getpid()} {os.getppid()} {time.time():.6f}\n")
@@ -35,7 +35,7 @@ class Notes:
             time.sleep(LONG)
 
     def wait_for(self, count: int, patience: float = 90.0) -> list[list[str]]:
-        """Return the lines when there are so many."""
+        """Wait for this many lines, and return them."""
         until = time.monotonic() + patience
         while time.monotonic() < until:
             lines = self._path.read_text().splitlines() if self._path.exists() else []
@@ -46,7 +46,7 @@ class Notes:
 
 
 def time_takeover(notes: Notes, *, parent_too: bool) -> float:
-    """Kill who has begun, and return the seconds until another one has."""
+    """Kill the process that has begun, and return the seconds until another one has."""
     process, parent, _ = notes.wait_for(1)[0]
     # It has time to settle down: what is killed at once may not have told anybody yet that it had begun.
     time.sleep(1.0)

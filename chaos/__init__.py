@@ -1,1 +1,1 @@
-"""Does aft keep its promises when processes, servers and lines fail? ``python -m chaos``; docs/chaos.md tells."""
+"""Chaos tests of aft's promises under failing processes, servers and lines: ``python -m chaos``; docs/chaos.md."""

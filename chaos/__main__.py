@@ -31,7 +31,7 @@ SHOWN = 10
 
 
 def main() -> int:
-    """Run parts, keep their results, write the report; 1 if a promise was broken or a figure missed."""
+    """Run parts, save their results and write the report; return 1 if a promise was broken or a figure missed."""
     codes, given = {part: digest(part) for part in parts()}, _arguments()
     console = Console()
     # As with Ctrl-C: whoever is asked to stop takes its servers with it.
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def parts() -> list[str]:
-    """The names of all parts."""
+    """Return the names of all parts."""
     return sorted(path.stem.removeprefix("part_") for path in HERE.glob("part_*.py"))
 
 

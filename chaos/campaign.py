@@ -1,4 +1,4 @@
-"""The end of a part: what was found, put together."""
+"""Concludes a part: checks every promise and assembles the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def conclude(
     still: float | None = None,
     **flags: bool,
 ) -> Result:
-    """Check every promise; ``hits`` are the moments from which takeovers are measured, ``wanted`` what figures may be.
+    """Check every promise and return the result; ``hits``: kills to measure takeovers from; ``wanted``: bounds.
 
     ``still`` are the seconds for which a run may lie still: those after which it is stuck, unless a part says more.
     """

@@ -1,4 +1,4 @@
-"""A cut really cuts, and only what it names: a fault that is not really injected proves nothing.
+"""Checks the cluster's network: a cut blocks all traffic between the two named ends, and no other traffic.
 
 Of the cluster, this is its network and its balancer, without RabbitMQ: three nodes take a minute. Needs root on Linux,
 so it is not among the tests that run everywhere: ``part_broker`` begins with it, and fails with it.
@@ -67,7 +67,7 @@ def _listed(*what: str) -> str:
 
 @contextmanager
 def echoing(network: Network, node: int) -> Iterator[None]:
-    """Run an echo server where a node would be."""
+    """Run an echo server in a node's place."""
     inside = ["ip", "netns", "exec", network.namespace(node), sys.executable, "-c", ECHO]
     process = subprocess.Popen([*inside, network.address(node), str(PORT), str(node)])
     try:
@@ -80,7 +80,7 @@ def echoing(network: Network, node: int) -> Iterator[None]:
 
 @contextmanager
 def talking(network: Network, node: int) -> Iterator[Path]:
-    """Run a talking server where a node would be; gives what it has heard."""
+    """Run a server that sends continually in a node's place; yield the file of what it has received."""
     inside = ["ip", "netns", "exec", network.namespace(node), sys.executable, "-c", TALK]
     with tempfile.NamedTemporaryFile() as heard:
         process = subprocess.Popen([*inside, network.address(node), str(PORT)], stdout=heard, stderr=subprocess.DEVNULL)
@@ -93,7 +93,7 @@ def talking(network: Network, node: int) -> Iterator[Path]:
 
 
 def _reach(address: str, port: int = PORT) -> str:
-    """Say who answers there, or what became of the attempt."""
+    """Return what this address sends, or how the attempt failed: ``closed``, ``silent`` or ``refused``."""
     try:
         with socket.create_connection((address, port), CONNECT) as peer:
             return peer.recv(1).decode() or "closed"
@@ -104,7 +104,7 @@ def _reach(address: str, port: int = PORT) -> str:
 
 
 def _drain(peer: socket.socket) -> None:
-    """Read what has arrived already."""
+    """Read and discard what has arrived already."""
     peer.setblocking(False)
     with suppress(BlockingIOError):
         while peer.recv(100):

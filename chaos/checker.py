@@ -1,4 +1,4 @@
-"""Was every promise kept? Replays the ledger against the plans, and against what aft says of its runs.
+"""Checks every promise: replays the ledger against the plans and against aft's own records of its runs.
 
 A violation names the promise of ``semantics.md`` that it breaks. What is allowed: an attempt or an undo that happens
 again after a crash, with the same key; an effect that arrives late and is then undone. What a flag takes back:
@@ -64,7 +64,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One plan, its lines and its run."""
+    """One plan, with its ledger lines and its run."""
 
     plan: Plan
     lines: Sequence[Entry]
@@ -77,7 +77,7 @@ class Case:
     still: float | None
 
     def of(self, index: int, *whats: str) -> list[Entry]:
-        """The lines of a step that say one of these."""
+        """Return the lines of a step that are of one of these kinds."""
         return [line for line in self.lines if line.step == str(index) and line.what in whats]
 
     def broken(self, promise: str, text: str) -> Violation:
@@ -95,7 +95,7 @@ def check(
     deaths: Mapping[int, float] | None = None,
     still: float | None = None,
 ) -> list[Violation]:
-    """Find every broken promise. Pure."""
+    """Return every broken promise. Pure."""
     lines = by_load(entries)
     found: list[Violation] = []
     for plan in plans:
@@ -125,7 +125,7 @@ def _ended(case: Case) -> Iterator[Violation]:
 
 
 def _is_crash_loop(case: Case) -> bool:
-    """Whether that is what it was parked for, and so many were killed in the same attempt, which is not recorded.
+    """Whether the run was parked as a crash loop, and enough processes died in the same unrecorded attempt.
 
     One may have been killed between the effect and its record: then its line says that it was done. Owners that may be
     stale are overtaken instead: some times without being counted, then as if they had died.
@@ -147,7 +147,7 @@ def _is_crash_loop(case: Case) -> bool:
 
 
 def _went_on(case: Case) -> Iterator[Violation]:
-    """It did not lie still for too long on its way, whatever its end."""
+    """Yield a violation if the run made no progress for too long, whatever its end."""
     longest = longest_still(case.plan, case.lines, case.deaths, case.run)
     if case.still is not None and longest > case.still:
         yield case.broken("1 stuck", f"run {case.run.id} lay still for {longest:.1f} s, not {case.still:.1f} s at most")
@@ -157,7 +157,7 @@ def _went_on(case: Case) -> Iterator[Violation]:
 
 
 def _whole(case: Case) -> Iterator[Violation]:
-    """Of an ended run: each step that shall stand was done and not undone, each other one was done and undone."""
+    """Yield violations of an ended run: kept steps are done and not undone, all others are done and undone."""
     if case.run.status != case.plan.end:
         return
     for index in range(len(case.plan.steps)):
@@ -191,7 +191,7 @@ def _undone(case: Case, index: int) -> Iterator[Violation]:
 
 
 def _died_late(case: Case, index: int, line: Entry) -> bool:
-    """Whether a line tells of a late effect whose process was killed right after it: nobody else can know of it."""
+    """Whether a line is of a late effect whose process was killed before it could record the effect."""
     death = case.deaths.get(line.pid)
     if line.what != "done" or death is None or not line.at - DYING <= death <= line.at + TELLING:
         return False
@@ -202,7 +202,7 @@ def _died_late(case: Case, index: int, line: Entry) -> bool:
 
 
 def _in_order(case: Case) -> Iterator[Violation]:
-    """A step's undo begins when those of all later steps have ended; what arrives late is undone once more."""
+    """Yield violations of the undo order: a step's undo begins when the undos of all later steps have ended."""
     for later, earlier in pairwise(_unwinding(case.plan)):
         first = next(iter(case.of(later, "undone")), None)
         begun = next(iter(case.of(earlier, "undoing", "undone")), None)
@@ -213,7 +213,7 @@ def _in_order(case: Case) -> Iterator[Violation]:
 
 
 def _unwinding(plan: Plan) -> list[int]:
-    """The steps that have an undo, in the order in which they are undone: a savepoint's own before all others."""
+    """Return the steps that have an undo, in undo order: those under the savepoint before all others."""
     owed = [index for index, step in enumerate(plan.steps) if step.kind in UNDOABLE and not plan.stands(index)]
     inside = [index for index in owed if plan.is_inside(index)]
     outside = [index for index in owed if not plan.is_inside(index)]
@@ -224,7 +224,7 @@ def _unwinding(plan: Plan) -> list[int]:
 
 
 def _keys(case: Case) -> Iterator[Violation]:
-    """A step has one key, its undo another, and no two share one."""
+    """Yield violations of idempotency keys: one for each step, one for each undo, and none shared."""
     users: dict[str, str] = {}
     for index in range(len(case.plan.steps)):
         for name, whats in ((f"step {index}", FORWARD), (f"undo {index}", ("undoing", "undone", "undo_raised"))):
@@ -238,7 +238,7 @@ def _keys(case: Case) -> Iterator[Violation]:
 
 
 def _once(case: Case) -> Iterator[Violation]:
-    """An outcome is recorded once, a transactional effect is there once, and what is recorded is not done again."""
+    """Yield violations of single recording: of outcomes, of transactional effects, and of recorded steps."""
     paths = [row.path for row in case.run.journal]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
         yield case.broken("4 outcome", f"step {path} was recorded {paths.count(path)} times")
@@ -264,7 +264,7 @@ def _booked(case: Case, index: int) -> Iterator[Violation]:
 
 
 def _again(case: Case, index: int) -> Iterator[Violation]:
-    """A step that begins after a later one had begun: its outcome was recorded before that."""
+    """Yield a violation if a step begins after a later one had begun: its outcome was recorded before that."""
     passed = False
     for line in case.lines:
         passed = passed or (line.what == "begin" and int(line.step) > index)
@@ -274,7 +274,7 @@ def _again(case: Case, index: int) -> Iterator[Violation]:
 
 
 def _caused(case: Case) -> Iterator[Violation]:
-    """Whatever is executed again was in the hands of a process that was killed; or is the undo of a late effect."""
+    """Yield violations for repeated executions whose process was not killed, and that undo no late effect."""
     if case.stale or case.database_away:
         return
     for (_, step, begun, attempt), places in executions(case.lines).items():
@@ -291,7 +291,7 @@ def _caused(case: Case) -> Iterator[Violation]:
 
 
 def _counted(case: Case) -> Iterator[Violation]:
-    """Only exceptions are attempts: their number is never above what the plan's failures make it."""
+    """Yield violations of attempt counts: at most the plan's failures plus one."""
     for index, step in enumerate(case.plan.steps):
         for what, failures in (("begin", step.failures), ("undoing", step.undo_failures)):
             attempts = [line.attempt for line in case.of(index, what)]
@@ -300,7 +300,7 @@ def _counted(case: Case) -> Iterator[Violation]:
 
 
 def _in_time(case: Case) -> Iterator[Violation]:
-    """A retry comes when its level's wait is over, not before."""
+    """Yield violations for retries that begin before the wait of their level is over."""
     if not case.schedule:
         return
     for index in range(len(case.plan.steps)):
@@ -328,7 +328,7 @@ def _waited(case: Case, index: int, raised: str, begun: str) -> Iterator[Violati
 
 
 def _fenced(case: Case) -> Iterator[Violation]:
-    """Epochs rise along the journal: nobody writes after another has taken over."""
+    """Yield violations of fencing: epochs never decrease along the journal."""
     rows = sorted(case.run.journal, key=lambda row: row.seq)
     for before, after in pairwise(rows):
         if after.epoch < before.epoch:

@@ -1,4 +1,4 @@
-"""A private RabbitMQ cluster of three nodes that can be killed and cut off from one another and from clients.
+"""A private RabbitMQ cluster of three nodes that can be killed, and cut off from one another or from clients.
 
 Each node lives in a network namespace of its own; a fourth one routes between them, and to this machine::
 
@@ -53,11 +53,11 @@ _PREFIX: Final = "aft-cluster"
 
 
 class NoNamespaces(Exception):
-    """Raised where network namespaces cannot be made; says what is missing."""
+    """Raised when network namespaces cannot be created; names what is missing."""
 
 
 class Network:
-    """Namespaces for the nodes and the hub between them. ``close`` ends every process in them."""
+    """The network namespaces of the nodes and of their hub. ``close`` ends every process in them."""
 
     def __init__(self) -> None:
         _check_namespaces()
@@ -74,7 +74,7 @@ class Network:
             raise
 
     def namespace(self, node: int) -> str:
-        """Name the namespace of a node."""
+        """Return the name of a node's namespace."""
         return self._hub.removesuffix("hub") + str(node)
 
     def address(self, end: int) -> str:
@@ -82,34 +82,34 @@ class Network:
         return f"10.231.{self._number}.{254 if end == CLIENTS else end + 1}"
 
     def cut(self, one: int, other: int, action: Action) -> None:
-        """Let nothing through between two ends, in both directions. Harmless twice."""
+        """Block all traffic between two ends, in both directions. Idempotent."""
         for source, target in ((one, other), (other, one)):
             if not any((source, target, each) in self._cuts for each in ("blackhole", "unreachable")):
                 self._rule("add", source, target, action)
                 self._cuts.add((source, target, action))
 
     def heal(self, one: int, other: int) -> None:
-        """Let everything through again between two ends. Harmless when nothing was cut."""
+        """Restore the traffic between two ends. Idempotent."""
         for source, target, action in list(self._cuts):
             if {source, target} == {one, other}:
                 self._rule("del", source, target, action)
                 self._cuts.discard((source, target, action))
 
     def reset(self, node: int, other: int) -> None:
-        """End the connections that a node has with another, as if either had reset them."""
+        """Close the connections between two nodes as if either had reset them."""
         for here, there in ((node, other), (other, node)):
             inside = ("ip", "netns", "exec", self.namespace(here))
             _run(*inside, "ss", "-K", "-tn", "dst", self.address(there))
 
     def close(self) -> None:
-        """End what runs in the namespaces and remove them. Harmless twice."""
+        """End every process in the namespaces, and remove them. Idempotent."""
         if self._number is not None:  # else the kernel removes it with the hub, but takes its time
             with contextlib.suppress(ServerFailed):
                 _ip("link", "del", f"aft{self._number}")
         _remove(self._hub.removesuffix("hub"))
 
     def _connect_machine(self) -> None:
-        """Make the hub, with a way from this machine into a range of addresses that is free on it."""
+        """Create the hub, and its link to this machine with an unused range of addresses."""
         _ip("netns", "add", self._hub)
         _ip("-n", self._hub, "link", "set", "lo", "up")
         forward = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
@@ -125,7 +125,7 @@ class Network:
         _ip("route", "add", f"10.231.{number}.0/29", "via", gateway, "dev", link, "src", clients)
 
     def _take_range(self) -> int:
-        """Take a number that nobody else has: the link's name is taken once."""
+        """Reserve an unused number for the range of addresses, by creating the link of that name."""
         taken = _ip("-4", "route", "show", "table", "all")
         for number in random.sample(range(1, 255), 254):
             if f"10.231.{number}." in taken:
@@ -152,7 +152,7 @@ class Network:
 
 
 class Node(PrivateRabbit):
-    """One node of the cluster, in its namespace; it may be killed and started again."""
+    """One node of the cluster, in its own namespace; it can be killed and started again."""
 
     def __init__(self, directory: Path, network: Network, number: int, *, handling: Handling, cookie: str) -> None:
         super().__init__(directory)
@@ -164,7 +164,7 @@ class Node(PrivateRabbit):
 
     @property
     def address(self) -> str:
-        """Where it is; reachable from this machine and from the other nodes."""
+        """Its address, which this machine and the other nodes can reach."""
         return self._network.address(self._number)
 
     @property
@@ -193,7 +193,7 @@ class Node(PrivateRabbit):
         return done.stdout
 
     def evaluate(self, code: str) -> str:
-        """Evaluate Erlang on this node; by erl_call where it is installed, as that takes a hundredth of the time."""
+        """Evaluate Erlang on this node; with erl_call if it is installed, which is a hundred times faster."""
         quick = shutil.which("erl_call")
         if quick is None:
             return self.ctl("eval", code)
@@ -250,11 +250,11 @@ class Node(PrivateRabbit):
         return ["ip", "netns", "exec", self._network.namespace(self._number), *command]
 
     def _end_epmd(self) -> None:
-        """Leave the port mapper alone: it outlives a node that crashed, and ends with the namespace."""
+        """Do nothing: the port mapper outlives a crashed node, and ends with the namespace."""
 
 
 class Balancer:
-    """What stands before a cluster in real life: forwards each new connection to a node that accepts it.
+    """A load balancer before the cluster: forwards each new connection to a node that accepts it.
 
     Nodes take turns, but one can be preferred. A connection stays with its node until either side ends it.
     """
@@ -271,13 +271,13 @@ class Balancer:
         self._thread.start()
 
     def prefer(self, node: int | None) -> None:
-        """Try this node first for new connections from now on, and lose those to the others; None: no such."""
+        """Try this node first for new connections, and close those to the others; None: no preference."""
         self._preferred = node
         if node is not None:
             self.drop(other for other in range(len(self._addresses)) if other != node)
 
     def drop(self, nodes: Iterable[int]) -> None:
-        """Lose the connections to these nodes."""
+        """Close the connections to these nodes."""
         unwanted = set(nodes)
         with self._lock:
             found = [pair for pair, node in self._pairs.items() if node in unwanted]
@@ -285,7 +285,7 @@ class Balancer:
             _shut(*pair)
 
     def close(self) -> None:
-        """Stop listening and lose every connection. Harmless twice."""
+        """Stop listening and close every connection. Idempotent."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -348,17 +348,17 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Where clients connect to: the balancer."""
+        """The URL that clients connect to, which is the balancer's."""
         assert self._balancer is not None, "the cluster was not started"
         return f"amqp://guest:guest@127.0.0.1:{self._balancer.port}/"
 
     @property
     def urls(self) -> list[str]:
-        """Where each node can be reached itself."""
+        """The URL of each node itself."""
         return [node.url for node in self._nodes]
 
     def start(self) -> None:
-        """Start three nodes that know one another; returns when they do. Raises NoNamespaces."""
+        """Start three nodes as one cluster; return when they are ready. Raises NoNamespaces."""
         self._network = Network()
         cookie = f"aft{random.getrandbits(64):x}"
         self._nodes = [
@@ -371,7 +371,7 @@ class Cluster:
         self.wait_ready()
 
     def stop(self) -> None:
-        """End everything and leave nothing behind. Harmless twice, and when the start failed."""
+        """Stop everything, and remove every trace of it. Idempotent; also after a failed start."""
         if self._balancer is not None:
             self._balancer.close()
         for node in self._nodes:
@@ -394,15 +394,15 @@ class Cluster:
     # --- what is done to it ---
 
     def kill(self, *nodes: int) -> None:
-        """End nodes as a power cut would; their data stays."""
+        """Kill nodes without a shutdown; their data stays."""
         self._each(nodes, Node.kill)
 
     def shut_down(self, node: int) -> None:
-        """End a node in order, as a deployment does."""
+        """Stop a node gracefully."""
         self._nodes[node].stop()
 
     def restart(self, *nodes: int) -> None:
-        """Start nodes that were ended, with their data; returns when they accept clients.
+        """Start nodes that were stopped, with their data; return when they accept clients.
 
         All that were killed together start together: one alone would wait for those that knew more.
         """
@@ -426,20 +426,20 @@ class Cluster:
                 self._balancer.drop([node])
 
     def heal(self, *nodes: int) -> None:
-        """Connect nodes with everything again, with other nodes that are still cut off as well."""
+        """Restore all connections of these nodes, also those to nodes that are still cut off."""
         for node in nodes:
             for end in (CLIENTS, *range(NODES)):
                 self._the_network.heal(node, end)
 
     def prefer(self, node: int | None) -> None:
-        """Send clients to this node, as long as it accepts them; None: nodes take turns again."""
+        """Route clients to this node as long as it accepts them; None: nodes take turns."""
         assert self._balancer is not None, "the cluster was not started"
         self._balancer.prefer(node)
 
     # --- what is known of it ---
 
     def leader_of(self, queue: str, *, ask: int | None = None) -> int:
-        """Return the node that leads a quorum queue, or holds a classic one. Raises ServerFailed.
+        """Return the node that leads a quorum queue, or hosts a classic one. Raises ServerFailed.
 
         Asked is the first node that answers, or the one given.
         """
@@ -462,11 +462,11 @@ class Cluster:
             return set()
 
     def wait_ready(self, within: float = PATIENCE) -> None:
-        """Return when every node accepts clients and takes all for running."""
+        """Return when every node accepts clients, and sees all others running."""
         eventually(lambda: not self.unwell(), within=within)
 
     def unwell(self) -> list[int]:
-        """Return the nodes that keep the cluster from being whole; none if it is.
+        """Return the nodes that keep the cluster from being complete; empty if it is.
 
         Those are the ones that accept no clients, or else all that miss another.
         """
@@ -474,7 +474,7 @@ class Cluster:
         return closed or [number for number in range(NODES) if not self._is_whole(number)]
 
     def log(self, node: int) -> str:
-        """Return the last lines of what a node said."""
+        """Return the last lines of a node's log."""
         return self._nodes[node].log()
 
     @property
@@ -483,7 +483,7 @@ class Cluster:
         return self._network
 
     def _is_whole(self, node: int) -> bool:
-        """Whether a node takes all for running, and knows of no partition that was not made good."""
+        """Whether a node sees all others running, and knows of no partition that was not healed."""
         code = "{length(rabbit_nodes:all_running()), length(rabbit_node_monitor:partitions())}."
         try:
             return f"{{{NODES},0}}" in self._nodes[node].evaluate(code).replace(" ", "")
@@ -491,7 +491,7 @@ class Cluster:
             return False
 
     def _named(self, answer: str) -> set[int]:
-        """Return the nodes that are named in something a node said."""
+        """Return the nodes that are named in a node's output."""
         names = set(re.findall(r"aft@([\d.]+\d)", answer))
         return {number for number, node in enumerate(self._nodes) if node.address in names}
 
@@ -511,7 +511,7 @@ class Cluster:
 
 
 def _check_namespaces() -> None:
-    """Say what is missing, before anything is made."""
+    """Raise NoNamespaces, which names what is missing, before anything is created."""
     for program in ("ip", "ss"):
         if shutil.which(program) is None:
             raise NoNamespaces(f"a cluster needs {program!r}: apt-get install iproute2")
@@ -526,7 +526,7 @@ def _check_namespaces() -> None:
 
 
 def _remove_left_behind() -> None:
-    """Remove the namespaces of processes that have ended, then their directories."""
+    """Remove the namespaces and the directories of processes that have ended."""
     for name in _namespaces():
         if _is_left_behind(name):
             with contextlib.suppress(ServerFailed):  # another process was faster

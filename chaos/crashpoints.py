@@ -1,4 +1,4 @@
-"""Where may a process die? Before and after every durable step: a commit, a publish, an acknowledgement.
+"""Crash points: kills a process before or after a durable step (a commit, a publish, an acknowledgement).
 
 The points that a process passes are numbered from 1 on. One whose environment names a number kills itself there:
 nothing could catch that, and no ``finally`` runs. Heartbeats have no number: they come by the clock, so the same number
@@ -34,7 +34,7 @@ _SERVANTS = ("aft.store", "aft.brokers")
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Who died when, and at which point."""
+    """The death of a process at a crash point: which process, when, and where."""
 
     pid: int
     at: float
@@ -42,7 +42,7 @@ class Death:
 
 
 class Points:
-    """Counts the points that this process passes, and ends it at one of them. Thread-safe."""
+    """Numbers the crash points that this process passes, and kills it at one of them. Thread-safe."""
 
     def __init__(self, fatal: int, record: str) -> None:
         self._fatal = fatal
@@ -51,7 +51,7 @@ class Points:
         self._lock = threading.Lock()
 
     def around(self, what: str, step: Callable[[], Any]) -> Any:
-        """Do a durable step; both sides of it are points."""
+        """Execute a durable step, with a crash point before it and one after it."""
         self._pass(f"before {what}")
         done = step()
         self._pass(f"after {what}")
@@ -72,7 +72,7 @@ class Points:
 
 
 def _wanted_by() -> str:
-    """Name the function of aft that wanted the step, as ``recovery.sweeper.rescue``."""
+    """Return the name of the function of aft that requested the step, as ``recovery.sweeper.rescue``."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -83,13 +83,13 @@ def _wanted_by() -> str:
 
 
 def read_deaths(record: Path) -> list[Death]:
-    """Read who died at a point."""
+    """Read the deaths at crash points from their record."""
     lines = record.read_text().splitlines() if record.exists() else []
     return [Death(**json.loads(line)) for line in lines]
 
 
 def arm(app: aft.Aft) -> None:
-    """Let this process die where its environment says; without a number nothing is changed."""
+    """Make this process die at the crash point that its environment names; without a number do nothing."""
     if number := os.environ.get(NUMBER):
         points = Points(int(number), os.environ[RECORD])
         _arm_commits(app, points)
@@ -97,7 +97,7 @@ def arm(app: aft.Aft) -> None:
 
 
 def _arm_commits(app: aft.Aft, points: Points) -> None:
-    """Wrap the driver's commit; only where something was to be written is it a durable step."""
+    """Wrap the driver's commit; only the commit of a transaction that writes is a durable step."""
     writing = threading.local()
     dialect: Any = app.store.engine.dialect
     real = dialect.do_commit

@@ -1,4 +1,4 @@
-"""Keeps a load coming, injects faults at its pace, and waits until everything has come to rest."""
+"""Drives a load: submits runs, injects faults at their pace, and waits until every run is at rest."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _RESTING = [status.value for status in (*ENDS, Status.PARKED)]
 
 
 def stuck_after(lease: float) -> float:
-    """Seconds after the last fault by which every run must have ended or be parked; the lease is in seconds, too."""
+    """Return the seconds after the last fault by which every run must be at rest, given the lease in seconds."""
     return max(STUCK_AFTER * lease, STUCK_AT_LEAST)
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A look at a namespace: runs that were made, those at rest, and what else is still to be done."""
+    """The counts of a namespace at one time: runs made, runs at rest, and the work that is left."""
 
     made: int
     resting: int
@@ -49,12 +49,12 @@ class Count:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is to be done any more."""
+        """Whether no work is left."""
         return self.resting == self.made and not self.messages and not self.late
 
 
 def count(store: Store, namespace: str) -> Count:
-    """Look at a namespace, in one statement: between two, what is to be done could move from one table to another."""
+    """Count a namespace in one statement: between two, work could move from one table to another."""
     made = select(func.count()).select_from(runs).where(runs.c.namespace == namespace)
     resting = made.where(runs.c.status.in_(_RESTING), runs.c.worker_id.is_(None), runs.c.wake_id.is_(None))
     messages = select(func.count()).select_from(outbox).where(outbox.c.namespace == namespace)
@@ -99,16 +99,16 @@ class Driver:
 
     @property
     def store(self) -> Store:
-        """The way to the database of whoever looks on."""
+        """The store through which this driver observes the namespace."""
         return self._app.store
 
     @property
     def done(self) -> float:
-        """The share of the plans that have come to rest."""
+        """The share of the plans whose runs are at rest."""
         return self.seen.resting / len(self.plans)
 
     def hold(self, held: bool) -> None:
-        """Let the load wait, or go on: where faults cannot be injected as fast as runs end."""
+        """Pause or continue the load: faults may not be injected as fast as runs end."""
         (self._held.set if held else self._held.clear)()
 
     def submitted(self) -> None:
@@ -116,7 +116,7 @@ class Driver:
         self._thread.join()
 
     def look(self) -> Count:
-        """Look at the namespace; as it was, while the database is away."""
+        """Count the namespace; return the last counts while the database is unreachable."""
         try:
             self.seen = count(self.store, self.site.namespace)
         except StoreError:
@@ -124,7 +124,7 @@ class Driver:
         return self.seen
 
     def under_fire(self, inject: Callable[[float], bool], text: str = "under fire") -> None:
-        """Until every plan has come to rest, call ``inject`` with the share that has; it tells whether it keeps up."""
+        """Call ``inject`` with the share of runs at rest until all are; it returns whether it keeps up."""
         quiet_since, before = time.monotonic(), self.seen
         while self.look().resting != len(self.plans):
             self.hold(not inject(self.done))
@@ -136,7 +136,7 @@ class Driver:
             self._stop.wait(LOOK)
 
     def settle(self, *, lapse: bool = False, calm: float = 0.0) -> float:
-        """Faults have stopped: wait until all is quiet, or it should have been. Tells how many seconds it took.
+        """Wait after the last fault until all runs are at rest, or should be; return the seconds that took.
 
         With ``lapse`` the hold of dead processes on their messages is over at once, instead of in some seconds. It must
         stay quiet for ``calm`` seconds, where somebody who was cut off or paused may still tell of a late effect.
@@ -150,7 +150,7 @@ class Driver:
         return (quiet_at or time.monotonic()) - begun
 
     def _come_to_rest(self, lapse: bool) -> float | None:
-        """Wait until all is quiet; tells since when, or None if something is stuck, whatever else gets on."""
+        """Wait until all runs are at rest; return since when, or None if something is stuck."""
         deadline = time.monotonic() + stuck_after(self.site.lease)
         self.hold(False)
         while not (self.look().quiet and self.seen.made == len(self.plans)):

@@ -1,4 +1,4 @@
-"""What does aft itself say of its runs, once everything has come to rest?"""
+"""Reads what aft has recorded about its runs, once all are at rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JournalRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run, as the database has it."""
+    """One run, as the database records it."""
 
     id: str
     status: str
@@ -43,7 +43,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A namespace: its runs by key, the bookings and their reversals by (load, step), messages nobody published."""
+    """A namespace: its runs by key, bookings and reversals by (load, step), and the unpublished messages."""
 
     runs: dict[str, RunFacts]
     booked: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ def _owed(connection: Connection, namespace: str) -> dict[str, list[str]]:
 
 
 def _of(run_id: ColumnElement[str], namespace: str) -> Select[str, int]:
-    """Count the rows of another table for each run."""
+    """Build the query that counts the rows of another table for each run."""
     statement = select(run_id.label("run_id"), func.count().label("rows")).join(runs, runs.c.id == run_id)
     return statement.where(runs.c.namespace == namespace).group_by(run_id)
 

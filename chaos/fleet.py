@@ -1,4 +1,4 @@
-"""Worker processes under fire: real ones, killed and paused from outside, each replaced at once when it has died."""
+"""A fleet of real worker processes that are killed and paused from outside, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRACEFUL = (0, 3)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended that nobody had killed: by itself, by its own hand, or because it was asked to."""
+    """The end of a process that the fleet did not kill: by itself, at a crash point, or on request."""
 
     pid: int
     status: int
@@ -37,7 +37,7 @@ class End:
 
 @dataclass
 class Seat:
-    """A place in the fleet: which process sits there, and whether it has begun to work."""
+    """One place in the fleet: its present process, and whether that is ready."""
 
     roles: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A signal that was really sent to a living process: ``until`` is when a pause ended."""
+    """A signal that was sent to a live process; ``until`` is the time at which a pause ended."""
 
     at: float
     pid: int
@@ -63,7 +63,7 @@ class Hit:
 
 @dataclass
 class Fleet:
-    """Processes of ``app.dispatcher(only=roles)``, one for each seat. Thread-safe; a context manager that ends them.
+    """Processes of ``app.dispatcher(only=roles)``, one for each seat. Thread-safe; a context manager.
 
     ``roles`` are those of the first seat, the second, … What the children say goes to ``log``.
     """
@@ -104,28 +104,27 @@ class Fleet:
     # Processes --------------------------------------------------------------------------------------------------
 
     def start(self, count: int | None = None, *, within: float = 60.0) -> None:
-        """Start so many processes, or one for each given roles, and wait until they work."""
+        """Start ``count`` processes, or one for each of the fleet's roles, and wait until they are ready."""
         with self._lock:
             for index in range(count or len(self.roles)):
                 self.add(self.roles[index % len(self.roles)])
         self.wait_ready(within=within)
 
     def wait_ready(self, *, within: float = 60.0) -> None:
-        """Wait until every process works."""
+        """Wait until every process is ready."""
         eventually(lambda: all(seat.ready for seat in self.seats), within=within)
 
     def add(
         self, roles: Sequence[str], environ: Mapping[str, str] | None = None, once: Iterable[Mapping[str, str]] = ()
     ) -> int:
-        """Start one more process, with variables of its own; ``once`` are those that only it has, and only its
-        successor, …"""
+        """Start one more process with its own variables; ``once``: those of its first, second, … process only."""
         with self._lock:
             self.seats.append(Seat(roles, environ or {}, list(once)))
             self._request(len(self.seats) - 1)
             return len(self.seats) - 1
 
     def retire(self, index: int, *, within: float = 60.0) -> list[End]:
-        """Ask a process to stop, and have no successor; tells how all who sat there ended, itself the last."""
+        """Stop a process without a successor; return how all processes of its seat ended, itself the last."""
         seat = self.seats[index]
         eventually(lambda: seat.ready, within=within)
         with self._lock:
@@ -136,7 +135,7 @@ class Fleet:
         return seat.ends
 
     def kill(self, index: int) -> Hit | None:
-        """End a process as a power cut would; None if there is none to be killed just now."""
+        """Kill a process with SIGKILL; None if its seat has none at this time."""
         with self._lock:
             pid = self.seats[index].pid
             if pid is None:
@@ -149,7 +148,7 @@ class Fleet:
             return hit
 
     def ask_to_stop(self, index: int) -> Hit | None:
-        """Let a process come to an end in order, as a deploy does, and be replaced then; None if there is none."""
+        """Stop a process with SIGTERM, to be replaced when it has ended; None if none is ready."""
         with self._lock:
             seat = self.seats[index]
             if seat.pid is None or not seat.ready:
@@ -161,7 +160,7 @@ class Fleet:
             return hit
 
     def pause(self, index: int) -> bool:
-        """Stop a process in its tracks (SIGSTOP); False if there is none that runs."""
+        """Stop a process with SIGSTOP; False if none is running."""
         with self._lock:
             seat = self.seats[index]
             if seat.pid is None or seat.paused:
@@ -172,7 +171,7 @@ class Fleet:
             return True
 
     def resume(self, index: int) -> None:
-        """Let a paused process go on as if nothing had happened (SIGCONT)."""
+        """Continue a paused process with SIGCONT."""
         with self._lock:
             seat = self.seats[index]
             if seat.pid is None or not seat.paused:
@@ -183,12 +182,12 @@ class Fleet:
             self.pauses[place] = Hit(hit.at, hit.pid, hit.index, time.monotonic())
 
     def ready(self) -> list[int]:
-        """The seats whose processes work."""
+        """Return the seats whose processes are ready, and not paused."""
         with self._lock:
             return [index for index, seat in enumerate(self.seats) if seat.ready and not seat.paused]
 
     def memory(self, index: int) -> int:
-        """The resident memory of a process, in bytes; 0 if there is none."""
+        """Return the resident memory of a process in bytes; 0 if there is none."""
         pid = self.seats[index].pid
         with contextlib.suppress(OSError):
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -196,8 +195,7 @@ class Fleet:
 
     @property
     def crashes(self) -> list[str]:
-        """How processes ended by a signal that nobody had sent, and that no crash point sends, or were asked to stop
-        and ended otherwise: the code is broken."""
+        """Processes that ended by a signal that was not sent, or wrongly after a request to stop."""
         by_signals = [
             f"{count} processes were ended by {signal.Signals(-status).name}, which nobody had sent"
             for status, count in self.fell.items()
@@ -211,11 +209,11 @@ class Fleet:
 
     @property
     def deaths(self) -> dict[int, float]:
-        """When which process was killed."""
+        """The time at which each killed process was killed."""
         return {hit.pid: hit.at for hit in self.kills}
 
     def stop(self, *, within: float = 60.0) -> None:
-        """Ask every process to stop gracefully, wait for it, and end the zygote; harmless twice."""
+        """Stop every process gracefully, wait for its end, and end the zygote. Idempotent."""
         with self._lock:
             self._stopping = True
             for index, seat in enumerate(self.seats):
@@ -231,7 +229,7 @@ class Fleet:
         self.close()
 
     def _dump_stacks(self) -> None:
-        """Let those that do not end write to the log where they are."""
+        """Make processes that do not end write their stacks to the log."""
         with self._lock:
             for seat in self.seats:
                 if seat.pid is not None:
@@ -239,7 +237,7 @@ class Fleet:
                         os.kill(seat.pid, signal.SIGUSR1)
 
     def close(self) -> None:
-        """End everything at once. Harmless twice."""
+        """Kill every process at once. Idempotent."""
         self._stopping = True
         if self._zygote.stdin is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Inputs that nobody meant: what could a broken, foreign or hostile sender put on a queue, into a row, into a variable?
+"""Generates inputs that a broken, foreign or hostile sender could put on a queue, into a row or a variable.
 
 Everything is drawn from one seeded source, so that a finding is a seed and a number. Half of the messages begin as
 right ones and are damaged; the other half are built key by key from what is almost right.
@@ -91,7 +91,7 @@ _NOISE = (
 
 
 def a_message(rng: random.Random) -> Message:
-    """A message that is right."""
+    """Return a valid message."""
     kind = rng.choice(tuple(MessageKind))
     about_order = kind is MessageKind.RESUME and rng.random() < 0.5
     wake = _id(rng)
@@ -109,7 +109,7 @@ def a_message(rng: random.Random) -> Message:
 
 
 def an_input(rng: random.Random) -> bytes:
-    """Bytes that may turn up where a message is expected."""
+    """Return bytes that may arrive where a message is expected."""
     chosen = rng.random()
     if chosen < 0.45:
         return damaged(rng, a_message(rng).encode().encode())
@@ -119,7 +119,7 @@ def an_input(rng: random.Random) -> bytes:
 
 
 def damaged(rng: random.Random, body: bytes) -> bytes:
-    """A copy with one to four damages."""
+    """Return a copy with one to four damages."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         body = rng.choice(_DAMAGES)(rng, body)
     return body
@@ -171,7 +171,7 @@ _DAMAGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 
 
 def _almost(rng: random.Random) -> bytes:
-    """An object written key by key: some wrong, some missing, some twice, some unknown."""
+    """Return an object written key by key: some wrong, some missing, some duplicate, some unknown."""
     pairs = [(key, json.dumps(value)) for key, value in json.loads(a_message(rng).encode()).items()]
     for _ in range(rng.choice((1, 1, 2, 3))):
         change = rng.random()
@@ -190,7 +190,7 @@ def _almost(rng: random.Random) -> bytes:
 
 
 def _value(rng: random.Random) -> str:
-    """A JSON value, or nearly."""
+    """Return a JSON value, or text that resembles one."""
     chosen = rng.random()
     if chosen < 0.3:
         return rng.choice(_TOKENS)
@@ -219,20 +219,20 @@ def _deep(rng: random.Random) -> bytes:
 
 
 def _long(rng: random.Random) -> bytes:
-    """A right message, stretched to about the most bytes."""
+    """Return a valid message, padded to about the largest size allowed."""
     body = a_message(rng).encode().encode()
     return body + b" " * (MOST_BYTES - len(body) + rng.choice((-1, 0, 1, 100_000)))
 
 
 def _long_texts(rng: random.Random) -> bytes:
-    """A right message with much in its trace: characters that take more room when they are escaped."""
+    """Return a valid message with a long trace of characters that grow when they are escaped."""
     character = rng.choice(("a", "é", "\u2028", "\U0001f600", "\\", '"', "\x01", "\ud800", "["))
     body = json.loads(a_message(rng).encode()) | {"trace": {"a": character * rng.randint(100, 8_000)}}
     return json.dumps(body, ensure_ascii=rng.random() < 0.3).encode("utf-8", "surrogatepass")
 
 
 def _quotes(rng: random.Random) -> bytes:
-    """Texts that begin again and again and do not end: where a careless pattern takes for ever."""
+    """Return many quotes that are not closed, on which a careless pattern would not terminate."""
     piece = rng.choice((b'\\"', b'\\\\"', b'"\\', b'"', b'\\\\\\"', b'"a', b'"\\\\', b"\\\\", b'[\\"', b'9"', b"1"))
     return rng.choice((b"", b"{", b'{"', b'"')) + piece * rng.randint(1, MOST_BYTES // len(piece) - 2)
 
@@ -271,7 +271,7 @@ _MARKS = (
 
 
 def a_stored_text(rng: random.Random) -> str:
-    """Text that may lie in a column where arguments or results are expected."""
+    """Return text that may stand in a column of arguments or results."""
     chosen = rng.random()
     if chosen < 0.5:
         return json.dumps(_tagged(rng, rng.randint(0, 4)), ensure_ascii=rng.random() < 0.5)
@@ -284,7 +284,7 @@ def a_stored_text(rng: random.Random) -> str:
 
 
 def _tagged(rng: random.Random, depth: int) -> Any:
-    """JSON with tags in it: right ones, and ones that are not."""
+    """Return JSON with tags in it, valid and invalid ones."""
     if depth == 0 or rng.random() < 0.3:
         return rng.choice((*_TEXTS, *_TIMES, None, True, 0, -1, 10**30, 1e300, 0.1, "1e999999", "AAAA", "a"))
     inner = [_tagged(rng, depth - 1) for _ in range(rng.randint(0, 3))]
@@ -302,7 +302,7 @@ def _tagged(rng: random.Random, depth: int) -> Any:
 
 
 class _Sly(str):
-    """A text that answers what it is compared with by an error."""
+    """A text whose comparisons raise."""
 
     __slots__ = ()
 
@@ -313,14 +313,14 @@ class _Sly(str):
 
 
 class _Mute:
-    """An object that cannot even be shown."""
+    """An object whose ``repr`` raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("not to be shown")
 
 
 def a_python_value(rng: random.Random, depth: int = 4) -> Any:
-    """A value that somebody may pass as an argument, or return."""
+    """Return a value that a user may pass as an argument, or return."""
     if depth and rng.random() < 0.5:
         return _a_container(rng, [a_python_value(rng, depth - 1) for _ in range(rng.randint(0, 3))])
     return rng.choice(_VALUES)(rng)
@@ -360,7 +360,7 @@ _VALUES: tuple[Callable[[random.Random], Any], ...] = (
 
 
 def a_setting(rng: random.Random) -> str:
-    """A text that a variable may hold; where it looks like a URL, it holds the secret."""
+    """Return a text for a variable; one that resembles a URL contains the secret."""
     chosen = rng.random()
     if chosen < 0.4:
         return a_url(rng)
@@ -405,7 +405,7 @@ def a_ladder(rng: random.Random) -> str:
 
 
 def a_url(rng: random.Random) -> str:
-    """A URL with a password in it, right or wrong elsewhere."""
+    """Return a URL with a password, valid or invalid elsewhere."""
     scheme = rng.choice(
         (
             "amqp",

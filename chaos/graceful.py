@@ -1,4 +1,4 @@
-"""Did a graceful stop burn anything? Whoever was asked to stop ends what it has begun; nobody has to do it again."""
+"""Checks graceful stops: a process completes what it has begun, and nothing is repeated because of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAYS = (("begin", ("done", "raised"), "done"), ("undoing", ("undone", "undo_rais
 def burned(
     stops: Sequence[Hit], statuses: Mapping[int, int], entries: Sequence[Entry], buried: Collection[int]
 ) -> list[str]:
-    """Find what was lost with processes that were asked to stop. Pure.
+    """Return what was lost with processes that were asked to stop. Pure.
 
     ``statuses`` tells how they ended: one that has not drained in time has left something undone by right. ``buried``
     are those that others took for dead.
@@ -54,7 +54,7 @@ def _repeated(
 
 
 def read_buried(store: Store, namespace: str) -> set[int]:
-    """Read which processes were taken for dead."""
+    """Return the ids of the processes that were taken for dead."""
     with store.read() as connection:
         statement = select(workers.c.pid).where(workers.c.namespace == namespace, workers.c.died)
         return set(connection.execute(statement).scalars())

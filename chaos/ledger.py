@@ -1,4 +1,4 @@
-"""What really happened? A file that activities and compensators append to, apart from everything that aft keeps.
+"""The ledger: a file that activities and compensators append to, independent of aft's own records.
 
 One line is one ``os.write`` to a file opened for appending, so lines of different processes never mix, and a process
 that is killed has written a line or not. Nothing of aft is imported here: a witness must not know the accused.
@@ -39,13 +39,13 @@ class Ledger:
         self._file: int | None = None
 
     def append(self, load: str, step: str, what: What, key: str, attempt: int) -> None:
-        """Write one line; it is in the file when this returns, whatever becomes of the process."""
+        """Write one line; it is in the file when this returns, even if the process dies then."""
         entry = Entry(time.monotonic(), os.getpid(), load, step, what, key, attempt)
         line = json.dumps(asdict(entry), separators=(",", ":")).encode() + b"\n"
         os.write(self._open(), line)
 
     def read(self) -> list[Entry]:
-        """Return every line, in the order in which they were written; one that is torn at the end is left out."""
+        """Return every line, in the order in which they were written; an incomplete last one is left out."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")

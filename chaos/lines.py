@@ -1,4 +1,4 @@
-"""What do the lines of a run say about how it went: what was executed twice, who was killed in what, where it lay."""
+"""Analyses the ledger lines of a run: repeated executions, kills during attempts, times without progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Attempt = tuple[str, str, str, int]
 
 
 def by_load(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The lines of each run."""
+    """Group the lines by run."""
     found: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         found[entry.load].append(entry)
@@ -28,7 +28,7 @@ def by_load(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def executions(lines: Iterable[Entry]) -> dict[Attempt, list[int]]:
-    """The places of the lines with which each attempt began; more than one if it was executed again."""
+    """Return the positions of the lines with which each attempt began; several if it was repeated."""
     found: dict[Attempt, list[int]] = defaultdict(list)
     for place, line in enumerate(lines):
         if line.what in ENDINGS:
@@ -37,7 +37,7 @@ def executions(lines: Iterable[Entry]) -> dict[Attempt, list[int]]:
 
 
 def killed_in(lines: Sequence[Entry], place: int, deaths: Mapping[int, float]) -> bool:
-    """Whether the process that began something there was killed in it, or before it could tell anybody of its end.
+    """Whether the process that began an attempt was killed during it, or before it could report its end.
 
     If it began something else itself, it was past that; if somebody else had a word before its death, it was overtaken.
     """
@@ -54,7 +54,7 @@ def killed_in(lines: Sequence[Entry], place: int, deaths: Mapping[int, float]) -
 
 
 def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float], run: RunFacts | None) -> float:
-    """The longest time, in seconds, in which nothing happened to a run, though it should.
+    """Return the longest time, in seconds, in which a run made no progress though it should have.
 
     Between two of its lines; and from being submitted to the first, and from the last to its end, if that is known.
     What comes after its end is a late effect, and its undo: they come when whoever had it is heard again.
@@ -69,7 +69,7 @@ def longest_still(plan: Plan, lines: Sequence[Entry], deaths: Mapping[int, float
 
 
 def before_end(lines: Sequence[Entry], run: RunFacts | None) -> Sequence[Entry]:
-    """The lines that a run had when it ended; all, if it has not."""
+    """Return the lines that a run had when it ended; all, if it has not."""
     end = None if run is None else run.ended
     return lines if end is None else [line for line in lines if line.at <= end]
 
@@ -84,7 +84,7 @@ def _still(plan: Plan, before: Entry, after: Entry, deaths: Mapping[int, float])
 
 
 def _planned(step: StepPlan, line: Entry) -> float:
-    """The seconds that shall pass after a line: a step takes its time, a failure waits in its level."""
+    """Return the seconds that pass after a line by plan: the step's duration, or the wait of its level."""
     if line.what == "begin" and line.attempt > step.failures:
         return step.seconds
     failures = {"raised": step.failures, "undo_raised": step.undo_failures}.get(line.what, 0)
@@ -94,7 +94,7 @@ def _planned(step: StepPlan, line: Entry) -> float:
 def figures(
     plans: Iterable[Plan], entries: Sequence[Entry], facts: Facts, deaths: Mapping[int, float]
 ) -> Mapping[str, Any]:
-    """How much was executed more than once, and how long a run lay still at most."""
+    """Return how much was executed more than once, and the longest time without progress."""
     attempts = executions(entries)
     again = sum(len(places) > 1 for places in attempts.values())
     lines = by_load(entries)

@@ -1,4 +1,4 @@
-"""The load: flows that behave as their plans say, whoever executes them and however often.
+"""The load: flows that behave as their plans define, whichever process executes them and however often.
 
 A plan is made from a seed and a number, so every process and the checker know it. What an attempt does depends only on
 the plan and on the attempt's number: one that was killed and is repeated does the same again.
@@ -58,8 +58,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run does, and how it shall end. ``savepoint`` are the steps [from, to) of one that fails, is undone and
-    caught: the run goes on after it."""
+    """What one run does and how it must end; ``savepoint``: the steps [from, to) that fail, caught, and are undone."""
 
     name: str
     steps: tuple[StepPlan, ...]
@@ -67,7 +66,7 @@ class Plan:
     savepoint: tuple[int, int] | None = None
 
     def stands(self, index: int) -> bool:
-        """Whether a step's effect shall be there in the end."""
+        """Whether a step's effect must remain at the end."""
         return self.end == "completed" and not self.is_inside(index) and self.steps[index].kind not in FATAL
 
     def is_inside(self, index: int) -> bool:
@@ -75,19 +74,19 @@ class Plan:
         return self.savepoint is not None and self.savepoint[0] <= index < self.savepoint[1]
 
     def path(self, index: int) -> str:
-        """Where aft keeps a step: the savepoint takes a number, and numbers its own."""
+        """Return the path that aft gives a step: the savepoint takes a number, and numbers its own steps."""
         if self.savepoint is None or index < self.savepoint[0]:
             return str(index + 1)
         first, after = self.savepoint
         return f"{first + 1}.{index - first + 1}" if index < after else str(index + 1 - (after - first) + 1)
 
     def encode(self) -> str:
-        """Spell it as the flow's argument."""
+        """Encode it as the flow's argument."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
     def decode(spelt: str) -> Plan:
-        """Read what ``encode`` wrote."""
+        """Decode what ``encode`` wrote."""
         given = json.loads(spelt)
         steps = tuple(StepPlan(**step) for step in given["steps"])
         savepoint = given["savepoint"]
@@ -95,7 +94,7 @@ class Plan:
 
 
 def plan_of(seed: int, number: int, *, slow: float = 0.03) -> Plan:
-    """Make the plan of a number: mostly a few quick steps; ``slow`` is the share of plans with a step that is not."""
+    """Make the plan of a number, mostly a few quick steps; ``slow`` is the share of plans with a slow one."""
     draw = random.Random(f"{seed}/{number}")
     compensated = draw.random() < 0.3
     steps = [_step(draw, bare=not compensated) for _ in range(draw.choice((1, 2, 2, 3, 3, 4, 5, 6)))]
@@ -132,7 +131,7 @@ def _fatal(draw: random.Random) -> StepPlan:
 
 
 class Busy(Exception):
-    """Raised by an attempt that shall be repeated."""
+    """Raised by an attempt that is to be retried."""
 
 
 class Doomed(Exception):
@@ -145,7 +144,7 @@ def _ledger_at(path: str) -> Ledger:
 
 
 def ledger() -> Ledger:
-    """The ledger of this process, as its environment names it."""
+    """Return the ledger of this process, which its environment names."""
     return _ledger_at(os.environ["AFT_TEST_LEDGER"])
 
 
@@ -174,7 +173,7 @@ _as_planned: dict[str, Any] = {"levels": LEVELS, "recoverable": (Busy,), "unreco
 
 
 def undo(load: str, step: str, undo_failures: int) -> None:
-    """Take back the effect of a plain step."""
+    """Undo the effect of a plain step."""
     _backward(load, step, undo_failures)
     _note(load, step, "undone")
 
@@ -182,7 +181,7 @@ def undo(load: str, step: str, undo_failures: int) -> None:
 @aft.compensate_with(undo)
 @aft.activity(**_as_planned)
 def plain(load: str, step: str, failures: int, undo_failures: int, seconds: float) -> str:
-    """Have an effect that can be undone."""
+    """Record an effect that its compensator can undo."""
     _forward(load, step, failures, seconds)
     _note(load, step, "done")
     return step
@@ -190,7 +189,7 @@ def plain(load: str, step: str, failures: int, undo_failures: int, seconds: floa
 
 @aft.activity(**_as_planned)
 def bare(load: str, step: str, failures: int, undo_failures: int, seconds: float) -> str:
-    """Have an effect that nothing undoes."""
+    """Record an effect that has no compensator."""
     _forward(load, step, failures, seconds)
     _note(load, step, "done")
     return step
@@ -199,7 +198,7 @@ def bare(load: str, step: str, failures: int, undo_failures: int, seconds: float
 @aft.compensate_with(undo, when="started")
 @aft.activity(**_as_planned)
 def started(load: str, step: str, failures: int, undo_failures: int, seconds: float) -> str:
-    """Have an effect whose undo is owed from now on."""
+    """Record an effect whose undo is owed from the start of its attempt."""
     _forward(load, step, failures, seconds)
     _note(load, step, "done")
     return step
@@ -207,7 +206,7 @@ def started(load: str, step: str, failures: int, undo_failures: int, seconds: fl
 
 @aft.activity(transactional=True, **_as_planned)
 def unbook(load: str, step: str, undo_failures: int) -> None:
-    """Take a booking back, in aft's own transaction."""
+    """Undo a booking in aft's own transaction."""
     _backward(load, step, undo_failures)
     _write(load, step, "unbook")
     _note(load, step, "undone")
@@ -216,7 +215,7 @@ def unbook(load: str, step: str, undo_failures: int) -> None:
 @aft.compensate_with(unbook)
 @aft.activity(transactional=True, **_as_planned)
 def booked(load: str, step: str, failures: int, undo_failures: int, seconds: float) -> str:
-    """Book, in aft's own transaction: its line in the ledger only says that it was about to commit."""
+    """Book in aft's own transaction; the line in the ledger is written before the commit."""
     _forward(load, step, failures, seconds)
     _write(load, step, "book")
     _note(load, step, "done")
@@ -234,7 +233,7 @@ def fatal(load: str, step: str, failures: int, undo_failures: int, seconds: floa
 @aft.compensate_with(undo, when="started")
 @aft.activity(**_as_planned)
 def doomed(load: str, step: str, failures: int, undo_failures: int, seconds: float) -> str:
-    """Fail for good, with an undo that is owed all the same."""
+    """Fail for good, although the undo is owed."""
     _forward(load, step, failures, seconds)
     _note(load, step, "raised")
     raise Doomed(f"{load} {step}")
@@ -253,7 +252,7 @@ _ACTIVITIES: dict[str, aft.Activity[Any, str]] = {
 
 @aft.flow
 def chaos_flow(plan: str) -> str:
-    """Do what the plan says."""
+    """Execute the plan."""
     given = Plan.decode(plan)
     first, after = given.savepoint or (len(given.steps), len(given.steps))
     _walk(given, 0, first)
@@ -282,7 +281,7 @@ def _write(load: str, step: str, what: str) -> None:
 
 @aft.activity
 def answer(load: str, sent: float) -> None:
-    """Say when the signal has come."""
+    """Record that the signal has arrived."""
     _note(load, "0", "begin")
 
 
@@ -298,7 +297,7 @@ def patient(load: str) -> float:
 
 
 def prepare(store: Store) -> None:
-    """Make the table that transactional steps write to; nothing in it keeps a row from being there twice."""
+    """Create the table that transactional steps write to; it has no unique key, so that duplicates show."""
     with store.write() as connection:
         connection.execute(
             text(
@@ -309,7 +308,7 @@ def prepare(store: Store) -> None:
 
 
 def submit(app: aft.Aft, plans: Iterable[Plan]) -> int:
-    """Make a run of each plan, under its name as key; while the database is away, ask again. Tells how many."""
+    """Submit a run of each plan with its name as key, retrying while the database is away; return how many."""
     count = 0
     again = Retrying(retry=retry_if_exception_type(aft.StoreError), wait=wait_fixed(0.1))
     for plan in plans:

@@ -1,4 +1,4 @@
-"""A small world in which everything happens one after the other, in whatever order somebody chooses.
+"""A deterministic world for model-based tests: aft's real code, its events in an order that the test chooses.
 
 The code is the real one: runner, intake, sweeper, orders, on a real database. What is chosen is when: which message
 arrives, twice, late or never; which worker takes a run, what each of its steps comes to, whether it dies, sleeps or
@@ -59,22 +59,22 @@ Ask = tuple[Literal["do", "undo"], str]
 
 
 class Busy(Exception):
-    """Passes by itself."""
+    """A recoverable failure."""
 
 
 class Nope(Exception):
-    """Does not."""
+    """An unrecoverable failure."""
 
 
 class Killed(KeyboardInterrupt):
-    """Ends an execution on the spot: nothing of aft catches it, nothing is written."""
+    """Ends an execution at once: aft does not catch it, and nothing is written."""
 
 
 _here = threading.local()
 
 
 class _Threads:
-    """The threads as aft sees them: one that executes a run here plays a process, and is the main thread of it."""
+    """Replaces aft's view of threads: one that executes a run is its own process's main thread."""
 
     current_thread = staticmethod(threading.current_thread)
 
@@ -103,7 +103,7 @@ _policy: dict[str, Any] = {"levels": [aft.Level("1s", tries=TRIES)], "recoverabl
 
 
 def machine_undo() -> None:
-    """Take a step back."""
+    """Undo a step."""
     _ask("undo")
 
 
@@ -132,7 +132,7 @@ _STEPS: dict[str, aft.Activity[[], None]] = {"p": machine_plain, "s": machine_st
 
 @aft.flow
 def machine_flow(plan: str) -> str:
-    """Do the plan's steps, one letter each; those in brackets under a savepoint whose failure is caught."""
+    """Execute the plan, one step for each letter; brackets enclose a savepoint whose failure is caught."""
     before, _, rest = plan.partition("(")
     inside, _, after = rest.partition(")")
     for item in before:
@@ -153,7 +153,7 @@ def machine_flow(plan: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan: where it is, and under which savepoint."""
+    """A step of a plan: its path and its savepoint."""
 
     path: str
     item: str
@@ -161,7 +161,7 @@ class Step:
 
 
 def steps_of(plan: str) -> list[Step]:
-    """Number a plan's steps as aft does."""
+    """Return a plan's steps with the paths that aft gives them."""
     found: list[Step] = []
     outer, inner, scope = 0, 0, ""
     for item in plan:
@@ -184,7 +184,7 @@ def steps_of(plan: str) -> list[Step]:
 
 @dataclass
 class Model:
-    """What a run should be like. ``owed`` is its stack, the top last; ``final`` the steps that failed for good."""
+    """The expected state of a run. ``owed`` is its stack, the top last; ``final``: steps that failed for good."""
 
     plan: str
     recorded: dict[str, str] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class Model:
     effects: list[str] = field(default_factory=list)
 
     def next(self) -> Ask | str:
-        """What its owner asks next, or how it ends. What is recorded on the way there is recorded."""
+        """Return the owner's next request, or the run's end; records what is recorded on the way there."""
         if self.ended is not None:
             return ("undo", self.late[-1]) if self.late else self.ended
         for step in steps_of(self.plan):
@@ -232,7 +232,7 @@ class Model:
         return ("undo", self.late[-1]) if self.late else "completed"
 
     def done(self, ask: Ask) -> None:
-        """The owner was told that a step came to a good end."""
+        """Update the model for a step that has succeeded."""
         what, path = ask
         self.failures.pop(ask, None)
         if what == "undo":
@@ -245,7 +245,7 @@ class Model:
             self.owed.append(path)
 
     def obey(self) -> None:
-        """A new owner reads what people asked for."""
+        """Update the model for a new owner that reads the orders."""
         for verb in self.orders:
             ask: Ask = ("undo", self.parked_for or "")
             self.failures.pop(ask, None)
@@ -261,7 +261,7 @@ class Model:
 
 
 class Execution:
-    """A worker executing a run, on a thread that moves only while ``begin`` or ``answer`` waits for it."""
+    """A worker executing a run, on a thread that runs only while ``begin`` or ``answer`` waits for it."""
 
     def __init__(self, worker: Worker, row: RunRow, wake: str | None = None) -> None:
         self.worker = worker
@@ -279,18 +279,18 @@ class Execution:
         return self.asked is None
 
     def begin(self) -> None:
-        """Let it go until it asks, or ends."""
+        """Run it until it requests a step, or ends."""
         self._thread.start()
         self._wait()
 
     def answer(self, outcome: Outcome) -> None:
-        """Tell what its step comes to, and let it go on until it asks again, or ends."""
+        """Set the outcome of its step, and run it until it requests another one, or ends."""
         self.asked = None
         self._answers.put(outcome)
         self._wait()
 
     def ask(self, ask: Ask) -> Outcome:
-        """Called by the flow's steps, on the execution's own thread."""
+        """Request a step, and wait for its outcome; called on the execution's own thread."""
         self.asked = ask
         self._moved.release()
         return self._answers.get()
@@ -330,11 +330,11 @@ class Worker:
 
     @property
     def leased(self) -> bool:
-        """Whether it may begin anything, by its own clock."""
+        """Whether its lease is valid by its own clock."""
         return self.deps.lease.holds(self.deps.lease.worker)
 
     def claim(self, wakes: Sequence[tuple[RunId, str]]) -> list[Execution]:
-        """Take what these wakes name, and execute it up to its first step."""
+        """Claim the runs that these wakes name; return their executions, which have not begun."""
 
         def claim(expect: Expect) -> list[RunRow]:
             expect({run for run, _ in wakes})
@@ -348,7 +348,7 @@ class Worker:
         return [Execution(self, row, called[row.id]) for row in claimed]
 
     def claim_due(self) -> list[Execution]:
-        """Take a run whose time has come, one that must be alone if there is no other."""
+        """Claim a due run; one that must be alone only if there is no other."""
         for alone in (False, True):
             found = self.deps.executing.claim(partial(self._claim_due, alone)) if self.leased else []
             if found:
@@ -363,7 +363,7 @@ class Worker:
             return claims.claim(connection, deps.namespace, deps.lease.worker, due, known, alone=alone) if due else []
 
     def beat(self) -> None:
-        """A heartbeat, and what follows one."""
+        """Send a heartbeat, and run the checks that follow it."""
         self.deps.lease.renew()
         AfterHeartbeat(self.deps).collect()
 
@@ -380,7 +380,7 @@ class JumpyClock(HandClock):
 
 
 class _Kept(Relay):
-    """Leaves everything in the outbox: the world publishes."""
+    """Leaves all rows in the outbox, for the world to publish."""
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
         pass
@@ -407,16 +407,7 @@ class World:
         relay = _Kept(parts.store, parts.broker, namespace, delays.topology, parts.telemetry, parts.clock, parts.seal)
         self.intake = parts.make_intake(delays, relay)
         takeover = Takeover(namespace, parts.store, parts.clock, parts.telemetry, self.intake.decide)
-        self.sweeper = Sweeper(
-            namespace,
-            parts.store,
-            self.intake,
-            takeover,
-            parts.clock,
-            parts.telemetry,
-            grace=settings.grace,
-            lease=settings.lease,
-        )
+        self.sweeper = Sweeper(parts.make_dispatcher_deps(), self.intake, takeover, lease=settings.lease)
         self.workers = [Worker(parts) for _ in range(3)]
         self.leases = [worker.deps.lease for worker in self.workers]
         self.executions: list[Execution] = []
@@ -456,7 +447,7 @@ class World:
     # The network ------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Take what lies in the outbox into the network."""
+        """Move the messages in the outbox to the simulated network."""
         mine = outbox.c.namespace == self.parts.namespace
         with self.parts.store.read() as connection:
             found = connection.execute(select(outbox).where(mine).order_by(outbox.c.id)).all()
@@ -467,7 +458,7 @@ class World:
             connection.execute(delete(outbox).where(mine))
 
     def deliver(self, place: str, message: Message, worker: Worker) -> None:
-        """Let a message arrive: at the dispatcher, or at a worker; one that was delayed arrives like any other."""
+        """Deliver a message to the dispatcher or to a worker, a delayed one like any other."""
         if place == names.faults(self.parts.namespace):
             self.decide([str(message.fault)])
         else:
@@ -476,7 +467,7 @@ class World:
     # The dispatcher ---------------------------------------------------------------------------------------------
 
     def decide(self, ids: Sequence[str]) -> None:
-        """Decide about faults, and let the models know."""
+        """Decide about faults, and update the models."""
         self.intake.decide(ids)
         for model in self.models.values():
             if model.open is not None and model.open in ids:
@@ -498,7 +489,7 @@ class World:
         model.wake = None if model.parked else fault
 
     def sweep(self) -> None:
-        """One round of the sweeper."""
+        """Run one round of the sweeper, and update the models."""
         before = self.look()[runs.name]
         expired = self._expired()
         rescued = [key for key, row in before.items() if row["worker_id"] in expired]
@@ -512,7 +503,7 @@ class World:
         self._learn_late()
 
     def rescued(self, run_id: str) -> None:
-        """A run was taken away from its owner: an open fault is what is left."""
+        """Update the model of a run that was taken from its owner: an open fault is left."""
         model = self.models[run_id]
         model.owner = None
         row = self.row(run_id)
@@ -533,7 +524,7 @@ class World:
         return {row.id for row in found if row.expires_at <= datetime.now(UTC)}
 
     def _learn_late(self) -> None:
-        """Late effects are the sweeper's to judge; the models take over what it decided."""
+        """Copy the sweeper's decisions about late effects into the models."""
         for (run_id,), row in self.look()[runs.name].items():
             model = self.models[run_id]
             if model.ended is None or model.owner is not None:
@@ -544,7 +535,7 @@ class World:
             model.parked = row["status"] == "parked"
 
     def _late_frames(self, run_id: str) -> list[str]:
-        """The steps whose late effects are to be undone, from the lowest frame to the top one."""
+        """Return the steps whose late effects are to be undone, the lowest frame first."""
         owed = select(frames.c.path).where(frames.c.run_id == run_id, frames.c.state == "late")
         with self.parts.store.read() as connection:
             return list(connection.execute(owed.order_by(frames.c.seq)).scalars())
@@ -552,7 +543,7 @@ class World:
     # Workers ----------------------------------------------------------------------------------------------------
 
     def executed(self, begun: Sequence[Execution]) -> None:
-        """Executions that were begun: let them go to their first step, and compare that with the model."""
+        """Begin these executions, run each to its first step, and compare that with its model."""
         for execution in begun:
             self.executions.append(execution)
             model = self.models[execution.row.id]
@@ -562,7 +553,7 @@ class World:
             self.moved(execution)
 
     def answer(self, execution: Execution, outcome: Outcome) -> None:
-        """Let a step come to something; the model follows only if the execution still owns its run."""
+        """Set the outcome of a step; the model follows only if the execution still owns its run."""
         model, ask = self.models[execution.row.id], execution.asked
         assert ask is not None
         owns = model.owner is execution
@@ -581,7 +572,7 @@ class World:
             self._raised(model, execution)
 
     def moved(self, execution: Execution) -> None:
-        """Compare where an owner has got to with where it should be."""
+        """Compare the position of an execution with that of its model."""
         model = self.models[execution.row.id]
         row = self.row(execution.row.id)
         if execution.gone and _was_handed_back(execution, row):
@@ -605,7 +596,7 @@ class World:
             model.ended, model.owner = expected, None
 
     def _is_early(self, execution: Execution, ask: Ask, row: Mapping[str, Any]) -> bool:
-        """Whether something else than its own message woke a run whose next try was not due: it waits on, for that."""
+        """Whether something else than its message woke the run before its next try was due, so that it waits on."""
         path = ask[1] + ("/undo" if ask[0] == "undo" else "")
         with self.parts.store.read() as connection:
             mine = (faults.c.run_id == row["id"], faults.c.path == path, faults.c.state == "waiting")
@@ -638,7 +629,7 @@ class World:
         self.leases.append(another.deps.lease)
 
     def beat(self, worker: Worker) -> None:
-        """A heartbeat; runs that its process owns and does not execute are given away."""
+        """Send a heartbeat; runs that its process owns and does not execute are rescued."""
         before = self.look()[runs.name]
         worker.beat()
         after = self.look()[runs.name]
@@ -649,7 +640,7 @@ class World:
     # Time -------------------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        """Let the database's clock go on: everything that is written down with a time is that much older."""
+        """Advance the database's clock: make every stored time that much older."""
         timed = (
             (runs, ("sweep_at", "due_at", "updated_at", "created_at", "started_at", "ended_at")),
             (faults, ("due_at", "raised_at")),
@@ -664,7 +655,7 @@ class World:
                     connection.execute(update(table).where(table.c.id == row.id).values(**older))
 
     def expire(self, worker: Worker) -> None:
-        """Let the database think that a worker's lease is over, which the worker does not know."""
+        """Expire a worker's lease in the database, without the worker's knowledge."""
         with self.parts.store.write() as connection:
             past = datetime.now(UTC) - timedelta(seconds=1)
             this = workers.c.id == worker.deps.lease.worker
@@ -673,7 +664,7 @@ class World:
     # The end ----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everything come to rest: time passes, messages arrive, nothing fails any more."""
+        """Advance time and deliver messages, without any failure, until everything is at rest."""
         for _ in range(40):
             self.finish()
             self.collect()
@@ -694,7 +685,7 @@ class World:
         raise AssertionError(f"it does not come to rest: {list(self._restless())}")
 
     def finish(self) -> None:
-        """Let every execution come to its end."""
+        """Run every execution to its end."""
         for execution in self.executions:
             while not execution.gone:
                 self.answer(execution, "ok")
@@ -714,7 +705,7 @@ class World:
 
 
 def _was_handed_back(execution: Execution, row: Mapping[str, Any]) -> bool:
-    """Whether a run that had to be executed alone got on, and was let go for whoever has a slot."""
+    """Whether a run that had to be alone has recorded progress, and was released for any worker."""
     alone = execution.row.deaths >= MOST_SHARED_DEATHS and row["deaths"] == 0
     return alone and row["worker_id"] is None and row["ended_as"] is None and row["wake_id"] is not None
 

@@ -1,4 +1,4 @@
-"""A RabbitMQ cluster of three nodes that loses some of them, or its coherence, again and again under load.
+"""A part: a RabbitMQ cluster of three nodes repeatedly loses nodes, or their connections, under load.
 
 Each configuration has a cluster of its own: what one broke must not be blamed on the next. A strike is held for a
 while, repaired, and followed by another, until the time is over; then every run has to end, as after any other fault.
@@ -65,7 +65,7 @@ Shape = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What is done, for how long, to which kind of queue, and how the cluster is told to deal with it.
+    """The fault, its duration, the type of queue, and how the cluster handles partitions.
 
     ``delays`` tells whether messages wait in queues whose time to live runs out; ``silent``, whether packets vanish or
     connections break.
@@ -80,7 +80,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Spell it for the report."""
+        """Its name in the report."""
         cuts = f", {'silent' if self.silent else 'told'}" if "cut" in self.shape or "minority" in self.shape else ""
         delays = "with delays" if self.delays else "no delays"
         return f"{self.shape} {self.seconds} s{cuts}, {self.queue_type}, {delays}, {self.handling}"
@@ -105,7 +105,7 @@ CONFIGURATIONS = (
 
 
 def run(ctx: Context) -> Result:
-    """The part: every configuration in turn; one that was completed before an interruption is not repeated."""
+    """Run every configuration in turn; skips those that were completed before an interruption."""
     begun = time.monotonic()
     chosen = CONFIGURATIONS[: ctx.size(len(CONFIGURATIONS), FEW)]
     found: list[Result] = []
@@ -127,7 +127,7 @@ def run(ctx: Context) -> Result:
 
 
 def check_network(checks: Path = CHECKS) -> tuple[bool, str]:
-    """Tell whether a cut really cuts, and only what it names; and what was said of that."""
+    """Return whether cuts block exactly what they name, and the output of that check."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(checks)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = (done.stdout + done.stderr).strip()
@@ -135,7 +135,7 @@ def check_network(checks: Path = CHECKS) -> tuple[bool, str]:
 
 
 def endure(site: Site, configuration: Configuration, seed: int, seconds: float, progress: Progress = silent) -> Result:
-    """Let one configuration go on for so long, on a cluster of its own, and check every promise."""
+    """Run one configuration for ``seconds`` on its own cluster, and check every promise."""
     begun = time.monotonic()
     with Cluster(handling=configuration.handling) as cluster:
         here = replace(site.another(queue_type=configuration.queue_type), broker=cluster.url)
@@ -166,7 +166,7 @@ def endure(site: Site, configuration: Configuration, seed: int, seconds: float, 
 
 
 def _fire(strikes: Strikes, seconds: float, progress: Progress) -> float:
-    """Strike until the time is over; tells how many seconds it was."""
+    """Strike until the time is over; return how many seconds that took."""
     begun = time.monotonic()
     while time.monotonic() - begun < seconds or strikes.number < STRIKES:
         progress(min(time.monotonic() - begun, seconds), seconds, "under fire")
@@ -176,13 +176,13 @@ def _fire(strikes: Strikes, seconds: float, progress: Progress) -> float:
 
 @dataclass
 class Stream(Driver):
-    """A load that comes at a steady rate, whatever becomes of it, until it is told to end."""
+    """Submits runs at a steady rate until it is stopped."""
 
     plans: list[Plan] = field(default_factory=list)
     make: Callable[[int], Plan] = lambda number: plan_of(0, number)
 
     def end(self) -> None:
-        """Let no more come."""
+        """Stop submitting."""
         assert self._thread.is_alive(), "the load ended by itself: what came after that was not under fire"
         self._stop.set()
         self._thread.join()
@@ -199,14 +199,14 @@ class Stream(Driver):
 
 
 def _wake_queue(store: Store, namespace: str) -> str:
-    """The queue that the fleet's runs are woken through: the one of its workers' flows."""
+    """Return the queue through which the fleet's runs are woken: that of its workers' flows."""
     with store.read() as connection:
         pools = {frozenset(worker.flows) for worker in health.live_workers(connection, namespace)} - {frozenset()}
     return names.pool(names.resume(namespace), next(iter(pools), frozenset()))
 
 
 class Strikes:
-    """Strikes a cluster as its configuration says, and repairs it; counts what was really done."""
+    """Strikes a cluster as its configuration defines, and repairs it; counts the injected faults."""
 
     def __init__(
         self, cluster: Cluster, configuration: Configuration, queue: Callable[[], str], draw: random.Random
@@ -220,7 +220,7 @@ class Strikes:
         self._draw = draw
 
     def strike(self) -> None:
-        """Do it once: find the target, strike, hold, repair, and let the cluster come together again."""
+        """Strike once: find the leader, strike, wait, repair, and wait until the cluster is complete."""
         leader = eventually(self._leader, within=60)[0]
         followers = [node for node in range(NODES) if node != leader]
         self._draw.shuffle(followers)
@@ -231,7 +231,7 @@ class Strikes:
         time.sleep(BREATH)
 
     def _come_together(self) -> None:
-        """Wait until the cluster is whole; where it does not manage that by itself, do what an operator would."""
+        """Wait until the cluster is complete; if it is not in time, restart nodes as an operator would."""
         deadline = time.monotonic() + PATIENCE
         while unwell := self._cluster.unwell():
             if time.monotonic() > deadline:
@@ -241,7 +241,7 @@ class Strikes:
             time.sleep(0.2)
 
     def _struck(self, leader: int, followers: Sequence[int]) -> Iterator[None]:
-        """Strike and repair; whenever it yields, things shall stay as they are for a while."""
+        """Strike and repair; yields whenever the fault is to last for a while."""
         match self._configuration.shape:
             case "leader killed":
                 yield from self._killed(leader)
@@ -292,7 +292,7 @@ class Strikes:
             self._come_together()
 
     def _leader(self) -> list[int]:
-        """Who leads, in a list; an empty one if that cannot be told just now."""
+        """Return a list of the leading node; empty if it cannot be determined now."""
         try:
             return [self._cluster.leader_of(self._queue())]
         except ServerFailed:
@@ -305,13 +305,13 @@ class Strikes:
 
 
 def longest_gap(entries: Sequence[Entry]) -> float:
-    """The longest time, in seconds, in which nothing at all was done by anybody."""
+    """Return the longest time, in seconds, between two lines of any process."""
     times = sorted(entry.at for entry in entries)
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def _plan(seed: int, number: int, *, delays: bool) -> Plan:
-    """A plan; without delays one whose steps succeed at once, or fail for good at once."""
+    """Make a plan; without ``delays`` its steps succeed, or fail for good, at once."""
     plan = plan_of(seed, number)
     if delays:
         return plan
@@ -319,12 +319,12 @@ def _plan(seed: int, number: int, *, delays: bool) -> Plan:
 
 
 def _kept(ctx: Context, number: int) -> Path:
-    """Where a configuration's result waits for the others."""
+    """Return the file of a configuration's result."""
     return ctx.directory / f"broker-{'quick-' if ctx.quick else ''}{number}.json"
 
 
 def _part_of(progress: Progress, number: int, total: int, name: str) -> Progress:
-    """Tell of one configuration as a share of all."""
+    """Return a callback that reports one configuration's progress as a share of all."""
     return lambda done, full, text: progress(number + done / max(full, 1), total, f"{name}: {text}")
 
 

@@ -1,4 +1,4 @@
-"""A process is killed at every point before and after a durable step, one after the other; another one finishes.
+"""A part: a process is killed at each crash point, one after the other, and another process finishes.
 
 Then also the other one is killed, at each of its first points: there it rescues what the first one has left. And so is
 one that submits the runs itself, while it does; the next one asks for them again, under the same keys.
@@ -54,7 +54,7 @@ SUBMITTING = 2 * len(PLANS)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one scenario: at which numbers processes were to die, which of them did, and what was broken."""
+    """The outcome of one scenario: the crash points to die at, the deaths, and the violations."""
 
     numbers: tuple[int, ...]
     deaths: Sequence[Death]
@@ -62,12 +62,12 @@ class Outcome:
 
     @property
     def crashed(self) -> bool:
-        """Whether all died that were to die."""
+        """Whether every process died that was to die."""
         return len(self.deaths) == len(self.numbers)
 
 
 def run(ctx: Context) -> Result:
-    """The part: all combinations, every point; a sample of them if it shall be quick."""
+    """Run all combinations at every crash point; with ``quick`` at a sample of them."""
     begun = time.monotonic()
     faults: dict[str, int] = {}
     figures: dict[str, dict[str, int]] = {}
@@ -99,8 +99,7 @@ def crash(
     first: Sequence[int] = (),
     submits: bool = False,
 ) -> Iterator[Outcome]:
-    """Go through crash points until there are no more of them: of any process, of one that rescues those who died at
-    the ``first``, or of one that ``submits`` the runs before it works."""
+    """Yield an outcome for each crash point: of any process, of a rescuer after ``first``, or of the submitter."""
     chains = zip(cycle([(each,) for each in first] or [()]), numbers, strict=False)
     unharmed = 0
     with Fleet({}, [ALL], site.log, concurrency=2) as fleet, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -115,7 +114,7 @@ def crash(
 
 
 def crash_at(site: Site, fleet: Fleet, *numbers: int, submits: bool = False) -> Outcome:
-    """One scenario: a process that is killed at this point, one that is killed at the next, then one that lives."""
+    """Run one scenario: a process dies at each of these points in turn, and the next one finishes."""
     record = site.directory / f"{site.namespace}.deaths"
     fatal = [{crashpoints.NUMBER: str(number), crashpoints.RECORD: str(record)} for number in numbers]
     environ = site.environ()
@@ -137,7 +136,7 @@ def crash_at(site: Site, fleet: Fleet, *numbers: int, submits: bool = False) -> 
 
 
 def unexpected(ends: Sequence[End], died: Collection[int]) -> Iterator[str]:
-    """Tell of processes that ended neither at their crash point nor, as the last one, in order."""
+    """Describe processes that ended neither at their crash point nor, as the last one, gracefully."""
     for end in ends:
         at_point = end.pid in died and end.status == -signal.SIGKILL
         in_order = end is ends[-1] and end.status in GRACEFUL
@@ -146,5 +145,5 @@ def unexpected(ends: Sequence[End], died: Collection[int]) -> Iterator[str]:
 
 
 def _points(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Count how often the last of those who were to die did so at which point."""
+    """Count at which point the last process to die of each scenario died."""
     return dict(Counter(sorted(outcome.deaths[-1].point for outcome in outcomes if outcome.crashed)))

@@ -1,4 +1,4 @@
-"""Does anything that comes in from outside crash, hang or mislead a process? A million inputs say no.
+"""A part: a million inputs from outside must not crash, hang or mislead a process.
 
 Doors, each with the claim that is judged:
 
@@ -77,12 +77,12 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Wrong(Exception):
-    """Raised by a judge: something came of an input that must not."""
+    """Raised by a judge when an input had an effect that is not allowed."""
 
 
 @dataclass
 class Findings:
-    """What came of one door's inputs."""
+    """The findings at one door."""
 
     door: str
     inputs: int = 0
@@ -92,13 +92,13 @@ class Findings:
     wrong: dict[str, list[str]] = field(default_factory=dict)
 
     def tell(self, why: str, given: object) -> None:
-        """Keep what is wrong, with the input that shows it; a few of each kind."""
+        """Record what is wrong, with the input that shows it; a few of each kind."""
         told = self.wrong.setdefault(_NUMBER.sub("N", why), [])
         if len(told) < MOST_TOLD:
             told.append(_shown(given))
 
     def add(self, other: Findings) -> None:
-        """Take another process's findings in."""
+        """Add the findings of another process."""
         self.inputs += other.inputs
         self.read += other.read
         self.refused += other.refused
@@ -118,7 +118,7 @@ Judge = Callable[[Any], bool]
 
 
 def fuzz(door: str, seed: str, count: int) -> Findings:
-    """Draw so many inputs for one door, and judge each."""
+    """Draw ``count`` inputs for one door, and judge each."""
     draw, judge = DOORS[door]
     rng, found = random.Random(f"{door}/{seed}"), Findings(door)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -131,7 +131,7 @@ def fuzz(door: str, seed: str, count: int) -> Findings:
 
 
 def fuzz_on_all_processors(door: str, seed: str, count: int) -> Findings:
-    """Do the same in two processes, each with inputs of its own."""
+    """Do the same as ``fuzz`` in two processes, each with its own inputs."""
     whole = Findings(door)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for part in pool.map(fuzz, [door] * 2, [f"{seed}/{number}" for number in range(2)], [-(-count // 2)] * 2):
@@ -160,7 +160,7 @@ def _one(found: Findings, given: Any, judge: Judge) -> None:
 
 
 def _again(given: Any, judge: Judge) -> float:
-    """The quickest of three: a busy machine is not a slow input."""
+    """Return the shortest of three measurements, so that a busy machine is not taken for a slow input."""
     return min(_taken(given, judge) for _ in range(3))
 
 
@@ -185,7 +185,7 @@ def _shown(given: object) -> str:
 
 
 def judge_message(body: bytes) -> bool:
-    """A message reads the same when it is written again; a reason is one printable line."""
+    """Check that a message decodes to the same when it is encoded again, or is refused in one printable line."""
     try:
         message = envelope.decode(body)
     except MessageRefused as refused:
@@ -206,7 +206,7 @@ def judge_message(body: bytes) -> bool:
 
 
 class Line(BaseModel):
-    """A model, as users declare them."""
+    """A model as users declare them."""
 
     a: int
     b: list[Decimal] = []
@@ -225,7 +225,7 @@ _ANNOTATIONS: tuple[Any, ...] = (
 
 
 def judge_stored_text(text: str) -> bool:
-    """Reading stored text gives a value or a CodecError, whatever is declared for it."""
+    """Check that reading a stored text gives a value or a CodecError, whatever type is declared."""
     read = False
     for decode in (codec.decode_untyped, _ARGUMENTS.decode, *(codec.value_codec(one).decode for one in _ANNOTATIONS)):
         try:
@@ -247,7 +247,7 @@ def _call(found: dict[str, Any]) -> None:
 
 
 def judge_value(value: Any) -> bool:
-    """Writing a value gives text that reads as the same value, or a CodecError; an exception may carry it."""
+    """Check that encoding a value gives text that decodes to the same value, or a CodecError."""
     kept = capture.store(Exception(value))
     codec.decode_untyped(kept.args)
     written = False
@@ -270,13 +270,13 @@ _FIELDS = tuple(Settings.model_fields)
 
 
 def a_settings_input(rng: random.Random) -> dict[str, str]:
-    """Some variables; a NUL cannot be in any."""
+    """Return some variables, without NUL, which no variable can contain."""
     names = [rng.choice((*_FIELDS, *_FIELDS, "lese", "database_urls")) for _ in range(rng.choice((1, 1, 2, 4)))]
     return {f"AFT_{name.upper()}": fuzzing.a_setting(rng).replace("\x00", "") for name in names}
 
 
 def judge_settings(given: dict[str, str]) -> bool:
-    """Settings are read or refused; neither refusal nor the settings' own text gives a password away."""
+    """Check that settings are read or refused, and that no text of either shows a password."""
     try:
         with _environ(given):
             settings = Settings.load()
@@ -297,7 +297,7 @@ def judge_settings(given: dict[str, str]) -> bool:
 
 
 def judge_url(url: str) -> bool:
-    """An address is read or refused, and its password is in no text of either."""
+    """Check that a URL is read or refused, and that no text of either shows its password."""
     read = False
     for parse in (Address.parse, parse_url):
         try:
@@ -328,7 +328,7 @@ def _environ(given: dict[str, str]) -> Iterator[None]:
 
 
 def _check_text(error: Exception, name: str) -> None:
-    """An error says something, in its own text and in those of what it came from, and no password is in any."""
+    """Check that an error has a text, and that neither it nor its causes show a password."""
     if type(error).__name__ != name or not str(error):
         raise Wrong(f"{type(error).__name__} without a text")
     cause: BaseException | None = error
@@ -342,7 +342,7 @@ def _check_text(error: Exception, name: str) -> None:
 
 
 def judge_duration(text: str) -> bool:
-    """A duration or ladder is read, and spelled so that it reads the same; or refused with a ValueError."""
+    """Check that a duration or ladder reads the same when it is formatted, or is refused with a ValueError."""
     read = False
     try:
         found = durations.parse(text)
@@ -401,7 +401,7 @@ def waiting_flow() -> None:
 
 @aft.flow
 def mistaken_flow() -> None:
-    """Park."""
+    """Raise a programming error, so that the run parks."""
     raise TypeError("a mistake in the flow")
 
 
@@ -411,7 +411,7 @@ _CONNECTING = "no connection to RabbitMQ at "
 
 @dataclass
 class Overheard:
-    """What an eavesdropper can know of a namespace: its runs, its faults, and which wakes are used up."""
+    """What an eavesdropper can know of a namespace: its runs, its faults, and its used wakes."""
 
     used: list[tuple[str, str]] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -421,7 +421,7 @@ class Overheard:
     dropped: int = 0
 
     def hear(self, event: Event) -> None:
-        """Subscribe this."""
+        """Record an event. Subscribe this."""
         self.seen[event.name] += 1
         if isinstance(event, RunClaimed) and event.wake != "due":
             self.used.append((event.run, event.wake))
@@ -435,7 +435,7 @@ class Overheard:
 
 @dataclass
 class Flood:
-    """Bad messages for the queues of one namespace; ``strangers`` are (run, wake) of another one."""
+    """Generates bad messages for the queues of one namespace; ``strangers`` are (run, wake) of another one."""
 
     namespace: str
     overheard: Overheard
@@ -446,7 +446,7 @@ class Flood:
     malformed: int = 0
 
     def draw(self) -> Outgoing:
-        """Make one bad message, for a queue where it must do nothing."""
+        """Make one bad message, for a queue where it must have no effect."""
         kind = self.rng.choice(tuple(_BAD))
         queue, body = _BAD[kind](self)
         self.sent[kind] += 1
@@ -454,19 +454,19 @@ class Flood:
         return Outgoing(queue, body)
 
     def queue(self) -> str:
-        """Any of the three."""
+        """Return one of the three work queues."""
         return self.rng.choice((names.faults, names.resume, names.compensate))(self.namespace)
 
     def used(self) -> tuple[str, str]:
-        """A run, and a wake that it was woken by before."""
+        """Return a run, and a wake that it was woken by before."""
         return self.rng.choice(self.overheard.used or [self.stranger()])
 
     def stranger(self) -> tuple[str, str]:
-        """A run of another namespace, and the wake that it waits for there."""
+        """Return a run of another namespace, and the wake that it awaits there."""
         return self.rng.choice(self.strangers)
 
     def message(self, run: str, wake: str, kind: MessageKind | None = None) -> bytes:
-        """Spell a message that is right in its form."""
+        """Encode a well-formed message."""
         kind = kind or self.rng.choice(tuple(MessageKind))
         at = datetime.fromtimestamp(self.rng.uniform(0, 4e9), UTC)
         if kind is MessageKind.RESUME and self.rng.random() < 0.5:
@@ -487,19 +487,19 @@ def _replayed(flood: Flood) -> tuple[str, bytes]:
 
 
 def _repeated_fault(flood: Flood) -> tuple[str, bytes]:
-    """A fault's own message once more: early, late, or many times. Also those of runs that wait or are parked."""
+    """Return a copy of a fault's own message; also of runs that wait or are parked."""
     run, fault = flood.rng.choice(flood.overheard.faults or [flood.stranger()])
     return names.faults(flood.namespace), flood.message(run, fault, MessageKind.FAULT)
 
 
 def _mismatched(flood: Flood) -> tuple[str, bytes]:
-    """A run with a fault or an order of another run."""
+    """Return a message that names a run, and a fault or an order of another run."""
     run, wake = flood.used()[0], flood.rng.choice([*flood.overheard.faults[-20:], flood.used()])
     return flood.queue(), flood.message(run, wake[1] if wake[0] != run else "nothing")
 
 
 def _bystander(flood: Flood) -> tuple[str, bytes]:
-    """A run that has ended, is parked or waits, with a wake that is not its own."""
+    """Return a message for a run that is parked or waits, with the wake of another run."""
     return flood.queue(), flood.message(flood.rng.choice(flood.bystanders), flood.used()[1])
 
 
@@ -534,7 +534,7 @@ def flood(
     progress: Progress = silent,
     patience: float | None = None,
 ) -> Result:
-    """Publish so many bad messages while plans go through the same queues, and check that nothing came of them.
+    """Publish bad messages while plans use the same queues, and check that they have no effect.
 
     ``patience`` is how many seconds may pass in which no run ends; three leases, if it is not given.
     """
@@ -566,7 +566,7 @@ def flood(
 
 
 def _bystanders(app: aft.Aft) -> list[str]:
-    """Runs that nothing must happen to: one has ended, one is parked, one waits."""
+    """Make two runs that must not change: one is parked, one waits."""
     made = [app.submit(mistaken_flow), app.submit(waiting_flow)]
     eventually(lambda: made[0].status == "parked" and made[1].status == "recovering")
     eventually(lambda: not _left(app) and all(fault.state != "open" for fault in app.faults()))
@@ -574,7 +574,7 @@ def _bystanders(app: aft.Aft) -> list[str]:
 
 
 def _publish(app: aft.Aft, bad: Flood, driver: Driver, messages: int, progress: Progress) -> None:
-    """Send the bad messages at the pace of the healthy runs, all of them before the last of those has ended."""
+    """Publish the bad messages at the pace of the healthy runs, all before the last of those has ended."""
     rest, total = messages, len(driver.plans)
     while rest:
         share = min(1.0, driver.look().resting / max(1, total - driver.backlog))
@@ -587,7 +587,7 @@ def _publish(app: aft.Aft, bad: Flood, driver: Driver, messages: int, progress: 
 
 
 def _wait(driver: Driver, patience: float, claim: Callable[[], bool]) -> None:
-    """Wait until a claim is true, or no run has ended for so many seconds."""
+    """Wait until ``claim`` is true, or nothing has changed for ``patience`` seconds."""
     changed, before = time.monotonic(), driver.seen
     while not claim() and time.monotonic() - changed < patience:
         if driver.look() != before:
@@ -604,7 +604,7 @@ def _at_rest(app: aft.Aft, plans: list[Plan]) -> bool:
 
 
 def _left(app: aft.Aft) -> int:
-    """Messages that lie in work queues; the delay queue of the run that waits is not looked at."""
+    """Count the messages in the work queues; delay queues are left out, as a run waits there."""
     topology = Topology(app.namespace)
     return sum(queue.messages for queue in app.broker.status(topology) if queue.name in topology.work_queues)
 
@@ -629,7 +629,7 @@ def _changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 
 
 def _unquarantined(app: aft.Aft, bad: Flood) -> list[str]:
-    """What was malformed is on record, or was counted, and no more than was sent; a flood pushes out the oldest.
+    """Return what is wrong: malformed messages are quarantined or counted, and no others are.
 
     Of the last second, what was not kept may not have been told yet.
     """
@@ -651,7 +651,7 @@ def _unquarantined(app: aft.Aft, bad: Flood) -> list[str]:
 
 
 def forget(app: aft.Aft) -> None:
-    """Remove the namespace's queues from a broker that others use too."""
+    """Remove the namespace's queues from a broker that is shared."""
     if app.settings.broker_url.startswith("amqp"):
         forget_queues(app.settings.broker_url, app.delays().topology())
 
@@ -673,7 +673,7 @@ FLOODED = ("postgresql+rabbitmq", "sqlite+embedded")
 
 
 def run(ctx: Context) -> Result:
-    """The part: every door, then the flood on private servers."""
+    """Fuzz every door, then flood private servers."""
     begun = time.monotonic()
     violations: list[str] = []
     injected: Counter[str] = Counter()

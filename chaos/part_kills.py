@@ -1,4 +1,4 @@
-"""Random SIGKILLs of workers, dispatchers and relays while runs go through; every fifth hit is a SIGTERM.
+"""A part: random SIGKILLs of workers, dispatchers and relays under load; every fifth hit is a SIGTERM.
 
 Who is asked to stop, as by a deploy, ends in order and is replaced, and nothing is done again for its sake.
 """
@@ -30,7 +30,7 @@ BEHIND = 5
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers."""
+    """Run the part on private servers."""
     plans = [plan_of(ctx.seed, number) for number in range(ctx.size(RUNS, 300))]
     with private(combination, ctx.directory) as site:
         return kill(site, plans, ctx.size(HITS, 15), ctx.seed, f"kills, {combination}", ctx.progress)
@@ -39,7 +39,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
 def kill(
     site: Site, plans: Sequence[Plan], hits: int, seed: int, name: str = "kills", progress: Progress = silent
 ) -> Result:
-    """Let plans run while so many processes are killed or stopped, spread evenly over them, and check every promise."""
+    """Run plans while ``hits`` processes are killed or stopped, evenly spread, and check every promise."""
     begun, draw = time.monotonic(), random.Random(f"kills {seed}")
     with Fleet(site.environ(), ROLES, site.log) as fleet, Driver(site, plans, progress=progress) as driver:
         fleet.start()

@@ -1,4 +1,4 @@
-"""Random SIGKILLs and SIGTERMs of workers, dispatchers and relays while runs go through, without any server."""
+"""A part: random SIGKILLs and SIGTERMs of processes under load, without any server."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from chaos.results import Context, Result
 
 
 def run(ctx: Context) -> Result:
-    """The part, on SQLite and the embedded broker."""
+    """Run the part on SQLite and the embedded broker."""
     return part_kills.run(ctx, "sqlite+embedded")

@@ -1,4 +1,4 @@
-"""Is there any order of events that loses a run? Hypothesis looks for one, and makes what it finds small.
+"""A part: Hypothesis searches for an order of events that loses a run, and shrinks what it finds.
 
 Each rule is one thing that may happen at any time; after each, what must always be true is looked at. What a run should
 be like by then is the model's to say (``machine.Model``).
@@ -28,7 +28,7 @@ from aft.errors import OrderRefused
 from aft.ids import RunId, new_id
 from aft.runs import orders, run_rows, submit
 from aft.runs.new_runs import NewRun
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.states import ENDS
 from aft.store.tables import faults, frames, journal, late_effects, runs
 from chaos.machine import GRACE, LEASE, Execution, Look, Model, Outcome, Worker, World, machine_flow, steps_of
@@ -39,7 +39,6 @@ from chaos.setups import private
 picks = st.integers(0, 1_000_000)
 plans = st.sampled_from(["p", "pp", "ppp", "sp", "ps", "bp", "p(p)p", "p(pp)b", "(sp)p", "b(ps)", "pspb"])
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["ok", "ok", "ok", "busy", "fatal"])
-ANNE = Person("anne", "has looked")
 ORDERS: dict[str, Callable[..., None]] = {
     "retry": orders.retry,
     "skip_frame": orders.skip_frame,
@@ -52,7 +51,7 @@ FAULTS = ("message lost", "message again", "worker killed", "lease over", "execu
 
 
 class Rules(RuleBasedStateMachine):
-    """Everything that may happen. ``database`` and ``happened`` belong to a subclass made by ``rules_on``."""
+    """The rules of the state machine. ``database`` and ``happened`` belong to a subclass made by ``rules_on``."""
 
     database: ClassVar[str]
     happened: ClassVar[Counter[str]]
@@ -75,7 +74,7 @@ class Rules(RuleBasedStateMachine):
 
     @initialize(first=plans, second=plans)
     def begin(self, first: str, second: str) -> None:
-        """A world without runs would teach nothing."""
+        """Submit two runs: a world without runs would show nothing."""
         for plan in (first, second):
             self.submit(plan)
 
@@ -92,7 +91,7 @@ class Rules(RuleBasedStateMachine):
     @precondition(lambda self: self.world.flight)
     @rule(pick=picks, who=picks, again=st.booleans())
     def deliver(self, pick: int, who: int, again: bool) -> None:
-        """A message arrives, in whatever order; one that arrives again stays on its way."""
+        """Deliver any message in flight; with ``again`` it stays in flight."""
         place, message = self._one(self.world.flight, pick)
         if not again:
             self.world.flight.remove((place, message))
@@ -107,7 +106,7 @@ class Rules(RuleBasedStateMachine):
     @precondition(lambda self: self.world.flight)
     @rule(pick=picks, who=picks, comes_to=st.lists(outcomes, max_size=5))
     def get_on(self, pick: int, who: int, comes_to: list[Outcome]) -> None:
-        """Ordinary life: a message arrives, and whoever it wakes gets on by some steps."""
+        """Deliver a message, and let the execution that it wakes take some steps."""
         self.deliver(pick, who, again=False)
         for outcome in comes_to:
             if self.world.executions and not self.world.executions[-1].gone:
@@ -122,7 +121,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(chosen=st.sets(picks, max_size=4))
     def decide(self, chosen: set[int]) -> None:
-        """A dispatcher decides about any faults, decided ones among them."""
+        """Decide about any faults, decided ones among them."""
         known = [str(key[0]) for key in self.world.look()[faults.name]]
         ids = {known[pick % len(known)] for pick in chosen} if known else set()
         self.world.decide(sorted(ids))
@@ -132,7 +131,7 @@ class Rules(RuleBasedStateMachine):
     @precondition(lambda self: self._asking())
     @rule(pick=picks, outcome=outcomes)
     def answer(self, pick: int, outcome: Outcome) -> None:
-        """A step comes to something; what an owner does that has lost its run must change nothing.
+        """Set the outcome of a step; an owner that has lost its run must change nothing.
 
         But for the length of the run's inbox, which tells the owner that has it now of an effect that came late.
         """
@@ -152,7 +151,7 @@ class Rules(RuleBasedStateMachine):
     @precondition(lambda self: self._asking())
     @rule(pick=picks)
     def fall(self, pick: int) -> None:
-        """An execution ends without a word, in a process that lives on."""
+        """End an execution silently, in a process that lives on."""
         self.world.answer(self._one(self._asking(), pick), "die")
         self._count("execution ended silently")
 
@@ -164,7 +163,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(who=picks)
     def expire(self, who: int) -> None:
-        """The database holds a worker for dead, which only sleeps."""
+        """Expire the lease of a live worker in the database."""
         worker = self._one(self.world.workers, who)
         self._count("lease over" if self._is_busy(worker) else "lease of an idle worker over")
         self.world.expire(worker)
@@ -193,7 +192,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(who=picks, seconds=st.sampled_from([-2 * LEASE, -1.0, 1.0, LEASE / 2, 2 * LEASE]))
     def jump(self, who: int, seconds: float) -> None:
-        """A worker's clocks jump: what it counts its lease by, and what it calls the time of day."""
+        """Make a worker's clocks jump: that of its lease, and its wall clock."""
         clock = self._one(self.world.workers, who).clock
         clock.passed += seconds
         clock.wrong += timedelta(seconds=seconds)
@@ -202,7 +201,7 @@ class Rules(RuleBasedStateMachine):
     @precondition(lambda self: self.world.models)
     @rule(pick=picks, verb=st.sampled_from(sorted(ORDERS)))
     def order(self, pick: int, verb: str) -> None:
-        """A person asks something of a run, parked or not."""
+        """Give an order to a run, parked or not."""
         parts = self.world.parts
         among = list(self.world.models.items())
         parked = [(run_id, model) for run_id, model in among if model.parked]
@@ -212,7 +211,8 @@ class Rules(RuleBasedStateMachine):
             row = run_rows.get(connection, parts.namespace, run_id)
         try:
             with parts.store.write() as connection:
-                ORDERS[verb](connection, row, ANNE, parts.clock.now(), timedelta(seconds=GRACE))
+                anne = Actor("anne", "has looked", parts.clock.now(), timedelta(seconds=GRACE))
+                ORDERS[verb](connection, row, anne)
         except OrderRefused:
             assert not possible, f"{verb} was refused for run {run_id}"
             return
@@ -250,7 +250,7 @@ class Rules(RuleBasedStateMachine):
 
 
 def check_rows(before: Look, after: Look) -> None:
-    """Epochs only rise; the journal only grows; what was taken off the stack stays off, and came from the top."""
+    """Check that epochs only rise, the journal only grows, and frames were popped from the top, for good."""
     for key, row in before[runs.name].items():
         now = after[runs.name][key]
         assert now["epoch"] >= row["epoch"], f"the epoch of run {key} fell"
@@ -273,7 +273,7 @@ def check_rows(before: Look, after: Look) -> None:
 
 
 def check_model(after: Look, run_id: str, model: Model) -> None:
-    """What is recorded and what is owed is what the model says."""
+    """Check that the recorded outcomes and the owed frames are those of the model."""
     row = after[runs.name][run_id,]
     recorded = {key[1]: entry["outcome"] for key, entry in after[journal.name].items() if key[0] == run_id}
     assert recorded == model.recorded, f"run {run_id} has recorded {recorded}, not {model.recorded}"
@@ -290,7 +290,7 @@ def check_model(after: Look, run_id: str, model: Model) -> None:
 
 
 def check_reachable(after: Look, run_id: str) -> None:
-    """A run has ended, is parked, has an owner whose lease will end, or there is something that sets it going."""
+    """Check that a run has ended, is parked, has an owner, or that something will wake it."""
     row = after[runs.name][run_id,]
     still = row["status"] in (*(status.value for status in ENDS), "parked")
     open_faults = [
@@ -303,7 +303,7 @@ def check_reachable(after: Look, run_id: str) -> None:
 
 
 def check_end(world: World, run_id: str, model: Model) -> None:
-    """A run that has ended is whole: everything done stands, or everything done was undone."""
+    """Check that an ended run is whole: everything done stands, or everything done was undone."""
     row, look, last = world.row(run_id), world.look(), {effect[1:]: effect[0] for effect in model.effects}
     if row["status"] == "parked":
         return
@@ -331,7 +331,7 @@ def _stands(model: Model, path: str) -> bool:
 
 
 def rules_on(database: str) -> type[Rules]:
-    """The rules, played on this database and counted apart."""
+    """Return the rules for this database, with their own counts."""
 
     class Here(Rules):
         happened: ClassVar[Counter[str]] = Counter()
@@ -341,7 +341,7 @@ def rules_on(database: str) -> type[Rules]:
 
 
 def explore(database: str, examples: int, steps: int, number: int) -> Counter[str]:
-    """Play so many games of so many steps; raises for the first that breaks a promise, made small."""
+    """Play ``examples`` games of ``steps`` steps; raises for the first that breaks a promise, shrunk."""
     rules = rules_on(database)
     run_state_machine_as_test(
         seed(number)(rules),
@@ -363,7 +363,7 @@ DATABASES = ("sqlite+embedded", "postgresql+embedded")
 
 
 def run(ctx: Context) -> Result:
-    """The part, on private servers."""
+    """Run the part on private servers."""
     begun = time.monotonic()
     happened: Counter[str] = Counter()
     violations: list[str] = []
@@ -382,6 +382,6 @@ def run(ctx: Context) -> Result:
 
 
 def injected(happened: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Tell the faults that were injected from everything else that happened."""
+    """Separate the injected faults from all other events."""
     on_purpose = {what: happened[what] for what in FAULTS}
     return on_purpose, {what: times for what, times in sorted(happened.items()) if what not in FAULTS}

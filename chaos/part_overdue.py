@@ -1,4 +1,4 @@
-"""A million runs whose time has long come, and no message for any of them: is anything flooded?"""
+"""A part: a million runs that are overdue and have no message must not flood anything."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MOST_GROWTH = 30_000_000
 
 
 def plan(number: int) -> Plan:
-    """What each of them does."""
+    """Make the plan of each run."""
     return Plan(f"overdue-{number}", (StepPlan("plain"), StepPlan("plain")), "completed")
 
 
 def run(ctx: Context) -> Result:
-    """The part, on PostgreSQL and RabbitMQ: what the fleet does in some minutes is looked at, not the whole million."""
+    """Run the part on PostgreSQL and RabbitMQ; observes what the fleet does in some minutes, not all runs."""
     begun = time.monotonic()
     wanted, seconds = ctx.size(RUNS, 20_000), ctx.size(SECONDS, 15)
     with private("postgresql+rabbitmq", ctx.directory, lease="10s") as site, site.app() as app:
@@ -79,7 +79,7 @@ def run(ctx: Context) -> Result:
 
 
 def seed_overdue(store: Store, site: Site, count: int) -> None:
-    """Write runs as ``submit`` would have, an hour ago, whose messages were all lost."""
+    """Insert runs as ``submit`` would have an hour ago, with all their messages lost."""
     encoded = chaos_flow.arguments.encode(chaos_flow.arguments.bind((plan(0).encode(),), {}))
     before, _, after = encoded.partition(plan(0).name)
     statement = text(
@@ -95,7 +95,7 @@ def seed_overdue(store: Store, site: Site, count: int) -> None:
 
 
 def forget_untouched(store: Store, namespace: str) -> int:
-    """Remove the runs that nobody has taken yet: nothing is to be checked of them. Tells how many there were."""
+    """Delete the runs that were never claimed; return how many runs there were before."""
     with store.write() as connection:
         there = connection.execute(select(func.count()).where(runs.c.namespace == namespace)).scalar_one()
         connection.execute(delete(runs).where(runs.c.namespace == namespace, runs.c.epoch == 0))
@@ -103,7 +103,7 @@ def forget_untouched(store: Store, namespace: str) -> int:
 
 
 def owned(store: Store, namespace: str) -> int:
-    """How many runs are owned just now."""
+    """Return how many runs have an owner now."""
     with store.read() as connection:
         return int(
             connection.execute(

@@ -1,4 +1,4 @@
-"""Processes that are stopped for longer than their lease, several at a time, and go on as if nothing had happened."""
+"""A part: several processes at a time are stopped for longer than their lease, and then continued."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BEHIND = 5
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers; a third of the plans has a step that takes long enough to be stopped in."""
+    """Run the part on private servers; a third of the plans has a step long enough to be stopped in."""
     plans = [plan_of(ctx.seed, number, slow=0.3) for number in range(ctx.size(RUNS, 150))]
     with private(combination, ctx.directory, lease="2s") as site:
         return pause(site, plans, ctx.size(PAUSES, 10), ctx.seed, ctx.progress)
 
 
 def pause(site: Site, plans: Sequence[Plan], pauses: int, seed: int, progress: Progress = silent) -> Result:
-    """Let plans run while processes are stopped for one to two and a half leases, and check every promise."""
+    """Run plans while processes are stopped for one to two and a half leases, and check every promise."""
     begun, draw = time.monotonic(), random.Random(f"pauses {seed}")
     until: dict[int, float] = {}
     with Fleet(site.environ(), ROLES, site.log) as fleet, Driver(site, plans, progress=progress) as driver:

@@ -1,4 +1,4 @@
-"""PostgreSQL is killed every few seconds, all its processes at once, and started again, while runs go through."""
+"""A part: PostgreSQL is killed every few seconds, with all its processes, and started again under load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIFE = 2.0
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers."""
+    """Run the part on private servers."""
     begun, draw = time.monotonic(), random.Random(f"postgres {ctx.seed}")
     plans = [plan_of(ctx.seed, number) for number in range(ctx.size(RUNS, 300))]
     kills = ctx.size(KILLS, 4)
@@ -61,7 +61,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
 
 
 def crash(server: PrivatePostgres) -> None:
-    """Kill the server and each of its processes: none of them lives on to finish what it was doing."""
+    """Kill the server and each of its processes, so that none finishes what it was doing."""
     assert server.pid is not None
     family = [server.pid, *_children(server.pid)]
     for pid in family:

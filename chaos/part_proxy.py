@@ -1,4 +1,4 @@
-"""A line to the database that is cut, slow, silent for longer than the lease, or loses what commits, or its answer."""
+"""A part: database connections are cut, slow, silent for longer than the lease, or lose a commit or its answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[Kind, str] = {"COMMIT": "COMMIT", "statement": "statements that com
 
 
 class Lines:
-    """A line of its own for each seat; the last one is the submitter's."""
+    """The proxied connections: one proxy for each seat; the last one is the submitter's."""
 
     def __init__(self, proxies: list[CommitProxy], fleet: Fleet, lease: float, draw: random.Random) -> None:
         self._proxies = proxies
@@ -41,16 +41,16 @@ class Lines:
 
     @property
     def faults(self) -> Counter[str]:
-        """What was really done to them by now."""
+        """The faults that were injected so far, by kind."""
         return self._done + self._losses(lambda write: _KINDS[write.kind])
 
     @property
     def count(self) -> int:
-        """How many faults were injected by now."""
+        """The number of faults that were injected so far."""
         return self.faults.total()
 
     def trouble(self) -> None:
-        """Do something to a line that is not held already."""
+        """Inject a fault into a connection that is not held already."""
         free = [index for index in range(len(self._proxies)) if index not in self._held]
         if not free:
             return
@@ -69,7 +69,7 @@ class Lines:
             self._partition(index)
 
     def losses(self) -> dict[str, int]:
-        """What was lost, by what it wrote."""
+        """What was lost, by the statement that wrote it."""
         return dict(sorted(self._losses(lambda write: write.words).items()))
 
     def _losses(self, name: Callable[[Write], str]) -> Counter[str]:
@@ -99,7 +99,7 @@ class Lines:
         self._held[index] = time.monotonic() + seconds
 
     def release(self, *, everything: bool = False) -> None:
-        """Let go of lines whose time is over, or of all, for good."""
+        """Release connections whose time is over, or all of them for good."""
         for proxy in self._proxies if everything else ():
             proxy.disarm()
         for index in [index for index, until in self._held.items() if everything or until <= time.monotonic()]:
@@ -108,7 +108,7 @@ class Lines:
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers."""
+    """Run the part on private servers."""
     begun = time.monotonic()
     plans = [plan_of(ctx.seed, number, slow=0.1) for number in range(ctx.size(RUNS, 200))]
     wanted = ctx.size(FAULTS, 30)

@@ -1,4 +1,4 @@
-"""Half an hour of steady load: does a dispatcher's memory stay as it is?"""
+"""A part: half an hour of steady load, in which a dispatcher's memory must not grow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIFT = 0.05
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers: one process with every role, which nobody kills."""
+    """Run the part on private servers: one process with every role, which is never killed."""
     begun = time.monotonic()
     seconds = ctx.size(SECONDS, 60)
     plans = [plan_of(ctx.seed, number) for number in range(seconds * RATE)]
@@ -51,7 +51,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
 
 
 def ends(samples: list[int]) -> tuple[float, float]:
-    """The median memory when warm, and in the end: of a tenth of the samples each."""
+    """Return the median memory after warm-up and at the end, each of a tenth of the samples."""
     warm = samples[int(len(samples) * WARM) :]
     tenth = max(1, len(warm) // 10)
     return statistics.median(warm[:tenth]), statistics.median(warm[-tenth:])

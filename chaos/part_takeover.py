@@ -1,4 +1,4 @@
-"""How long does a run lie there when its worker is killed and everything else is at rest? One worker at a time.
+"""A part: measures how soon a run continues after its worker was killed, one worker at a time, all else at rest.
 
 The other parts kill under load, where a takeover also waits for the processor. Here processes as ``aft dispatcher``
 starts them do a little ordinary work, so that none is brand new; then one run is executed alone, its worker is killed
@@ -46,7 +46,7 @@ WANTED: Wanted = {"steps under 3 s": {"p50": 0.1}, "all": {"p99": 3.0}, "rounds"
 
 
 def run(ctx: Context) -> Result:
-    """The part, on both set-ups: mostly steps under three seconds, and some longer ones."""
+    """Run the part on both set-ups: mostly steps under three seconds, and some longer ones."""
     begun, draw = time.monotonic(), random.Random(f"takeover {ctx.seed}")
     kills = ctx.size(KILLS, 8)
     plans = [plan(draw, number) for number in range(MOST_ROUNDS * kills)]
@@ -67,14 +67,13 @@ def run(ctx: Context) -> Result:
 
 
 def plan(draw: random.Random, number: int) -> Plan:
-    """One step that is long enough to be killed in, and one after it."""
+    """Make a plan with one step that is long enough to be killed in, and one after it."""
     seconds = LONG if number % 5 == 4 else round(draw.uniform(0.3, 2.5), 3)
     return Plan(f"takeover-{number}", (StepPlan("slow", seconds=seconds), StepPlan("plain")), "completed")
 
 
 def kill_each(site: Site, plans: Sequence[Plan], kills: int, seed: int, progress: Progress = silent) -> Result:
-    """Execute one plan after the other, and kill its worker in the middle of its first step: so many times without
-    being disturbed, or until there are no more plans."""
+    """Execute plans and kill each one's worker in its first step, until ``kills`` rounds were undisturbed."""
     begun, draw = time.monotonic(), random.Random(f"takeover {seed}")
     shares: dict[str, float] = {}
     with Fleet(site.environ(), ROLES, site.log) as fleet, site.app() as app:
@@ -100,8 +99,7 @@ def kill_each(site: Site, plans: Sequence[Plan], kills: int, seed: int, progress
 
 
 def kill_once(app: aft.Aft, fleet: Fleet, seen: Following, plan: Plan, moment: float) -> float:
-    """Execute a plan, and kill its worker when that share of its first step is done; tells what share of the
-    processors' time the host took until another worker went on."""
+    """Execute a plan, kill its worker in the first step, and return the share of CPU that the host took."""
     load.submit(app, [plan])
     first = eventually(lambda: next(iter(seen.lines(plan)), None))
     time.sleep(plan.steps[0].seconds * moment)
@@ -117,7 +115,7 @@ def kill_once(app: aft.Aft, fleet: Fleet, seen: Following, plan: Plan, moment: f
 def measure(
     plans: Sequence[Plan], found: Sequence[takeover.Takeover], shares: Mapping[str, float], kills: int
 ) -> dict[str, dict[str, float]]:
-    """How long takeovers took; those that were disturbed apart."""
+    """Return the times of takeovers, with the disturbed rounds counted apart."""
     seconds = {plan.name: plan.steps[0].seconds for plan in plans}
     quiet = [each for each in found if shares[each.load] <= UNDISTURBED]
     undisturbed = sum(share <= UNDISTURBED for share in shares.values())
@@ -134,19 +132,19 @@ def measure(
 
 
 def ordinary(number: int, place: int) -> Plan:
-    """A quick run with a fault."""
+    """Make a quick plan with one fault."""
     return Plan(f"ordinary-{number}-{place}", (StepPlan("plain"), StepPlan("plain", failures=1)), "completed")
 
 
 def go_through(app: aft.Aft, seen: Following, plans: Sequence[Plan]) -> None:
-    """Submit plans, unless they are there, and wait until they have ended."""
+    """Submit plans, unless they are there already, and wait until they have ended."""
     load.submit(app, plans)
     for each in plans:
         eventually(partial(seen.ended, each))
 
 
 class Following:
-    """Reads a ledger as it grows: the database is not asked, nor the whole file, so that looking on slows nothing."""
+    """Reads a ledger as it grows, so that observing costs neither queries nor a second reading."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._path = ledger.path
@@ -154,7 +152,7 @@ class Following:
         self._lines: dict[str, list[Entry]] = defaultdict(list)
 
     def lines(self, plan: Plan) -> list[Entry]:
-        """The lines of a plan so far."""
+        """Return the lines of a plan so far."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -166,23 +164,23 @@ class Following:
         return self._lines[plan.name]
 
     def ended(self, plan: Plan) -> bool:
-        """Whether its last step is done."""
+        """Whether the plan's last step is done."""
         return any((line.step, line.what) == ("1", "done") for line in self.lines(plan))
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the processors did so far, in ticks: all of it, and what the host did with them for others."""
+    """The CPU ticks of the machine so far: all of them, and those that its host has stolen."""
 
     ticks: int
     taken: int
 
     @classmethod
     def look(cls) -> Host:
-        """Look now: user, nice, system, idle, waiting, two kinds of interrupts, stolen (proc(5))."""
+        """Read the ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc(5))."""
         ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         return cls(sum(ticks), ticks[-1])
 
     def share_since(self, before: Host) -> float:
-        """The share that the host took since then."""
+        """Return the share of the ticks that the host has taken since then."""
         return (self.taken - before.taken) / max(1, self.ticks - before.ticks)

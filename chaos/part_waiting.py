@@ -1,4 +1,4 @@
-"""A hundred thousand runs that wait for a person: what do they cost, and how soon does a signal wake one of them?"""
+"""A part: measures what a hundred thousand waiting runs cost, and how soon a signal wakes one of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_GROWTH, MOST_MEDIAN = 50_000_000, 0.1
 
 
 def run(ctx: Context) -> Result:
-    """The part, on both set-ups."""
+    """Run the part on both set-ups."""
     begun = time.monotonic()
     figures: dict[str, Any] = {}
     violations: list[str] = []
@@ -54,7 +54,7 @@ def run(ctx: Context) -> Result:
 
 
 def watch(site: Site, wanted: int, signals: int, idle: float, seed: int, progress: Progress) -> dict[str, Any]:
-    """Let so many wait, watch the processes, and signal some."""
+    """Seed ``wanted`` waiting runs, measure the processes, and signal some runs."""
     draw = random.Random(f"waiting {seed}")
     roles = ["relay", "intake", "sweep", "work"]
     with Fleet(site.environ(), [roles, roles], site.log) as fleet, site.app() as app:
@@ -96,7 +96,7 @@ def _seconds_used(fleet: Fleet, index: int) -> float:
 
 
 def seed_waiting(store: Store, site: Site, count: int) -> None:
-    """Write runs as if each had been executed up to its wait."""
+    """Insert runs as if each had been executed up to its wait."""
     encoded = patient.arguments.encode(patient.arguments.bind(("waiting-0",), {}))
     before, _, after = encoded.partition("waiting-0")
     with store.write() as connection:

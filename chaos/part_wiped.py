@@ -1,4 +1,4 @@
-"""One RabbitMQ under load that is killed and started again, with all it had, or empty; again and again."""
+"""A part: one RabbitMQ under load is killed again and again, and restarted with its data or empty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESTARTED, WIPED = "SIGKILL of RabbitMQ, started with its data", "SIGKILL of Rab
 
 
 def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
-    """The part, on private servers: half of the faults wipe the broker."""
+    """Run the part on private servers; half of the faults wipe the broker."""
     begun, draw = time.monotonic(), random.Random(f"wiped {ctx.seed}")
     plans = [plan_of(ctx.seed, number, slow=0.3) for number in range(ctx.size(RUNS, 240))]
     wanted = ctx.size(FAULTS, 2)
@@ -64,7 +64,7 @@ def run(ctx: Context, combination: str = "postgresql+rabbitmq") -> Result:
 
 
 def _strike(rabbit: PrivateRabbit, draw: random.Random) -> Iterator[str]:
-    """Kill the broker and start it, with its data or without, each as often as the other; tells which it was."""
+    """Kill and restart the broker, with its data or without, equally often; yield which it was."""
     while True:
         for what in draw.sample((RESTARTED, WIPED), 2):
             if what == WIPED:

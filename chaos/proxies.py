@@ -1,4 +1,4 @@
-"""A line to PostgreSQL that can be cut, held, and made to lose whatever commits, or the answer to it."""
+"""A proxy to PostgreSQL whose connections can be cut, held, or made to lose a commit or its answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFUSED = b"N"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What shall be lost, or was: the answer to something that was carried out, or the request itself."""
+    """What is to be lost, or was: the answer to an executed request, or the request itself."""
 
     carried_out: bool
     kind: Kind | None = None
@@ -25,7 +25,7 @@ class Loss:
 
 @dataclass
 class _Line:
-    """One connection. ``lock`` is held for each frame: its two directions have a thread each."""
+    """One connection. ``lock`` is held for each frame: each direction has its own thread."""
 
     client: Frames = field(default_factory=lambda: Frames(client=True))
     server: Frames = field(default_factory=lambda: Frames(client=False))
@@ -39,7 +39,7 @@ class _Line:
 
 
 class CommitProxy(Proxy):
-    """Forwards connections to a PostgreSQL on 127.0.0.1; ``lose_commit`` arms it, and it breaks one line once.
+    """Forwards connections to a PostgreSQL on 127.0.0.1; ``lose_commit`` arms it to break one of them.
 
     It reads ``at_once`` bytes at the most. Whoever asks for encryption is refused: nothing could be recognised then.
     """
@@ -55,7 +55,7 @@ class CommitProxy(Proxy):
         super().__init__(port)
 
     def lose_commit(self, *, carried_out: bool, kind: Kind | None = None) -> None:
-        """Lose the next commit, of this kind, if given: its answer only, or the request; either way its line is cut.
+        """Arm it to lose the next commit, of this kind if given: its answer or the request; its connection is cut.
 
         An answer that says that nothing was written is not worth losing: then the one after it is lost.
         """
@@ -63,13 +63,13 @@ class CommitProxy(Proxy):
             self._armed = Loss(carried_out, kind)
 
     def disarm(self) -> None:
-        """Lose nothing more."""
+        """Disarm it."""
         with self._arming:
             self._armed = None
 
     @property
     def is_armed(self) -> bool:
-        """Whether something is still to be lost."""
+        """Whether a loss is armed."""
         return self._armed is not None
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
@@ -93,7 +93,7 @@ class CommitProxy(Proxy):
         source.close()
 
     def _from_client(self, line: _Line, data: bytes, client: socket.socket) -> bytes | None:
-        """Return what may go to the server; None: the line is to be cut."""
+        """Return the bytes to forward to the server; None: cut the connection."""
         passed = b""
         for frame in line.client.feed(data):
             if frame.asks_for_encryption:
@@ -119,7 +119,7 @@ class CommitProxy(Proxy):
         return armed.carried_out
 
     def _from_server(self, line: _Line, data: bytes) -> bytes | None:
-        """Return what the client may hear; None: the line is to be cut."""
+        """Return the bytes to forward to the client; None: cut the connection."""
         passed = b""
         for frame in line.server.feed(data):
             with line.lock:
@@ -133,7 +133,7 @@ class CommitProxy(Proxy):
         return passed
 
     def _withhold(self, line: _Line, losing: Write, frame: Frame) -> bytes | None:
-        """Keep an answer back until it is complete, and lose it then; one that tells of nothing is let go."""
+        """Buffer an answer until it is complete, and drop it then; if nothing was written, forward it."""
         line.withheld += frame.raw
         line.in_vain = line.in_vain or frame.kind == b"E" or (frame.kind == b"C" and did_nothing(frame.body))
         if frame.kind != b"Z":

@@ -1,4 +1,4 @@
-"""The report of the long profile, from the results that were kept."""
+"""Formats the report of the long profile from the saved results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ code was looked at as that code did.
 
 
 def write_report(results: Mapping[str, Result], codes: Mapping[str, str]) -> str:
-    """Spell the report; ``codes`` are the digests of the parts' code as it is now."""
+    """Return the text of the report; ``codes`` are the digests of the parts' present code."""
     return "\n".join([HEAD, *_table(results, codes), "", *_details(results)]).rstrip() + "\n"
 
 
@@ -83,7 +83,7 @@ def _details(results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def _is_row(figure: Any) -> bool:
-    """Whether a figure is a small result of its own: one of several configurations of a part."""
+    """Whether a figure is a result of its own: one of a part's several configurations."""
     return isinstance(figure, Mapping) and {"runs", "faults", "violations"} <= figure.keys()
 
 
@@ -114,5 +114,5 @@ def _spell(figure: Any, wanted: Mapping[str, float] | None = None) -> str:
 
 
 def _bound(number: str, wanted: Mapping[str, float] | None) -> str:
-    """What is wanted of a number, beside it."""
+    """Format the bound of a number; empty if it has none."""
     return f" (wanted ≤ {wanted[number]:,})" if wanted and number in wanted else ""

@@ -1,4 +1,4 @@
-"""What a part of the long profile is given, and what it hands back."""
+"""The input and the result of a part of the long profile."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Progress = Callable[[float, float, str], None]
 
 
 def silent(done: float, total: float, text: str) -> None:
-    """Tell nobody."""
+    """Do nothing: the default for progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a part is given: ``directory`` is its own; ``quick`` asks for a small version of it."""
+    """The input of a part: ``directory`` is its own; ``quick`` asks for a small version of it."""
 
     seed: int
     directory: Path
@@ -45,13 +45,13 @@ class Context:
     progress: Progress = silent
 
     def size(self, full: int, quick: int) -> int:
-        """Choose a number by how much is asked for."""
+        """Return the number for a full profile, or for a quick one."""
         return quick if self.quick else full
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a part: how many runs, which faults were really injected, and every promise that was broken."""
+    """The result of a part: how many runs, the faults that were injected, and every promise that was broken."""
 
     name: str
     seed: int
@@ -74,16 +74,16 @@ class Result:
         return bool(self.violations or self.missed)
 
     def compared(self, wanted: Wanted) -> Result:
-        """Compare its figures with what is wanted of them."""
+        """Return a copy with its figures compared with these bounds."""
         spelt = {name: dict(bounds) for name, bounds in wanted.items()}
         return replace(self, wanted=spelt, missed=list(_missed(self.figures, wanted)))
 
     def is_of(self, seed: int, part: str | None = None) -> bool:
-        """Whether it need not be made again: it is of this seed, and of the code (of its part) as it is now."""
+        """Whether it is of this seed and of the present code (of its part), so that it need not be repeated."""
         return (self.seed, self.code) == (seed, digest(part))
 
     def save(self, path: Path, part: str | None = None) -> None:
-        """Keep it, with the code and the day, so that an interrupted profile goes on where it was."""
+        """Save it with the code's digest and the date, so that an interrupted profile can be continued."""
         path.parent.mkdir(parents=True, exist_ok=True)
         today = datetime.now(UTC).date().isoformat()
         stamped = replace(self, code=self.code or digest(part), date=self.date or today)
@@ -91,7 +91,7 @@ class Result:
 
     @staticmethod
     def load(path: Path) -> Result | None:
-        """Read one that was kept; None if there is none."""
+        """Read a saved result; None if there is none."""
         return Result(**json.loads(path.read_text())) if path.exists() else None
 
 
@@ -107,7 +107,7 @@ def _missed(figures: Mapping[str, Any], wanted: Wanted) -> Iterator[str]:
 
 @functools.cache
 def digest(part: str | None = None) -> str:
-    """A short digest of the code as it was when this was first asked: before it was made use of.
+    """Return a short digest of the code of one part, or of all, as it was at the first call.
 
     Of what one part is made of, or of all: the other parts may change, and what it found is as true as before.
     """
@@ -126,7 +126,7 @@ def _part_of(path: Path) -> str | None:
 
 
 def _needed(part: str) -> set[str]:
-    """A part, and those that it makes use of."""
+    """Return a part, and those that it uses."""
     needed, left = set[str](), [part]
     while left:
         needed.add(one := left.pop())
@@ -136,6 +136,6 @@ def _needed(part: str) -> set[str]:
 
 
 class Part(Protocol):
-    """A module that is a part."""
+    """The interface of a module that is a part."""
 
     def run(self, ctx: Context) -> Result: ...

@@ -1,4 +1,4 @@
-"""Where chaos takes place: a database, a broker, a namespace and a ledger, on servers that nobody else uses."""
+"""Where chaos runs: a database, a broker, a namespace and a ledger, on private servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_CONNECTIONS = 400
 
 @dataclass
 class Site:
-    """One database, one broker, one namespace, one ledger. ``postgres`` and ``rabbit`` are there to be killed."""
+    """One database, one broker, one namespace, one ledger. ``postgres`` and ``rabbit`` may be killed."""
 
     name: str
     database: str
@@ -45,21 +45,21 @@ class Site:
 
     @property
     def log(self) -> Path:
-        """Where the processes of this namespace say what troubles them."""
+        """The log file of the processes of this namespace."""
         return self.directory / f"{self.namespace}.log"
 
     @property
     def killed(self) -> Path:
-        """Where it is kept when which process was killed, for whoever reads the ledger afterwards."""
+        """The file that records when each process was killed."""
         return self.directory / f"{self.namespace}.killed"
 
     @property
     def lease(self) -> float:
-        """Seconds that a worker owns its runs without a heartbeat."""
+        """The length of a worker's lease in seconds."""
         return Settings.load(lease=self.settings["lease"]).lease.total_seconds()
 
     def environ(self) -> dict[str, str]:
-        """The variables that lead a process here."""
+        """Return the environment variables with which a process connects here."""
         return {
             "AFT_DATABASE_URL": self.database,
             "AFT_BROKER_URL": self.broker,
@@ -69,22 +69,22 @@ class Site:
         }
 
     def app(self, **settings: Any) -> aft.Aft:
-        """Make an app here; the caller closes it."""
+        """Make an application on this site; the caller closes it."""
         urls = {"database_url": self.database, "broker_url": self.broker, "namespace": self.namespace}
         return aft.Aft(settings=Settings.load(**(urls | self.settings | settings)))
 
     def another(self, **settings: str) -> Site:
-        """The same place, with a namespace and a ledger of its own."""
+        """Return the same site with its own namespace and ledger."""
         return replace(self, namespace=f"c{secrets.token_hex(6)}", settings=self.settings | settings)
 
     def forget(self) -> None:
-        """Remove the namespace's queues from a broker that others use, too: it has only so many files."""
+        """Remove the namespace's queues from a shared broker, whose number of files is limited."""
         if self.broker.startswith("amqp"):
             with self.app() as app:
                 forget_queues(self.broker, app.delays().topology())
 
     def prepare(self) -> None:
-        """Bring the database to the newest schema, with the load's own table."""
+        """Migrate the database, and create the load's own table."""
         with self.app() as app:
             schema.upgrade(app.store)
             load.prepare(app.store)
@@ -92,7 +92,7 @@ class Site:
 
 @contextmanager
 def private(name: str, directory: Path, **settings: str) -> Iterator[Site]:
-    """Start the servers of a combination, and remove them in the end."""
+    """Start the servers of a combination, and remove them at the end."""
     directory.mkdir(parents=True, exist_ok=True)
     database, _, broker = name.partition("+")
     with ExitStack() as servers:

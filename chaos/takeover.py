@@ -1,4 +1,4 @@
-"""How long does a run lie there after its worker was killed? From the ledger, and from when which process died."""
+"""Measures takeovers: the time from a worker's kill to the next line of its run, from the ledger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Takeover:
 def takeovers(
     plans: Iterable[Plan], entries: Sequence[Entry], kills: Iterable[Hit], runs: Mapping[str, RunFacts] | None = None
 ) -> list[Takeover]:
-    """Find every run that a kill interrupted and that somebody went on with; one that had all its lines had ended.
+    """Return the takeovers of all runs that a kill interrupted; runs that had written all lines are left out.
 
     What ``runs`` did after their end was undoing a late effect, which nobody had taken over.
     """
@@ -59,7 +59,7 @@ def takeovers(
 
 
 def percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    """The number of measurements, their median, their 99th percentile and the longest, in seconds."""
+    """Return the number of measurements, their median, 99th percentile and maximum, in seconds."""
     ordered = sorted(seconds)
     if not ordered:
         return {"count": 0}
@@ -71,7 +71,7 @@ def percentiles(seconds: Iterable[float]) -> dict[str, float]:
 def figures(
     plans: Sequence[Plan], entries: Sequence[Entry], kills: Sequence[Hit], runs: Mapping[str, RunFacts] | None = None
 ) -> Mapping[str, object]:
-    """Takeover times, all of them and those of short steps."""
+    """Return the times of takeovers, of all steps and of short ones."""
     found = takeovers(plans, entries, kills, runs)
     return {
         "takeover": percentiles(each.seconds for each in found),

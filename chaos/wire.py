@@ -1,4 +1,4 @@
-"""What goes over a line to PostgreSQL? Frames are told apart, and a session says which of them makes a write durable.
+"""Parses PostgreSQL's protocol: splits it into frames, and finds the frame that makes a write durable.
 
 That is a COMMIT of a transaction that has written, or a statement that writes while there is no transaction: each is a
 transaction then. Nothing is guessed: where answers are outstanding, so that nobody knows yet whether there will be
@@ -29,7 +29,7 @@ _VERBS = {"BEGIN": "begin", "START": "begin", "COMMIT": "commit", "END": "commit
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message: its type, empty for a first one; what it holds; and how it was spelt."""
+    """One message: its type, which is empty for the first one; its body; and its raw bytes."""
 
     kind: bytes
     body: bytes
@@ -37,12 +37,12 @@ class Frame:
 
     @property
     def asks_for_encryption(self) -> bool:
-        """Whether the client wants a line that nobody else can read."""
+        """Whether the client requests encryption."""
         return not self.kind and int.from_bytes(self.body[:4], "big") in _ENCRYPTION
 
 
 class Frames:
-    """Cuts what one side sends into frames, however it was cut into packets."""
+    """Splits the bytes of one side into frames, however they were packed."""
 
     def __init__(self, *, client: bool) -> None:
         self._pending = b""
@@ -70,7 +70,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Something that becomes durable: by which kind of message, and what it writes, as ``UPDATE aft_runs``.
+    """A durable write: the kind of message that commits it, and what it writes, as ``UPDATE aft_runs``.
 
     Of a COMMIT that is what the first statement wrote that its transaction has executed.
     """
@@ -98,7 +98,7 @@ def _read(statement: bytes) -> _Statement:
 
 
 class Session:
-    """One connection, as its two ends see it. Not thread-safe."""
+    """The state of one connection, from both directions. Not thread-safe."""
 
     def __init__(self) -> None:
         self._statements: dict[bytes, _Statement] = {}
@@ -113,7 +113,7 @@ class Session:
         self._written = ""
 
     def sent(self, frame: Frame) -> Write | None:
-        """Note what the client sends; tells what it makes durable, if it is carried out."""
+        """Process a frame from the client; return the write that it makes durable if it is executed."""
         match frame.kind:
             case b"P":
                 name, words, _ = frame.body.split(b"\0", 2)
@@ -132,7 +132,7 @@ class Session:
         return None
 
     def heard(self, frame: Frame) -> None:
-        """Note what the server answers."""
+        """Process a frame from the server."""
         if frame.kind != b"Z":
             return
         self._awaited -= 1
@@ -154,5 +154,5 @@ class Session:
 
 
 def did_nothing(tag: bytes) -> bool:
-    """Whether a statement was carried out and found nothing to do, as what the server said of it tells."""
+    """Whether the command tag of a statement says that it changed no row."""
     return tag.rstrip(b"\0").split(b" ")[-1] == b"0"

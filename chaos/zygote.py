@@ -1,4 +1,4 @@
-"""How does a worker process begin within milliseconds? It is forked from one that has imported everything already.
+"""The zygote: forks worker processes within milliseconds, from one that has imported everything already.
 
 The zygote opens no connection and starts no thread. It reads requests from its standard input, one JSON object a line,
 forks a child for each, and says on its standard output what becomes of it: ``{"born": pid, "ticket": n}``,
@@ -41,7 +41,7 @@ _used: set[int] = set()
 
 
 def main() -> None:
-    """Serve requests until the input ends."""
+    """Serve requests to fork until the input ends."""
     for name in _HEAVY:
         importlib.import_module(name)
     gc.collect()
@@ -104,7 +104,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _live(request: dict[str, Any]) -> int:
-    """Be a dispatcher process until SIGTERM."""
+    """Run a dispatcher process until SIGTERM."""
     told = os.dup(1)
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):

@@ -18,16 +18,20 @@ from typing import Any, TypeVar
 import psycopg
 from sqlalchemy import Connection, insert, select, update
 
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId, StepPath, WorkerId, new_id
+from aft.rules.trees.rule_cache import RuleCache
 from aft.run_options import RunOptions
 from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
+from aft.runs.orders import Actor
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording
 from aft.runs.records import faults, journal
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
+from aft.security.seal import Seal
 from aft.store import Store
 from aft.store.db_time import later
 from aft.store.leases import Lease
@@ -38,6 +42,11 @@ from aft.telemetry import Event, Telemetry
 T = TypeVar("T")
 GRACE = timedelta(seconds=5)
 KNOWN = [("order", 1)]
+
+
+def actor(name: str, note: str | None = None) -> Actor:
+    """Whoever gives an order now."""
+    return Actor(name, note, datetime.now(UTC), GRACE)
 
 
 class HandClock:
@@ -84,6 +93,18 @@ class Stage:
         made.begin(**begin)
         self.leases.append(made)
         return made
+
+    def dispatcher_deps(self) -> DispatcherDependencies:
+        """What the dispatcher's services share."""
+        return DispatcherDependencies(
+            namespace=self.namespace,
+            store=self.store,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            grace=GRACE,
+            rules=RuleCache(self.store, self.namespace, self.clock, self.telemetry),
+            seal=Seal(),
+        )
 
     def new(self, **changes: Any) -> NewRun:
         """A run to be made; what is no field of it is one of its options."""

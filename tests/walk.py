@@ -1,7 +1,8 @@
 """The way of a run through the code, traced: ``python -m tests.walk`` writes docs/walk.md anew.
 
 Two runs are executed on a SQLite file: one whose activity fails once and is tried again, one that is undone. Every
-call into aft is noted, by thread. The document names the files in the order in which they are entered first.
+call into aft is noted, by thread, but for those that only make an object: a file of which a run only makes objects is
+not on its way. The document names the files in the order in which they are entered first.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "walk.md"
 PACKAGE = str(ROOT / "aft")
 
-#: Is called by the garbage collector, whenever that comes.
-BESIDE = {"_note_collection"}
+#: Makes an object; or is called by the garbage collector, whenever that comes.
+BESIDE = {"__init__", "__new__", "__post_init__", "_note_collection"}
 
 tried: defaultdict[str, int] = defaultdict(int)
 #: How many frames lie between the flow's code and its activity.
@@ -144,25 +145,35 @@ def files_of(trace: Trace, thread: str) -> dict[str, str]:
     return {name: call for name, call in shown.items() if name not in CACHED}
 
 
+#: What the document says before its walks.
+HEAD = """# Two walks through the code
+
+Made by `python -m tests.walk` from a trace of real runs; a test holds it true. Each file is named once for
+each thread, where it is entered first. Left out is what lies beneath: store, codec, brokers, telemetry,
+security; files of which a run only makes objects; and what is made or read once, and known from then on: levels,
+rows of rules, texts of statements.
+"""
+
+
+def write_walk(title: str) -> str:
+    """Trace one run and return what the document says of it."""
+    trace = trace_run(WALKS[title])
+    lines = [f"## {title}", ""]
+    for thread, what in THREADS.items():
+        lines += [f"**{what}**", "", "| file | entered by | what it is |", "| --- | --- | --- |"]
+        lines += [f"| `{name}` | `{call}` | {_says(name)} |" for name, call in files_of(trace, thread).items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write_frames() -> str:
+    """Return what the document says of the way from a flow's code to its activity; that walk was traced before."""
+    return f"Between the call of an activity in a flow and its function lie {max(depths.values())} frames.\n"
+
+
 def write() -> str:
     """Trace both runs and return the document."""
-    lines = [
-        "# Two walks through the code",
-        "",
-        "Made by `python -m tests.walk` from a trace of real runs; a test holds it true. Each file is named once for",
-        "each thread, where it is entered first. Left out is what lies beneath: store, codec, brokers, telemetry,",
-        "security; and what is made or read once, and known from then on: levels, rows of rules, texts of statements.",
-        "",
-    ]
-    for title, flow in WALKS.items():
-        trace = trace_run(flow)
-        lines += [f"## {title}", ""]
-        for thread, what in THREADS.items():
-            lines += [f"**{what}**", "", "| file | entered by | what it is |", "| --- | --- | --- |"]
-            lines += [f"| `{name}` | `{call}` | {_says(name)} |" for name, call in files_of(trace, thread).items()]
-            lines.append("")
-    lines.append(f"Between the call of an activity in a flow and its function lie {max(depths.values())} frames.")
-    return "\n".join(lines) + "\n"
+    return "\n".join([HEAD, *(write_walk(title) for title in WALKS), write_frames()])
 
 
 def _says(name: str) -> str:

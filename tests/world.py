@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,14 @@ keys: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 gates: defaultdict[str | tuple[str, str], threading.Event] = defaultdict(threading.Event)
 #: Orders about which a mistake in the code is fixed.
 fixed: set[str] = set()
+#: Orders, or things that are done for them, whose code is broken.
+broken: set[str | tuple[str, str]] = set()
+#: How often something was tried, by order, or by (order, what it is).
+tries: Counter[str | tuple[str, str] | tuple[str, int]] = Counter()
+#: Set when something has come to a place, by order, or by (order, the place).
+reached: defaultdict[str | tuple[str, str], threading.Event] = defaultdict(threading.Event)
+#: The app that an order's activities ask for something.
+apps: dict[str, aft.Aft] = {}
 
 
 class Busy(Exception):
@@ -72,17 +80,15 @@ def new_order() -> Iterator[str]:
 
 
 @contextmanager
-def paused_owner(
-    setup: Setup, flow: aft.Flow[[str], Any], order: str, calls: Mapping[str, Sequence[str]]
-) -> Iterator[aft.Run]:
+def paused_owner(setup: Setup, flow: aft.Flow[[str], Any], order: str) -> Iterator[aft.Run]:
     """Start a run whose owner stops beating while it is inside its activity, as a paused process would.
 
-    It is inside when ``calls`` tells of the order; what waits for the order's gate goes on at the end of this block.
+    It is inside when the ledger tells of the order; what waits for the order's gate goes on at the end of this block.
     """
     app = setup.app(lease="2s", grace="300ms")
     started = threading.Thread(target=app.start, args=(flow, order))
     started.start()
-    eventually(lambda: calls[order])
+    eventually(lambda: ledger[order])
     assert app._deps is not None
     app._deps.lease._stopping.set()
     (run,) = app.runs()

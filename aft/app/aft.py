@@ -87,7 +87,7 @@ class Aft(Parts):
                 "app.submit"
             )
         self.registry.flow(new.flow, new.version)
-        deps = self._own_tools()
+        deps = self._own_dependencies()
         found: list[RunRow] = []
 
         def begin(expect: Expect) -> list[RunRow]:
@@ -278,7 +278,7 @@ class Aft(Parts):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _own_tools(self) -> Dependencies:
+    def _own_dependencies(self) -> Dependencies:
         """Return the dependencies for runs that this process starts itself: a worker, made when first needed."""
         with self._lock:
             if self._deps is None:

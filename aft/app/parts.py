@@ -9,9 +9,9 @@ from aft import after_fork
 from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.config import Settings
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import Plans
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.judge import Judge
 from aft.errors import ConfigError
 from aft.flows.declare.registry import Registry
 from aft.flows.runtime.abandonment import AbandonedAttempts
@@ -97,25 +97,22 @@ class Parts:
             **more,
         )
 
-    def make_intake(self, delays: Delays, sender: Sends, plans: Plans | None = None) -> Intake:
-        """Make the intake, which decides about faults."""
-        return Intake(
-            self.namespace,
-            self.store,
-            self.broker,
-            delays,
-            sender,
-            self.clock,
-            self.telemetry,
-            self.settings.grace,
-            Judge(self.namespace, self.store, self.rule_cache),
-            plans or self.make_plans(),
-            self.seal,
+    def make_dispatcher_deps(self) -> DispatcherDependencies:
+        """Make the dependencies for deciding about faults."""
+        return DispatcherDependencies(
+            namespace=self.namespace,
+            store=self.store,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            grace=self.settings.grace,
+            rules=self.rule_cache,
+            seal=self.seal,
         )
 
-    def make_plans(self) -> Plans:
-        """Make the service that carries out exlets."""
-        return Plans(self.namespace, self.store, self.clock, self.telemetry, self.settings.grace)
+    def make_intake(self, delays: Delays, sender: Sends, plans: Plans | None = None) -> Intake:
+        """Make the intake, which decides about faults."""
+        deps = self.make_dispatcher_deps()
+        return Intake(deps, self.broker, delays, sender, plans or Plans(deps))
 
     def make_lease(self) -> Lease:
         """Make a worker's lease, not begun yet."""

@@ -30,6 +30,7 @@ from aft.app.parts import Parts
 from aft.app.views import unfinished_runs as leftover
 from aft.app.views.unfinished_runs import Leftover
 from aft.compensation import stack
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import Plans
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.schedules import Schedules
@@ -117,14 +118,15 @@ class DispatcherProcess:
         delays.declare(app.waits())
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock, app.seal)
         self._sender = sender = OutboxSender(relay)
-        plans = app.make_plans()
+        dispatcher_deps = app.make_dispatcher_deps()
+        plans = Plans(dispatcher_deps)
         self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
         self._services = self._make_outbox_services(relay, sender)
         if Role.INTAKE in self._roles:
-            self._services += self._make_intake_services(self._intake, plans)
+            self._services += self._make_intake_services(dispatcher_deps, self._intake, plans)
         if Role.SWEEP in self._roles:
-            self._services += self._make_sweep_services(self._intake, takeover)
+            self._services += self._make_sweep_services(dispatcher_deps, self._intake, takeover)
         takeover.warm_up()
         if app.broker.has_live_events:
             live_events = LiveEvents(app.broker, app.namespace)
@@ -136,7 +138,7 @@ class DispatcherProcess:
         if Role.WORK in self._roles:
             self._worker = Worker(deps, app.broker, takeover, self._concurrency, lambda: delays.declare(()))
             self._worker.start()
-        receivers = [part.stop_consuming for part in (self._worker, self._intake) if part is not None]
+        receivers = [part.receiver.stop_consuming for part in (self._worker, self._intake) if part is not None]
         self._services.append(Service("keeper", LeaseGuard(self._lease, receivers).step, telemetry))
         if app.store.file is not None:
             self._services.append(Service("file", self._check_file, telemetry))
@@ -173,7 +175,7 @@ class DispatcherProcess:
         if self._notices is not None:
             self._notices.close(left())
         if self._intake is not None:
-            self._intake.stop_consuming()
+            self._intake.receiver.stop_consuming()
         if self._sender is not None:
             self._sender.close()
         self._forget_events()
@@ -203,42 +205,35 @@ class DispatcherProcess:
             services.append(Service(Role.RELAY.value, lambda: 0.0 if relay.run_once() else RELAY_PAUSE, telemetry))
         return services
 
-    def _make_intake_services(self, intake: Intake, plans: Plans) -> list[Service]:
-        self._notices = self._make_notices()
+    def _make_intake_services(self, deps: DispatcherDependencies, intake: Intake, plans: Plans) -> list[Service]:
+        self._notices = self._make_notices(deps)
         telemetry = self._app.telemetry
         return [
-            Service(Role.INTAKE.value, while_leased(self._lease, intake.step), telemetry, intake.interrupt),
+            Service(Role.INTAKE.value, while_leased(self._lease, intake.step), telemetry, intake.receiver.interrupt),
             Service("plans", plans.step, telemetry, plans.interrupt),
             Service("notices", self._notices.step, telemetry),
         ]
 
-    def _make_sweep_services(self, intake: Intake, takeover: Takeover) -> list[Service]:
-        app, grace, lease = self._app, self._app.settings.grace, self._app.settings.lease
-        sweeper = Sweeper(
-            app.namespace,
-            app.store,
-            intake,
-            takeover,
-            app.clock,
-            app.telemetry,
-            grace=grace,
-            lease=lease,
-            notify_parked=_check_notify(app.settings.notify_parked_url),
-            broker=app.broker,
-        )
-        schedules = Schedules(app.namespace, app.store, app.telemetry, grace)
-        steps = {Role.SWEEP.value: sweeper.step, "lookout": takeover.check_locks, "schedules": schedules.step}
+    def _make_sweep_services(self, deps: DispatcherDependencies, intake: Intake, takeover: Takeover) -> list[Service]:
+        app, settings = self._app, self._app.settings
+        notify = _check_notify(settings.notify_parked_url)
+        sweeper = Sweeper(deps, intake, takeover, lease=settings.lease, notify_parked=notify, broker=app.broker)
+        steps = {
+            Role.SWEEP.value: sweeper.step,
+            "lookout": takeover.check_locks,
+            "schedules": Schedules(deps).step,
+        }
         return [Service(name, step, app.telemetry) for name, step in steps.items()]
 
-    def _make_notices(self) -> Notices:
+    def _make_notices(self, deps: DispatcherDependencies) -> Notices:
         # Imported here: a process that sends no notices does not pay for loading an HTTP client.
         from aft.dispatcher.notify.notices import Notices
         from aft.dispatcher.notify.receivers import Receivers
 
-        app, settings = self._app, self._app.settings
+        settings = self._app.settings
         named = [] if settings.notify_parked_url is None else [urlsplit(settings.notify_parked_url).hostname or ""]
         receivers = Receivers(settings.listed_hosts, named)
-        return Notices(app.namespace, app.store, app.telemetry, app.clock, settings.webhook_secrets, receivers)
+        return Notices(deps, settings.webhook_secrets, receivers)
 
     def _begin_lease(self, deps: Dependencies) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []

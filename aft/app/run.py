@@ -8,7 +8,6 @@ import functools
 import getpass
 import time
 import warnings
-from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn
 
 from sqlalchemy import Connection, select
@@ -36,7 +35,7 @@ from aft.flows.declare.options import Duration
 from aft.flows.exceptions import failures
 from aft.ids import RunId
 from aft.runs import erasure, orders, run_rows, signals, steer
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import faults, journal
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
@@ -199,8 +198,8 @@ class Run(Generic[R_co]):
         """
         erased: list[RunId] = []
 
-        def erase(connection: Connection, row: RunRow, person: Person, at: datetime, grace: timedelta) -> None:
-            erased[:] = erasure.erase(connection, row, person)
+        def erase(connection: Connection, row: RunRow, actor: Actor) -> None:
+            erased[:] = erasure.erase(connection, row, actor)
 
         self._order(erase, note, by)
         empty_log(self._app.store)
@@ -208,10 +207,9 @@ class Run(Generic[R_co]):
 
     def _order(self, order: Order, note: str | None, by: str | None) -> None:
         check_storable("note", note, OrderRefused, lines=True, most=MOST_NOTE)
-        person = Person(name_of(by), note)
+        actor = Actor(name_of(by), note, self._app.clock.now(), self._app.settings.grace)
         with self._app.store.write() as connection:
-            row = self._locked(connection)
-            order(connection, row, person, self._app.clock.now(), self._app.settings.grace)
+            order(connection, self._locked(connection), actor)
 
     def _locked(self, connection: Connection) -> RunRow:
         row = wake.lock(connection, self._app.namespace, self.id)

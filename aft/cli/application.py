@@ -34,7 +34,7 @@ def looking(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
     """Yield an application for reading only: a SQLite file that does not exist is not created."""
     with opened(given, loaded) as app:
         if is_missing(app):
-            raise NoDatabase(f"there is no database {app.store.url!r} yet; the first run makes it")
+            raise NoDatabase(f"there is no database {app.store.url!r} yet; the first run creates it")
         yield app
 
 

@@ -83,7 +83,7 @@ def _check_is_meant(module: ModuleType, here: str) -> None:
     if sys.flags.safe_path or found is None or Path(found).is_relative_to(here) or top not in _modules_in(Path(here)):
         return
     raise Failure(
-        f"{module.__name__!r} is {found}, and there is a module {top!r} in {here}, too: rename that one, or say "
+        f"{module.__name__!r} is {found}, and there is a module {top!r} in {here}, too: rename that one, or set "
         f"PYTHONPATH={here} if you mean it"
     )
 
@@ -127,7 +127,7 @@ def _missing(name: str, error: ModuleNotFoundError, here: str) -> str:
     near = difflib.get_close_matches(name, _modules_in(Path(here)), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "is it installed in this Python, or in another directory?"
     if sys.flags.safe_path:
-        hint = "PYTHONSAFEPATH, or -P, keeps Python from looking in the current folder: say PYTHONPATH, or install it"
+        hint = "PYTHONSAFEPATH, or -P, keeps Python from looking in the current folder: set PYTHONPATH, or install it"
         return f"{which} on the path of {sys.executable}; {hint}"
     return f"{which} in {here} or on the path of {sys.executable}; {hint}"
 

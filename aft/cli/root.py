@@ -12,23 +12,23 @@ from aft.version import __version__
 
 #: Every command: where it is, and its line in ``aft --help``.
 PLACES = {
-    "dispatcher": CommandRef("aft.cli.commands.dispatcher:dispatcher", "Keep runs going: retry, undo, rescue."),
+    "dispatcher": CommandRef("aft.cli.commands.dispatcher:dispatcher", "Execute runs: retry, undo, rescue."),
     "replay": CommandRef(
         "aft.cli.commands.replay.command:replay", "Play an example's scenarios and draw what happens."
     ),
-    "runs": CommandRef("aft.cli.commands.runs.command:runs", "Start runs, look at them, steer them."),
+    "runs": CommandRef("aft.cli.commands.runs.command:runs", "Start, list, show and steer runs."),
     "schedules": CommandRef(
-        "aft.cli.commands.schedules:schedules", "See and steer flows that are run at certain times."
+        "aft.cli.commands.schedules:schedules", "List and steer schedules: flows that are run at certain times."
     ),
-    "faults": CommandRef("aft.cli.commands.faults:faults", "Look at what went wrong."),
-    "rules": CommandRef("aft.cli.commands.rules.command:rules", "See and teach what is done about which fault."),
-    "exlets": CommandRef("aft.cli.commands.rules.exlets:exlets", "See and add what rules can choose."),
-    "workers": CommandRef("aft.cli.commands.workers:workers", "See who executes runs, end a worker's lease by hand."),
-    "flows": CommandRef("aft.cli.commands.flows:flows", "See which versions of flows are still needed."),
-    "stack": CommandRef("aft.cli.commands.stack:stack", "Show what a run owes to be undone."),
-    "db": CommandRef("aft.cli.commands.db:db", "Bring the database's schema up to date, see who did what by hand."),
-    "broker": CommandRef("aft.cli.commands.broker:broker", "Declare the queues, look at them."),
-    "doctor": CommandRef("aft.cli.commands.doctor:doctor", "Say what is wrong, and what to do about it."),
+    "faults": CommandRef("aft.cli.commands.faults:faults", "List faults and refused messages."),
+    "rules": CommandRef("aft.cli.commands.rules.command:rules", "Show and teach the rules that decide about faults."),
+    "exlets": CommandRef("aft.cli.commands.rules.exlets:exlets", "Show and add exlets, which rules choose."),
+    "workers": CommandRef("aft.cli.commands.workers:workers", "List workers, or end a worker's lease by hand."),
+    "flows": CommandRef("aft.cli.commands.flows:flows", "List the versions of flows that are still needed."),
+    "stack": CommandRef("aft.cli.commands.stack:stack", "Show a run's compensation stack."),
+    "db": CommandRef("aft.cli.commands.db:db", "Migrate the database's schema; list the actions of people."),
+    "broker": CommandRef("aft.cli.commands.broker:broker", "Declare the queues, or show their state."),
+    "doctor": CommandRef("aft.cli.commands.doctor:doctor", "Check the installation, and say what to do."),
 }
 
 

@@ -11,12 +11,12 @@ import click
 from aft.cli.arguments import read_tags
 
 _OPTIONS = (
-    click.option("--owner", metavar="NAME", help="Whose it is."),
+    click.option("--owner", metavar="NAME", help="Its owner, for listings."),
     click.option("--priority", type=int, default=0, help="One with a priority goes before the others."),
-    click.option("--expected", metavar="DURATION", help="How long it should take; longer is told."),
+    click.option("--expected", metavar="DURATION", help="How long it should take; reported if longer."),
     click.option("--resource", "resources", multiple=True, metavar="NAME", help="What it needs; more than once."),
     click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For rules and people; more than once."),
-    click.option("--deadline", metavar="DURATION", help="How long it may take; then it fails."),
+    click.option("--deadline", metavar="DURATION", help="How long it may take; then it is interrupted."),
 )
 #: Their names in ``flow.options``.
 _NAMES = ("owner", "priority", "expected", "resources", "tags", "deadline")

@@ -25,12 +25,12 @@ _PLAIN = (*_OPEN, *SCALARS, None, ...)
 
 
 def is_untyped(annotation: Any) -> bool:
-    """Tell whether the annotation declares no type."""
+    """Return whether the annotation declares no type."""
     return annotation in _UNTYPED
 
 
 def is_plain(annotation: Any) -> bool:
-    """Tell whether the annotation builds nothing: the untagged value is the value."""
+    """Return whether the annotation builds nothing: the untagged value is the value."""
     if annotation in _PLAIN:
         return True
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -40,12 +40,12 @@ def is_plain(annotation: Any) -> bool:
 
 
 def is_open(annotation: Any) -> bool:
-    """Tell whether some part of a plain annotation declares no type."""
+    """Return whether some part of a plain annotation declares no type."""
     return annotation in _OPEN or any(map(is_open, typing.get_args(annotation)))
 
 
 def holds_sets(adapter: TypeAdapter[Any]) -> bool:
-    """Tell whether a value that pydantic builds may contain a set."""
+    """Return whether a value that pydantic builds may contain a set."""
     schema = str(adapter.core_schema)
     return "'type': 'set'" in schema or "'type': 'frozenset'" in schema
 

@@ -100,7 +100,7 @@ class ArgumentsCodec:
         return self._codecs[name].build(found, name)
 
     def is_same(self, name: str, was: Any, now: Any) -> bool:
-        """Tell whether two untagged values of an argument are the same to the function."""
+        """Return whether two untagged values of an argument are the same to the function."""
         if is_same(was, now, was):
             return True
         try:
@@ -109,7 +109,7 @@ class ArgumentsCodec:
             return False
 
     def is_default(self, name: str, found: Any) -> bool:
-        """Tell whether the untagged value of an argument is the parameter's default."""
+        """Return whether the untagged value of an argument is the parameter's default."""
         bound = inspect.BoundArguments(self.signature, OrderedDict())
         bound.apply_defaults()
         defaults = read_by_name(self._write(self._tag(bound)))

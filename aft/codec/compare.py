@@ -87,7 +87,7 @@ def _find(key: Any, came_back: dict[Any, tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def equal(value: Any, rebuilt: Any) -> bool:
-    """Tell whether two values compare equal; those that cannot be compared do not."""
+    """Return whether two values compare equal; those that cannot be compared do not."""
     try:
         if isinstance(value, datetime):  # == calls two moments different where a clock is set back
             return bool(value.isoformat() == rebuilt.isoformat())
@@ -97,7 +97,7 @@ def equal(value: Any, rebuilt: Any) -> bool:
 
 
 def is_same(was: Any, now: Any, recorded: Any) -> bool:
-    """Tell whether a decoded value, whose untagged form is ``recorded``, is the same as the present one.
+    """Return whether a decoded value, whose untagged form is ``recorded``, is the same as the present one.
 
     Of dataclasses and models only the fields that were recorded count: others were added since, with a default.
     """
@@ -125,7 +125,7 @@ def _are_same(was: Any, now: Any, recorded: Any) -> bool:
 
 
 def _is_same_field(name: str, was: Any, ours: Any, theirs: Any, recorded: Any) -> bool:
-    """Tell whether a field is the same, or was not recorded."""
+    """Return whether a field is the same, or was not recorded."""
     if not isinstance(recorded, dict):
         return is_same(ours, theirs, None)
     if isinstance(was, BaseModel):

@@ -80,7 +80,7 @@ def _to_sort_form(item: Any) -> Any:
 
 
 def has_fields(value: Any) -> bool:
-    """Tell whether a value is an instance of a model or a dataclass."""
+    """Return whether a value is an instance of a model or a dataclass."""
     return isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
 
 

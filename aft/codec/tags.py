@@ -145,7 +145,7 @@ def _write_pairs(value: dict[Any, Any], depth: int) -> Any:
 
 
 def is_long(value: Decimal) -> bool:
-    """Tell whether a finite decimal has too many digits before or after its point."""
+    """Return whether a finite decimal has too many digits before or after its point."""
     exponent = int(value.as_tuple().exponent)
     return not -MOST_DIGITS <= exponent <= MOST_DIGITS or len(value.as_tuple().digits) > MOST_DIGITS
 

@@ -70,7 +70,7 @@ class ValueCodec:
             return dumps({MARK: "secret", "v": text})
 
     def decodes_to_itself(self, value: Any) -> bool:
-        """Tell whether the value is immutable and surely decodes to itself: then decoding can be skipped."""
+        """Return whether the value is immutable and surely decodes to itself: then decoding can be skipped."""
         kind = type(value)
         return kind in _SIMPLE and (kind is self.annotation or self._adapter is None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
@@ -12,8 +12,6 @@ from aft.ids import RunId
 from aft.runs.records import journal, late_effects
 from aft.runs.records.journal import EntryKind
 from aft.runs.records.late_effects import FoundEffect, LateDecision
-from aft.store.db_time import now
-from aft.store.tables import frames
 
 
 def owe(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> None:
@@ -43,13 +41,4 @@ def keep_failures(connection: Connection, run_id: RunId) -> None:
     framed = {(frame.path, frame.key_generation) for frame in stack.of_run(connection, run_id)} if failed else ()
     for entry in failed:
         if entry.kind is EntryKind.ACTIVITY and (entry.path, entry.key_generation) not in framed:
-            gone = stack.fields(
-                *(entry.path, entry.scope, entry.name, stack.NOTHING),
-                at=entry.recorded_at,
-                state=FrameState.UNDONE,
-                key_generation=entry.key_generation,
-            )
-            # At the bottom of the stack: it is never unwound.
-            note = "it had failed when the run began anew"
-            values = {**gone, "run_id": run_id, "seq": -entry.seq, "note": note, "settled_at": now()}
-            connection.execute(insert(frames).values(**values))
+            stack.mark_gone(connection, run_id, entry, FrameState.UNDONE, "it had failed when the run began anew")

@@ -59,7 +59,7 @@ class Compensator:
         return parameter is not None and "Unknown" in str(parameter.annotation)
 
     def is_owed(self, offered: dict[str, Any]) -> bool:
-        """Tell whether a completed activity has to be undone; True, to be safe, if the condition raises."""
+        """Return whether a completed activity has to be undone; True, to be safe, if the condition raises."""
         if self.only_if is None:
             return True
         try:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    text,
     tuple_,
     union_all,
     update,
@@ -66,37 +67,18 @@ class Frame:
     child_id: str | None = None
 
 
-#: The result of a frame's step, if the journal has one; the value of a failed entry is no result.
-_RESULT = case((journal.c.outcome == Outcome.OK.value, journal.c.value))
-_COLUMNS = [
-    frames.c.seq,
-    frames.c.path,
-    frames.c.scope,
-    frames.c.activity,
-    frames.c.compensator,
-    frames.c.state,
-    func.coalesce(frames.c.args, journal.c.args).label("args"),
-    func.coalesce(frames.c.value, _RESULT).label("value"),
-    frames.c.key_generation,
-    frames.c.note,
-    frames.c.pushed_at,
-    frames.c.settled_at,
-    frames.c.child_id,
-]
-_FRAMES = select(*_COLUMNS).select_from(
-    frames.outerjoin(
-        journal,
-        (journal.c.run_id == frames.c.run_id)
-        & (journal.c.path == frames.c.path)
-        & (journal.c.key_generation == frames.c.key_generation),
-    )
-)
+_OF_STEP = " AND ".join(f"j.{name} = {frames.name}.{name}" for name in ("run_id", "path", "key_generation"))
+_ENTRY = f"FROM {journal.name} AS j WHERE {_OF_STEP}"
+#: A frame's columns, to be read by ``read``; the value of a failed entry is no result. Not a join: planned while the
+#: journal was small, it might scan all of it once it is large.
+_COLUMNS = f"""
+    seq, path, scope, activity, compensator, state, coalesce(args, (SELECT j.args {_ENTRY})),
+    coalesce(value, (SELECT j.value {_ENTRY} AND j.outcome = '{Outcome.OK.value}')),
+    key_generation, note, pushed_at, settled_at, child_id
+"""
 #: The top of the stack first. A child's frame is ordered by the child's end, which may be before it was pushed.
-_FROM_THE_TOP = (
-    func.coalesce(frames.c.after_seq, frames.c.seq).desc(),
-    func.coalesce(frames.c.after_inbox_seq, 0).desc(),
-    frames.c.seq.desc(),
-)
+_FROM_THE_TOP = "coalesce(after_seq, seq) DESC, coalesce(after_inbox_seq, 0) DESC, seq DESC"
+_FRAMES = select(text(_COLUMNS)).select_from(frames).order_by(text(_FROM_THE_TOP))
 _BEGUN = (FrameState.ARMED, FrameState.LATE, FrameState.UNDONE, FrameState.DONE, FrameState.SKIPPED)
 #: Armed and late frames of several runs (steps that were started, whatever their outcome), and popped ones. A step that
 #: was undone while its run goes forward has used its idempotency keys: it would be restarted with others. A child has
@@ -110,18 +92,9 @@ _STATES = ", ".join(repr(state.value) for state in PENDING)
 #: The most frames that are read at once.
 MOST_READ = 200
 #: The frames that a run owes, topmost first, up to ``MOST_READ``; to be read by ``read``.
-_OF_STEP = "j.run_id = f.run_id AND j.path = f.path AND j.key_generation = f.key_generation"
 OWED = PreparedQuery.about(
-    # Not a join: planned while the journal was small, it might scan all of it once it is large.
-    f"""
-SELECT f.seq, f.path, f.scope, f.activity, f.compensator, f.state,
-    coalesce(f.args, (SELECT j.args FROM {journal.name} AS j WHERE {_OF_STEP})),
-    coalesce(f.value, (SELECT j.value FROM {journal.name} AS j WHERE {_OF_STEP} AND j.outcome = '{Outcome.OK.value}')),
-    f.key_generation, f.note, f.pushed_at, f.settled_at, f.child_id
-FROM {frames.name} AS f
-WHERE f.run_id {{among}} AND f.state IN ({_STATES})
-ORDER BY coalesce(f.after_seq, f.seq) DESC, coalesce(f.after_inbox_seq, 0) DESC, f.seq DESC LIMIT {MOST_READ}
-"""
+    f"SELECT {_COLUMNS} FROM {frames.name} WHERE run_id {{among}} AND state IN ({_STATES}) "
+    f"ORDER BY {_FROM_THE_TOP} LIMIT {MOST_READ}"
 )
 #: Whether a person skipped a frame of a run: then the run was not fully undone.
 SKIPPED = PreparedQuery.about(
@@ -195,10 +168,10 @@ def push_child(
     known = select(frames.c.seq).where(frames.c.run_id == run_id, frames.c.child_id == child).limit(1)
     if connection.execute(known).first() is not None:
         return
-    values: dict[str, Any] = {"run_id": run_id, "seq": seq, "path": path, "scope": scope, "activity": flow}
+    values: dict[str, Any] = {"path": path, "scope": scope, "activity": flow}
     values |= {"compensator": CHILD, "child_id": child, "state": state.value, "note": note, "pushed_at": at}
     values |= {"key_generation": key_generation, "after_seq": after[0], "after_inbox_seq": after[1]}
-    connection.execute(insert(frames).values(**values))
+    push(connection, run_id, seq, values)
 
 
 def complete(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, seq: int) -> None:
@@ -237,7 +210,7 @@ def owed(
     A savepoint or a step needs its ``generation``: an earlier generation may have used the same path.
     """
     assert generation is not None or not (scope or path), "a path names a step only within a generation"
-    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).order_by(*_FROM_THE_TOP).limit(limit)
+    statement = _FRAMES.where(frames.c.run_id == run_id, _PENDING).limit(limit)
     if scope:
         statement = statement.where((frames.c.scope == scope) | frames.c.scope.startswith(scope + ".", autoescape=True))
     if path:
@@ -250,7 +223,7 @@ def owed(
 
 
 def is_of(frame: int, generation: int) -> bool:
-    """Tell whether a frame's key generation belongs to a run's generation, whichever restart of its step it is."""
+    """Return whether a frame's key generation is of a run's generation, whatever restart of its step it is."""
     return frame % RESTARTED == generation
 
 
@@ -258,13 +231,16 @@ def _is_of(generation: int) -> ColumnElement[bool]:
     return frames.c.key_generation % RESTARTED == generation
 
 
-def settle(connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None) -> None:
+def pop(connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None) -> None:
     """Pop a frame: it was undone, or a person skipped it or undid it by hand."""
-    connection.execute(
-        update(frames)
-        .where(frames.c.run_id == run_id, frames.c.seq == seq)
-        .values(state=state.value, note=note, settled_at=now())
-    )
+    _pop(connection, run_id, frames.c.seq == seq, state, note)
+
+
+def _pop(
+    connection: Connection, run_id: RunId, which: ColumnElement[bool], state: FrameState, note: str | None
+) -> None:
+    popped = {"state": state.value, "note": note, "settled_at": now()}
+    connection.execute(update(frames).where(frames.c.run_id == run_id, which).values(**popped))
 
 
 def let_stand(connection: Connection, run_id: RunId, child: RunId, note: str) -> None:
@@ -304,16 +280,31 @@ def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
     found = {row.child_id for row in connection.execute(select(frames.c.child_id).where(*of_step))}
     if None in found:
         return  # once it is popped, it counts as a use of this path
+    failed = entry.outcome is Outcome.FAILED
+    note = "a retry went back before it" + ("" if found or failed else "; nothing undoes it, so it stands")
+    state = FrameState.UNDONE if failed else FrameState.SKIPPED
+    mark_gone(connection, run_id, entry, state, note, args=entry.args, value=entry.value)
+
+
+def mark_gone(
+    connection: Connection,
+    run_id: RunId,
+    entry: Entry,
+    state: FrameState,
+    note: str,
+    *,
+    args: str | None = None,
+    value: str | None = None,
+) -> None:
+    """Mark a step by a popped frame, because the journal forgets it."""
     gone = fields(
         *(entry.path, entry.scope, entry.name, NOTHING),
         at=entry.recorded_at,
-        state=FrameState.UNDONE if entry.outcome is Outcome.FAILED else FrameState.SKIPPED,
+        state=state,
         key_generation=entry.key_generation,
-        args=entry.args,
-        value=entry.value,
+        args=args,
+        value=value,
     )
-    stands = not found and entry.outcome is not Outcome.FAILED
-    note = "a retry went back before it" + ("; nothing undoes it, so it stands" if stands else "")
     # Not its own number, which a child's frame may have: at the bottom, as it is never unwound.
     connection.execute(insert(frames).values(**gone, run_id=run_id, seq=-entry.seq, note=note, settled_at=now()))
 
@@ -325,14 +316,16 @@ def carry_over(connection: Connection, run_id: RunId) -> None:
         & (journal.c.path == frames.c.path)
         & (journal.c.key_generation == frames.c.key_generation)
     )
-    for column, source in ((frames.c.args, journal.c.args), (frames.c.value, _RESULT)):
+    # The value of a failed entry is no result.
+    result = case((journal.c.outcome == Outcome.OK.value, journal.c.value))
+    for column, source in ((frames.c.args, journal.c.args), (frames.c.value, result)):
         found = select(source).where(of_step).scalar_subquery()
         connection.execute(
             update(frames).where(frames.c.run_id == run_id, _PENDING, column.is_(None)).values({column: found})
         )
 
 
-def settle_step(
+def pop_step(
     connection: Connection, run_id: RunId, path: str, generation: int | None, state: FrameState, note: str | None
 ) -> None:
     """Pop the topmost frame of a step, on a person's order.
@@ -344,12 +337,8 @@ def settle_step(
     if generation is not None:
         # A late effect of any generation is undone before its run goes on.
         topmost = topmost.where(_is_of(generation) | (frames.c.state == FrameState.LATE.value))
-    found = topmost.order_by(*_FROM_THE_TOP).limit(1).scalar_subquery()
-    connection.execute(
-        update(frames)
-        .where(frames.c.run_id == run_id, frames.c.seq == found)
-        .values(state=state.value, note=note, settled_at=now())
-    )
+    found = topmost.order_by(text(_FROM_THE_TOP)).limit(1).scalar_subquery()
+    _pop(connection, run_id, frames.c.seq == found, state, note)
 
 
 def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
@@ -389,5 +378,4 @@ def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, floa
 
 def of_run(connection: Connection, run_id: RunId) -> list[Frame]:
     """Return every frame of a run, the top first."""
-    statement = _FRAMES.where(frames.c.run_id == run_id).order_by(*_FROM_THE_TOP)
-    return [read(row) for row in connection.execute(statement)]
+    return [read(row) for row in connection.execute(_FRAMES.where(frames.c.run_id == run_id))]

@@ -1,21 +1,23 @@
-"""Decides about a batch of faults: reads those that are open in one query, and judges each.
+"""Decides about a batch of faults: reads the open ones in one query, and decides about each.
 
 Reads only, outside of any transaction, because it evaluates rules and declares queues, which must not happen while rows
-are locked. A decision holds only if the fault is still open when it is written (``dispatcher.decisions_single``).
+are locked. A decision holds only if the fault is still open when it is written (``dispatcher.decisions_batch``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, assert_never
 
 from sqlalchemy import Select, func, select
 
 from aft import names
-from aft.dispatcher.judge import Judge, Judgement
-from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Route
+from aft.dispatcher.decision import Decision
+from aft.dispatcher.dependencies import DispatcherDependencies
+from aft.dispatcher.judge import Judge
+from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route
 from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
@@ -24,43 +26,21 @@ from aft.rules.exception_types import On
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
-from aft.store import Store
 from aft.store.batch.statements import PreparedQuery
 from aft.store.tables import faults, runs
-from aft.telemetry import RuleWarned, ServiceFailed, Telemetry
+from aft.telemetry import RuleWarned, ServiceFailed
 from aft.texts import escape_unstorable
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The decision about one fault. ``queue`` is None if the timer or a person continues the run.
-
-    ``key`` is the routing key of the run's wake-ups.
-    """
-
-    fault: Fault
-    judgement: Judgement
-    queue: str | None
-    key: str
-
-    @property
-    def route(self) -> Route:
-        return self.judgement.route
-
-    def at(self, epoch: int) -> Decision:
-        """Return the same decision for a fault that a later owner has raised again since it was read."""
-        return self if self.fault.epoch == epoch else replace(self, fault=replace(self.fault, epoch=epoch))
 
 
 class Chooser:
     """Decides about the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
 
-    def __init__(self, namespace: str, store: Store, delays: Delays, telemetry: Telemetry, judge: Judge) -> None:
-        self._namespace = namespace
-        self._store = store
+    def __init__(self, deps: DispatcherDependencies, delays: Delays) -> None:
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._telemetry = deps.telemetry
         self._delays = delays
-        self._telemetry = telemetry
-        self._judge = judge
+        self._judge = Judge(deps.namespace, deps.store, deps.rules)
 
     def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
         """Decide about those of these faults that are open, and about others of their runs that rules are about."""
@@ -107,23 +87,30 @@ class Chooser:
             return self._choose(fault, None, key)
         except Exception as error:
             told = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
-            return Decision(fault, Judgement(ParkRun(told)), None, key)
+            return Decision(fault, ParkRun(told), key=key)
 
     def _warn(self, fault: Fault, why: str) -> None:
         self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=why))
 
     def _choose(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
-        return self._directed(fault, self._judge.judge(fault, run), key)
+        return self._directed(self._judge.judge(fault, run), key)
 
-    def _directed(self, fault: Fault, judgement: Judgement, key: str) -> Decision:
-        match judgement.route:
+    def _directed(self, made: Decision, key: str) -> Decision:
+        """Return the decision with the queue of its run's wake-up, and its routing key."""
+        return Decision(made.fault, made.route, made.choice, self._queue_of(made.route), key)
+
+    def _queue_of(self, chosen: Route) -> str | None:
+        match chosen:
             case GiveUp():
-                return Decision(fault, judgement, names.compensate(self._namespace), key)
+                return names.compensate(self._namespace)
             case ApplyRuling():
-                return Decision(fault, judgement, names.resume(self._namespace), key)
+                return names.resume(self._namespace)
             case RetryLater():
-                return Decision(fault, judgement, self._queue_for(judgement.route), key)
-        return Decision(fault, judgement, None, key)
+                return self._queue_for(chosen)
+            case ParkRun() | CarryOutExlet():
+                return None
+            case _:
+                assert_never(chosen)
 
     def _queue_for(self, chosen: RetryLater) -> str | None:
         if chosen.alone or chosen.signal is not None or chosen.wait is None:
@@ -149,14 +136,13 @@ class Chooser:
         for fault in found:
             if fault is not None:
                 run = known[fault.run_id]
-                judgement = self._judge_beside(fault, run, timed_out[fault.run_id].name)
-                if judgement is not None:
-                    made.append(
-                        self._directed(replace(fault, epoch=run.epoch), judgement, names.key(run.flow, run.version))
-                    )
+                # It may be of an earlier owner, and is of its run's epoch once it is decided about anew.
+                decision = self._judge_beside(replace(fault, epoch=run.epoch), run, timed_out[fault.run_id].name)
+                if decision is not None:
+                    made.append(self._directed(decision, names.key(run.flow, run.version)))
         return made
 
-    def _judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
+    def _judge_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         try:
             return self._judge.judge_beside(fault, run, late)
         except (StoreError, BrokerError):

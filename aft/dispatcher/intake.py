@@ -12,32 +12,30 @@ parked with the database's reason. If that is refused, too, the fault stays open
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row, select
 
 from aft import names
 from aft.brokers.base import Broker, Consumer
-from aft.clock import Clock
-from aft.dispatcher.decide import Chooser, Decision, beside
-from aft.dispatcher.decisions_batch import DECIDES, is_plain, to_batch, written
-from aft.dispatcher.decisions_single import DecisionWriter, reason, state_of, still_open
+from aft.dispatcher import decisions_single
+from aft.dispatcher.decide import Chooser
+from aft.dispatcher.decision import Decision
+from aft.dispatcher.decisions_batch import DECIDES, written
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import Plans
-from aft.dispatcher.judge import Judge, Judgement
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
-from aft.errors import AftError, BrokerError, StoreError, Unroutable
+from aft.errors import AftError, StoreError
 from aft.ids import FaultId, RunId
 from aft.recovery.admission import Admission, Admitted
 from aft.recovery.delays import Delays
+from aft.recovery.receiver import Receiver
 from aft.recovery.sender import Sends
-from aft.security.seal import Seal
-from aft.store import Store
-from aft.store.outbox import OutboxRow
+from aft.store.batch.row_format import Fields
 from aft.store.refusals import is_about_rows
-from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, Telemetry, logger
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, logger
+from aft.texts import describe_error
 
 #: Faults decided in one transaction.
 BATCH = 200
@@ -49,33 +47,22 @@ class Intake:
     """Decides about faults. ``step`` belongs to one thread; ``decide`` is thread-safe."""
 
     def __init__(
-        self,
-        namespace: str,
-        store: Store,
-        broker: Broker,
-        delays: Delays,
-        sender: Sends,
-        clock: Clock,
-        telemetry: Telemetry,
-        grace: timedelta,
-        judge: Judge,
-        plans: Plans,
-        seal: Seal,
+        self, deps: DispatcherDependencies, broker: Broker, delays: Delays, sender: Sends, plans: Plans
     ) -> None:
-        self._namespace = namespace
-        self._store = store
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace.total_seconds()
         self._broker = broker
-        self._delays = delays
         self._sender = sender
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace.total_seconds()
         self._plans = plans
-        self._chooser = Chooser(namespace, store, delays, telemetry, judge)
-        self._carrier = DecisionWriter(namespace, self._grace)
-        self._admission = Admission(namespace, store, telemetry, (MessageKind.FAULT,), seal, clock)
+        self._chooser = Chooser(deps, delays)
+        kinds = (MessageKind.FAULT,)
+        self._admission = Admission(deps.namespace, deps.store, deps.telemetry, kinds, deps.seal, deps.clock)
+        #: Whether the last step has not ended well.
         self._in_doubt = False
-        self._consumer: Consumer | None = None
+        self.receiver = Receiver(self._begin, lambda: delays.declare(()))
 
     # Receiving --------------------------------------------------------------------------------------------------
 
@@ -85,40 +72,19 @@ class Intake:
             # Asked first: each round with a database that is away would cost the messages one of their deliveries.
             with self._store.read() as connection:
                 connection.execute(select(1))
-                self._in_doubt = False
-        consumer = self._consumer
-        try:
-            if consumer is None:
-                consumer = self._consumer = self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
-            deliveries = consumer.receive(BATCH, PATIENCE)
-            if deliveries:
-                self._admit(self._admission.admit(deliveries))
-                consumer.ack(deliveries)
-        except Unroutable:
-            # The broker has lost its queues: wiped, or a new node. What was in them is the sweeper's.
-            self.stop_consuming()
-            self._delays.declare(())
-        except BrokerError:
-            if self._consumer is consumer:
-                raise  # it connects again by itself, and goes on with what it has begun
-            # Otherwise the lease guard has closed it meanwhile.
-        except Exception:
-            self.stop_consuming()
-            self._in_doubt = True
-            raise
+        self._in_doubt = True
+        self.receiver.use(self._receive)
+        self._in_doubt = False
         return 0.0
 
-    def interrupt(self) -> None:
-        """Make a step that waits for messages return. Thread-safe."""
-        consumer = self._consumer
-        if consumer is not None:
-            consumer.interrupt()
+    def _begin(self) -> Consumer:
+        return self._broker.consumer([names.faults(self._namespace)], prefetch=2 * BATCH)
 
-    def stop_consuming(self) -> None:
-        """Stop consuming until the next step; unacknowledged messages are redelivered. Thread-safe."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+    def _receive(self, consumer: Consumer) -> None:
+        deliveries = consumer.receive(BATCH, PATIENCE)
+        if deliveries:
+            self._admit(self._admission.admit(deliveries))
+            consumer.ack(deliveries)
 
     def _admit(self, admitted: Sequence[Admitted]) -> None:
         named = {(one.message.fault, one.message.run): one for one in admitted}
@@ -135,18 +101,17 @@ class Intake:
             # What rules make of a fault beside one that is out of time comes before what is made of it by itself.
             taken = self._decide_one_by_one(chosen, instead)
         else:
-            taken = self._decide_plainly([one for one in chosen if is_plain(one)])
-            taken += self._decide_one_by_one([one for one in chosen if not is_plain(one)])
+            taken = self._decide_together([one for one in chosen if not one.needs_more])
+            taken += self._decide_one_by_one([one for one in chosen if one.needs_more])
         return {(decision.fault.id, decision.fault.run_id) for decision in taken}
 
-    def _decide_plainly(self, chosen: Sequence[Decision]) -> list[Decision]:
-        """Write plain decisions in one statement; return those that were written."""
+    def _decide_together(self, chosen: Sequence[Decision]) -> list[Decision]:
+        """Write decisions in one statement; return those that were written."""
         if not chosen:
             return []
-        at = self._clock.now()
-        plain = [to_batch(decision, self._namespace, self._grace, at) for decision in chosen]
+        rows = self._rows(chosen)
         try:
-            answers = self._store.write_now(DECIDES, plain)
+            answers = self._store.write_now(DECIDES, rows)
         except Exception as error:
             # Another process has locked one of the runs, and may be paused: the others do not wait. That one's fault
             # stays open, for the sweeper.
@@ -154,21 +119,22 @@ class Intake:
             if not locked and not is_about_rows(error):
                 raise
             if half := len(chosen) // 2:
-                return [*self._decide_plainly(chosen[:half]), *self._decide_plainly(chosen[half:])]
+                return [*self._decide_together(chosen[:half]), *self._decide_together(chosen[half:])]
             return [] if locked else self._park_refused(chosen[0], error)
-        taken = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is not None]
-        posted = written(plain, answers)
-        self._announce(taken, posted)
+        taken = self._announce(chosen, rows, answers)
         left = [decision for decision, answer in zip(chosen, answers, strict=True) if answer is None]
-        # An order may have come for their runs, which has to wake them then.
+        # An order may have come for their runs meanwhile, which has to wake them then.
         return [*taken, *self._decide_one_by_one([one for one in left if isinstance(one.route, ParkRun)])]
 
     def _decide_one_by_one(self, chosen: Sequence[Decision], instead: Sequence[Decision] = ()) -> list[Decision]:
-        """Write decisions of any kind in one transaction; ``instead`` take precedence where they still apply."""
+        """Write decisions of any kind in one transaction; ``instead`` take precedence where they still apply.
+
+        If the database refuses one of them, each has a transaction of its own.
+        """
         if not chosen and not instead:
             return []
         try:
-            return self._write_together(chosen, instead)
+            return self._write(chosen, instead)
         except Exception as error:
             if not is_about_rows(error):
                 raise
@@ -181,61 +147,59 @@ class Intake:
         """Park the run of a fault whose decision the database refuses; return the new decision."""
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
-        told = shorten(escape_unstorable(str(error) or repr(error)))
-        parked = ParkRun(f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry")
-        found = Decision(decision.fault, Judgement(parked), None, decision.key)
+        told = describe_error(error)
+        why = f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry"
         try:
-            with self._store.write() as connection:
-                if (still := connection.execute(still_open([decision.fault.id])).first()) is None:
-                    return []
-                self._carrier.park_refused(connection, decision.at(still.epoch).fault, parked)
+            # With none of the texts of that decision, nor of its fault.
+            return self._write([Decision(decision.fault, ParkRun(why))], reason=why)
         except Exception as again:
             if not is_about_rows(again):
                 raise
             self._telemetry.emit(ServiceFailed(service="intake", why=f"fault {decision.fault.id}: {again}"))
             return []
-        self._announce([found], [])
-        return [found]
 
-    def _write_together(self, chosen: Sequence[Decision], instead: Sequence[Decision]) -> list[Decision]:
-        begun: list[str] = []
+    def _write(self, chosen: Sequence[Decision], instead: Sequence[Decision] = (), **more: Any) -> list[Decision]:
+        """Write decisions in one transaction; return those that still applied. ``more`` are columns of each."""
         with self._store.write() as connection:
-            found = connection.execute(still_open([decision.fault.id for decision in chosen]))
-            still = {row.id: row.epoch for row in found}
-            locked = beside(just=[decision.fault.id for decision in instead]) if instead else None
-            ours = {} if locked is None else {row.id: row.run_epoch for row in connection.execute(locked)}
-            taken = [one.at(still[one.fault.id]) for one in chosen if one.fault.id in still.keys() - ours.keys()]
-            taken += [one.at(ours[one.fault.id]) for one in instead if one.fault.id in ours]
-            at = self._clock.now()
-            seen = self._carrier.read_runs(connection, taken)
-            posted = [row for one in taken for row in self._carrier.carry_out(connection, one, at, begun, seen)]
-        self._announce(taken, posted)
+            found = decisions_single.lock(connection, chosen, instead)
+            rows = [{**row, **more} for row in self._rows(found)]
+            answers, begun = decisions_single.write(connection, self._namespace, found, rows)
+        taken = self._announce(found, rows, answers)
         for plan in begun:
             self._plans.begin(plan)
         return taken
 
-    def _announce(self, taken: Sequence[Decision], posted: Sequence[OutboxRow]) -> None:
-        for decision in taken:
-            self._emit_routed(decision)
-        self._sender.try_send(posted)
+    def _rows(self, chosen: Sequence[Decision]) -> list[Fields]:
+        at = self._clock.now()
+        return [decision.fields(self._namespace, self._grace, at) for decision in chosen]
 
-    def _emit_routed(self, decision: Decision) -> None:
+    def _announce(self, chosen: Sequence[Decision], rows: Sequence[Fields], answers: Sequence[Any]) -> list[Decision]:
+        """Report the decisions that were written, and publish their messages; return them."""
+        taken: list[Decision] = []
+        for decision, row, answer in zip(chosen, rows, answers, strict=True):
+            if answer is not None:
+                taken.append(decision)
+                self._emit_routed(decision, row)
+        self._sender.try_send(written(rows, answers))
+        return taken
+
+    def _emit_routed(self, decision: Decision, row: Fields) -> None:
         fault, chosen = decision.fault, decision.route
-        for warning in decision.judgement.decision.warnings if decision.judgement.decision else ():
+        for warning in decision.choice.warnings if decision.choice else ():
             self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=warning))
         self._telemetry.emit(
             FaultRouted(
                 run=fault.run_id,
                 fault=fault.id,
                 activity=fault.name,
-                state=state_of(chosen).value,
+                state=row["state"],
                 queue=decision.queue,
                 why=chosen.why,
                 wait=chosen.wait if isinstance(chosen, RetryLater) else None,
             )
         )
         if isinstance(chosen, ParkRun):
-            self._telemetry.emit(RunParked(run=fault.run_id, reason=reason(fault, chosen)))
+            self._telemetry.emit(RunParked(run=fault.run_id, reason=row["reason"]))
 
 
 def _why_ignored(row: Row[Any], message: Message) -> str:

@@ -1,4 +1,4 @@
-"""Judges a fault by the rules: which exception types it is of, which exlet they choose, and the route that this means.
+"""Decides about a fault by the rules: its rule types, the exlet that they choose, and its route.
 
 If no rule is taught about a fault, aft's own decision holds and no facts are gathered. Needs none of the user's code
 except the sources that this process has declared. Reads only; never inside a transaction.
@@ -7,12 +7,13 @@ except the sources that this process has declared. Reads only; never inside a tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from aft import durations
 from aft.dispatcher.classify import classify
+from aft.dispatcher.decision import Decision
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route, Settled, route
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.known_exceptions import Expectation
@@ -32,14 +33,6 @@ from aft.runs.run_rows import RunRow
 from aft.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The route for one fault; ``decision`` is None if no rules were asked, and aft's own decision holds."""
-
-    route: Route
-    decision: RuleChoice | None = None
-
-
 def types_of(fault: Fault) -> Sequence[On]:
     """Return the exception types whose rules are asked about a fault, the most specific first."""
     if fault.kind is FaultKind.ABORT:
@@ -57,7 +50,7 @@ def activity_of(fault: Fault) -> str:
 
 
 class Judge:
-    """Judges faults. Thread-safe."""
+    """Decides about faults by the rules. Thread-safe."""
 
     def __init__(self, namespace: str, store: Store, rule_cache: RuleCache) -> None:
         self._namespace = namespace
@@ -75,7 +68,7 @@ class Judge:
             return True  # they may be about what is beside it
         return any(rules.is_taught(on, flow, activity_of(fault)) for on in types_of(fault))
 
-    def judge(self, fault: Fault, run: RunRow | None = None) -> Judgement:
+    def judge(self, fault: Fault, run: RunRow | None = None) -> Decision:
         """Decide about a fault; without its run no rules are asked."""
         rules = self._rule_cache.current()
         expectation = classify(fault)
@@ -83,20 +76,20 @@ class Judge:
         if fault.kind is FaultKind.CONSTRAINT:
             default = ParkRun(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
         if run is None:
-            return Judgement(default)
+            return Decision(fault, default)
         found = self.case_of(fault, run, expectation, default)
-        decision = self._decision(rules, fault, run, found)
-        if decision is None:
-            return Judgement(default)
+        choice = self._choice(rules, fault, run, found)
+        if choice is None:
+            return Decision(fault, default)
         # A worker may have seen rules that have come just now.
-        exlet = rules.exlets.get(decision.exlet) or self._rule_cache.refresh().exlets.get(decision.exlet)
-        chosen = None if exlet is None else choose(fault, exlet, decision, found, default)
+        exlet = rules.exlets.get(choice.exlet) or self._rule_cache.refresh().exlets.get(choice.exlet)
+        chosen = None if exlet is None else choose(fault, exlet, choice, found, default)
         if chosen is None:
-            why = f"exlet {decision.exlet!r} cannot answer it; aft's own decision holds"
-            return Judgement(default, replace(decision, warnings=[*decision.warnings, why]))
-        return Judgement(chosen, decision)
+            why = f"exlet {choice.exlet!r} cannot answer it; aft's own decision holds"
+            return Decision(fault, default, replace(choice, warnings=[*choice.warnings, why]))
+        return Decision(fault, chosen, choice)
 
-    def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Judgement | None:
+    def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
         rules = self._rule_cache.current()
         trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
@@ -104,14 +97,14 @@ class Judge:
         default = route(fault, expectation)
         found = self.case_of(fault, run, expectation, default)
         found.facts["timeout.activity"] = late
-        decision = asking.choose_rule(trees, On.TIMEOUT, found)
-        exlet = None if decision is None else rules.exlets.get(decision.exlet)
-        if decision is None or exlet is None:
+        choice = asking.choose_rule(trees, On.TIMEOUT, found)
+        exlet = None if choice is None else rules.exlets.get(choice.exlet)
+        if choice is None or exlet is None:
             return None
-        chosen = choose(fault, exlet, decision, found, default)
-        return None if chosen is None else Judgement(chosen, decision)
+        chosen = choose(fault, exlet, choice, found, default)
+        return None if chosen is None else Decision(fault, chosen, choice)
 
-    def _decision(self, rules: RuleSet, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
+    def _choice(self, rules: RuleSet, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
         """Return what the rules choose for a fault; for a constraint, what they chose where it was found violated."""
         if fault.kind is FaultKind.CONSTRAINT:
             try:
@@ -119,9 +112,9 @@ class Judge:
             except ValueError:
                 return None
         for on in types_of(fault):
-            decision = asking.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, found)
-            if decision is not None:
-                return decision
+            choice = asking.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, found)
+            if choice is not None:
+                return choice
         return None
 
     def case_of(self, fault: Fault, run: RunRow, expectation: Expectation, default: Route) -> Case:
@@ -144,15 +137,15 @@ class Judge:
         return Case(facts, {"history": gather_history, "source": sources.fetch_named})
 
 
-def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, default: Route) -> Route | None:
+def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default: Route) -> Route | None:
     """Return the route that an exlet means for a fault; None if it cannot answer one of this kind."""
     if isinstance(default, _SAME.get(exlet.name, ())):
         # The default knows more: what the exception asked for, whether the run must be alone.
         return _park(fault, fault.message) if fault.kind is FaultKind.CONSTRAINT else default
-    chosen = route_of_primitive(fault, exlet.steps[0], decision.why) if exlet.is_plain else None
+    chosen = route_of_primitive(fault, exlet.steps[0], choice.why) if exlet.is_plain else None
     if fault.kind is FaultKind.COMPENSATOR:
         # An undo that cannot be done must not be forgotten: it is tried again, or its run is parked.
-        return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(decision.why)
+        return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(choice.why)
     if fault.path is None and isinstance(chosen, ApplyRuling | GiveUp):
         return None  # nobody knows which step it was
     if isinstance(chosen, ParkRun):
@@ -162,7 +155,7 @@ def choose(fault: Fault, exlet: Exlet, decision: RuleChoice, found: Case, defaul
     known = kinds({name: one.type for name, one in sources.declared.items()})
     computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
     named = {name for source in computed for name in names(source, known)}
-    return CarryOutExlet(exlet, dict(found.learn(named)), decision.why)
+    return CarryOutExlet(exlet, dict(found.learn(named)), choice.why)
 
 
 def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
@@ -193,7 +186,12 @@ def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) 
             )
         case primitives.Continue():
             return ApplyRuling(Ruling(RulingAction.GO), FaultState.WAITING, why)
-    return None
+        case primitives.Unwind() | primitives.Complete() | primitives.Restart() | primitives.Remove():
+            return None
+        case primitives.Suspend() | primitives.Notify() | primitives.Set():
+            return None
+        case _:
+            assert_never(primitive)
 
 
 def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLater | GiveUp | ParkRun:

@@ -8,13 +8,12 @@ EffectLate, RunParked, ServiceFailed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 
 from sqlalchemy import ColumnElement, Connection, exists, update
 
 from aft import names
-from aft.clock import Clock
 from aft.compensation import late_frames
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.envelope import Message
 from aft.fault import FaultState
 from aft.ids import OrderId, new_id
@@ -23,28 +22,26 @@ from aft.runs import park
 from aft.runs.records import inbox, late_effects
 from aft.runs.records.late_effects import FoundEffect, LateDecision
 from aft.runs.wakes import wake
-from aft.store import Store, outbox
+from aft.store import outbox
 from aft.store.db_time import now
 from aft.store.refusals import is_about_rows
 from aft.store.tables import faults, runs
-from aft.telemetry import EffectLate, RunParked, ServiceFailed, Telemetry
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import EffectLate, RunParked, ServiceFailed
+from aft.texts import describe_error
 
 
 class LateEffectSweep:
     """Decides about the late effects of one namespace. One thread at a time."""
 
-    def __init__(
-        self, namespace: str, store: Store, clock: Clock, telemetry: Telemetry, grace: timedelta, batch: int
-    ) -> None:
+    def __init__(self, deps: DispatcherDependencies, batch: int) -> None:
         """``batch`` is the number of effects that one round decides about."""
-        self._namespace = namespace
-        self._store = store
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace
         self._batch = batch
-        self._put_off = Backoff(clock)
+        self._put_off = Backoff(deps.clock)
 
     def sweep(self) -> int:
         """Decide about a batch of late effects: drop, undo or park each; return how many were decided."""
@@ -89,7 +86,7 @@ class LateEffectSweep:
             except Exception as error:
                 if not is_about_rows(error):
                     raise
-                refused = shorten(escape_unstorable(str(error) or repr(error)))
+                refused = describe_error(error)
         self._telemetry.emit(ServiceFailed(service="sweep", why=f"late effect {effect_id}: {refused}"))
         return None
 

@@ -8,13 +8,13 @@ ScheduleFired, ScheduleSkipped, ScheduleBroken.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.errors import StoreError
 from aft.runs.schedules import fire, schedule_rows
-from aft.store import Store
-from aft.telemetry import ScheduleBroken, Telemetry
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import ScheduleBroken
+from aft.texts import describe_error
 
 #: Schedules that one round fires at most.
 BATCH = 1000
@@ -27,11 +27,11 @@ PATIENCE = 1.0
 class Schedules:
     """Fires the schedules of one namespace. One thread at a time."""
 
-    def __init__(self, namespace: str, store: Store, telemetry: Telemetry, grace: timedelta) -> None:
-        self._namespace = namespace
-        self._store = store
-        self._telemetry = telemetry
-        self._grace = grace
+    def __init__(self, deps: DispatcherDependencies) -> None:
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace
 
     def step(self) -> float:
         """Run one round; return the seconds until the next schedule is due, PATIENCE at most."""
@@ -70,7 +70,7 @@ class Schedules:
         return len(events)
 
     def _mark_broken(self, name: str, error: Exception) -> None:
-        why = f"it cannot be fired: {shorten(escape_unstorable(str(error) or repr(error)))}"
+        why = f"it cannot be fired: {describe_error(error)}"
         with self._store.write() as connection:
             schedule_rows.mark_broken(connection, self._namespace, name, why)
         self._telemetry.emit(ScheduleBroken(schedule=name, why=why))

@@ -23,7 +23,7 @@ from datetime import timedelta
 from sqlalchemy import select
 
 from aft.brokers.base import Broker
-from aft.clock import Clock
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.late_effects import LateEffectSweep
 from aft.errors import AftError, StoreError
@@ -32,11 +32,11 @@ from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
 from aft.runs.records import audit_chain, parked_runs
 from aft.runs.wakes import child_runs, forgotten_runs, overdue_runs, unserved_runs
-from aft.store import Store, leases
+from aft.store import leases
 from aft.store.db_time import later
 from aft.store.refusals import is_about_rows
 from aft.store.tables import faults, runs
-from aft.telemetry import FlowUnserved, RunForgotten, RunParked, ServiceFailed, Telemetry, logger
+from aft.telemetry import FlowUnserved, RunForgotten, RunParked, ServiceFailed, logger
 
 #: Rows of each kind that one round handles.
 BATCH = 200
@@ -57,14 +57,10 @@ class Sweeper:
 
     def __init__(
         self,
-        namespace: str,
-        store: Store,
+        deps: DispatcherDependencies,
         intake: Intake,
         takeover: Takeover,
-        clock: Clock,
-        telemetry: Telemetry,
         *,
-        grace: timedelta,
         lease: timedelta,
         notify_parked: str | None = None,
         broker: Broker | None = None,
@@ -73,22 +69,22 @@ class Sweeper:
 
         ``broker`` is pruned from time to time, if given.
         """
-        self._namespace = namespace
-        self._store = store
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace
         self._intake = intake
         self._takeover = takeover
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace
         self._lease = lease
         self._notify_parked = notify_parked
         self._broker = broker
         #: A dead worker is noticed within a quarter of a lease after it expired.
-        self._pause = min(grace / 2, lease / 4, timedelta(seconds=1)).total_seconds()
+        self._pause = min(deps.grace / 2, lease / 4, timedelta(seconds=1)).total_seconds()
         self._rounds = 0
         # What the database refuses to change stays where it is found: it is tried again, and reported, with back-off.
-        self._undecided, self._unreported = Backoff(clock), Backoff(clock)
-        self._late = LateEffectSweep(namespace, store, clock, telemetry, grace, BATCH)
+        self._undecided, self._unreported = Backoff(deps.clock), Backoff(deps.clock)
+        self._late = LateEffectSweep(deps, BATCH)
 
     def step(self) -> float:
         """Run one round, and the next at once if a batch was full. A sweep that fails does not stop the others."""

@@ -10,6 +10,7 @@ a message carries no work, only a wake-up for work that is in the database.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,6 @@ from aft import envelope
 from aft.brokers.base import Delivery
 from aft.clock import Clock
 from aft.envelope import Message, MessageKind, MessageRefused
-from aft.recovery.quota import Quota
 from aft.runs.records import quarantine
 from aft.security.seal import Seal
 from aft.store import Store
@@ -37,6 +37,26 @@ class Admitted:
 
     delivery: Delivery
     message: Message
+
+
+class Quota:
+    """A token bucket: allows ``most`` at once, and ``each_second`` more per second, up to ``most``. Thread-safe."""
+
+    def __init__(self, clock: Clock, most: int, each_second: float) -> None:
+        self._clock = clock
+        self._most, self._each_second = most, each_second
+        self._left, self._at = float(most), clock.ticks()
+        self._lock = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """Take as many as are wanted, or as are left; return how many."""
+        with self._lock:
+            here = self._clock.ticks()
+            self._left = min(self._most, self._left + (here - self._at) * self._each_second)
+            self._at = here
+            taken = min(wanted, int(self._left))
+            self._left -= taken
+            return taken
 
 
 class Admission:

@@ -1,4 +1,4 @@
-"""Judges which exceptions of common libraries are recoverable, without importing any of them.
+"""Classifies the exceptions of common libraries as recoverable or not, without importing any of them.
 
 Classes are recognised by name along their bases, most derived first, so that a user's own subclass of
 ``httpx.ConnectError`` is known too, and so that a process without those libraries can judge a stored fault.

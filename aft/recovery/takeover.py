@@ -224,7 +224,7 @@ class Takeover:
         return {worker for worker, held in self._find_held(connection, locks).items() if not held}
 
     def _find_held(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
-        """Return whose lock is held, and whose is free; nobody's if a lock that is none ends the look."""
+        """Return whether each worker's lock is held; empty, with an event, if the check fails."""
         try:
             return self._liveness_probe.check(connection, locks)
         except (ValueError, TypeError, OSError) as error:

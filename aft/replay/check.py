@@ -15,7 +15,7 @@ LOST = "worker lost"
 
 
 def judge(played: Played) -> list[str]:
-    """Return what differs from the declaration, one line each; empty if nothing does."""
+    """Return how the result differs from the declaration, one line for each difference."""
     expected = played.scenario.expected
     pairs = {
         "run": (expected.run.value, played.row.status.value),

@@ -37,7 +37,7 @@ class Example(Protocol):
         ...
 
     def look(self, subject: str) -> tuple[str, object]:
-        """Return the subject's state in a word, and everything the tables hold about it, to be compared."""
+        """Return the subject's state in one word, and all that the tables hold about it, to be compared."""
         ...
 
     def hanging(self, subject: str) -> int | None:

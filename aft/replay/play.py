@@ -126,15 +126,15 @@ class Player:
 
 
 def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: Killed | None) -> list[StoryEvent]:
-    """Insert what the replay itself did into the run's story."""
-    deeds = [*prompted, *([] if killed is None else [_kill_event(killed)])]
-    return sorted([*story, *deeds], key=lambda happening: happening.at)
+    """Insert into the run's story the events that the replay itself has caused."""
+    actions = [*prompted, *([] if killed is None else [_kill_event(killed)])]
+    return sorted([*story, *actions], key=lambda happening: happening.at)
 
 
 def _kill_event(killed: Killed) -> StoryEvent:
     cause = signal.Signals(killed.signal).name if killed.signal > 0 else "nothing of ours"
     return StoryEvent(
-        killed.at, StoryEventKind.DEED, None, "kill -9", f"worker process {killed.pid}, which died of {cause}"
+        killed.at, StoryEventKind.ACTION, None, "kill -9", f"worker process {killed.pid}, which died of {cause}"
     )
 
 

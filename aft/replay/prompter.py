@@ -1,4 +1,4 @@
-"""The prompter: sends a scenario's signals to its run, one after the other, each when it is due.
+"""Sends a scenario's signals to its run, one after the other, each when it is due.
 
 What is to be taught before a signal is taught when the run waits for it. Whether a signal is due is read from the run's
 row; nothing here depends on timing.
@@ -24,7 +24,7 @@ from aft.runs.waits import awaits_signal
 
 
 class Prompter:
-    """Prompts one run, and records what it sent, what of that was dropped, what it taught, and what it killed."""
+    """Sends the signals of one run; records those sent, those dropped, the rules taught, and the kills."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Prompter:
             at = datetime.now(UTC)
             told = self._teach(lesson)
             self.taught.append(lesson.exlet)
-            self.story.append(StoryEvent(at, StoryEventKind.DEED, None, "teach", told))
+            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", told))
 
     def _send(self, cue: Cue) -> str:
         if cue.kill:
@@ -91,4 +91,4 @@ class Prompter:
         """Record a dropped signal, which leaves no row behind."""
         self.dropped.append(cue.name)
         told = f"{cue.name} with key {cue.key!r} once more: dropped"
-        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.DEED, None, "signal", told))
+        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", told))

@@ -1,4 +1,4 @@
-"""The stage: an app and a real worker process, in a namespace of their own beside the user's.
+"""Runs an application and a real worker process in a namespace of their own, beside the user's.
 
 The namespace is derived from the configured one and reused by the next replay, so that queues do not pile up at the
 broker, and no run of the user's is ever touched. One replay at a time: two would claim each other's runs.

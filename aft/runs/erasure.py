@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, select, update
 
 from aft.errors import OrderRefused
 from aft.ids import RunId
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import audit
 from aft.runs.records.notices import NoticeState
 from aft.runs.run_rows import COLUMNS, RunRow, from_row
@@ -56,7 +56,7 @@ _UNSETTLED = (
 _OF_RUN = {"args": "{}"} | dict.fromkeys(("first_args", "defaulted", "result", "reason", "tags", "resources"))
 
 
-def erase(connection: Connection, run: RunRow, by: Person) -> list[RunId]:
+def erase(connection: Connection, run: RunRow, by: Actor) -> list[RunId]:
     """Erase the family of a run and return its ids. Raises OrderRefused for a child, or if any work of it is open."""
     if run.parent_id is not None:
         raise OrderRefused(f"run {run.id} is a child, and is forgotten with its whole family: name run {run.root_id}")

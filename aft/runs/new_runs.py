@@ -16,6 +16,7 @@ from aft.ids import OrderId, RunId, StepPath, WorkerId
 from aft.run_options import DEFAULTS, RunOptions
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
+from aft.store import outbox
 from aft.store.batch.committer import Executor
 from aft.store.batch.row_format import as_json, as_record, encode_value
 from aft.store.db_time import SQLITE_NOW
@@ -201,9 +202,8 @@ FROM made JOIN given USING (id)
 
 
 _UNTOLD = _statement("")
-_TOLD = _statement(""", told AS (
-    INSERT INTO aft_outbox (namespace, queue, body, taken_until)
-    SELECT given.namespace, given.queue, given.body, statement_timestamp()
+_TOLD = _statement(f""", told AS (
+    {outbox.put_selected("given.namespace", "given.queue", "given.body")}
     FROM made JOIN given USING (id)
     WHERE given.body IS NOT NULL
 )""")
@@ -213,7 +213,6 @@ _MAKE = (
     f"VALUES ({', '.join(f':{name}' for name in _GIVEN)}, {_times(f'{SQLITE_NOW} + :{{}}', ':begins_at')}, "
     f"{SQLITE_NOW}, {SQLITE_NOW}) ON CONFLICT DO NOTHING RETURNING created_at, deadline_at, due_at"
 )
-_TELL = f"INSERT INTO aft_outbox (namespace, queue, body, taken_until) VALUES (?, ?, ?, {SQLITE_NOW})"
 
 
 def _make_one(connection: Executor, item: NewRunWrite) -> tuple[float, float | None, float | None] | None:
@@ -222,6 +221,6 @@ def _make_one(connection: Executor, item: NewRunWrite) -> tuple[float, float | N
     if not made:
         return None
     if item.message is not None:
-        connection.execute(_TELL, (item.new.namespace, *item.message))
+        connection.execute(outbox.PUT_SQLITE, (item.new.namespace, *item.message, 0.0)).fetchall()
     created_at, deadline_at, due_at = made[0]
     return created_at, deadline_at, due_at

@@ -21,7 +21,7 @@ from aft.store.tables import runs
 
 
 def park(connection: Connection, run_id: RunId, reason: str, *of: ColumnElement[bool]) -> bool:
-    """Park a run without an owner, whose row is locked; an order that no owner has looked at wakes it at once.
+    """Park a run without an owner, whose row is locked; an order that no owner has seen wakes it at once.
 
     Returns False, and changes nothing, if its state has no edge to ``parked``, or a condition in ``of`` is false.
     """

@@ -30,6 +30,8 @@ class Status(StrEnum):
 
 #: States in which nothing more happens by itself.
 ENDS = frozenset({Status.COMPLETED, Status.COMPENSATED, Status.FAILED, Status.CANCELLED})
+#: States in which a run goes forward by itself.
+GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 
 #: Every edge. An ended run is parked only for a late effect, and returns to its end from there; one that was
 #: compensated becomes failed if a person skips the undo of that effect.
@@ -78,21 +80,13 @@ EDGES: dict[Status, frozenset[Status]] = {
 
 
 def allowed(current: Status, to: Status) -> bool:
-    """Tell whether a run may go from one state to another; staying is always allowed."""
+    """Return whether a run may go from one state to another; staying is always allowed."""
     return to is current or to in EDGES[current]
 
 
 def sources(to: Status) -> list[Status]:
     """Return the states from which a run may change to ``to``: a guarded write that changes the state requires one."""
     return [status for status in Status if allowed(status, to)]
-
-
-def diagram() -> str:
-    """Return the states and edges as a mermaid diagram; the docs contain exactly this text."""
-    lines = ["stateDiagram-v2", "    [*] --> running"]
-    lines += [f"    {start.value} --> {to.value}" for start in Status for to in Status if to in EDGES[start]]
-    lines += [f"    {status.value} --> [*]" for status in Status if status.ended]
-    return "\n".join(lines)
 
 
 class FrameState(StrEnum):

@@ -8,7 +8,7 @@ act. One transaction: inbox item, audit and wake exist together or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -16,28 +16,25 @@ from sqlalchemy import Connection, delete, literal, select, update
 
 from aft.errors import OrderRefused
 from aft.ids import RunId, new_id
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import audit, inbox
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
-from aft.runs.states import Status
+from aft.runs.states import GOING, Status
 from aft.runs.wakes import wake
-from aft.runs.wakes.wake import NewInboxItem
 from aft.store.db_time import Moment, now
 from aft.store.tables import holds, runs
 from aft.texts import show
 
-Order = Callable[[Connection, RunRow, Person, datetime, timedelta], None]
+Order = Callable[[Connection, RunRow, Actor], None]
 
-#: States in which a run can be suspended.
-_GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 #: Why a parked run is not undone to a savepoint: it would have to go on first, with the step in doubt.
 UNKNOWN_SAVEPOINTS = (
     "which savepoints it is in is not known, as its worker was lost; retry it first, or compensate it as a whole"
 )
 
 
-def suspend(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
     """Suspend a run at its next step, on a person's order; signals are kept, and timers that pass fire on resume.
 
     A run that an exlet has suspended is taken over: it stays suspended until a person resumes it, and the exlet's own
@@ -46,39 +43,39 @@ def suspend(connection: Connection, run: RunRow, by: Person, at: datetime, grace
     """
     if _take_back_resume(connection, run, by):
         _stop(connection, run, by)
-    elif run.status in _GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.RESUME]:
-        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by, at, grace)
+    elif run.status in GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.RESUME]:
+        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     elif not _take_over(connection, run):
-        hold(connection, run, by, at, grace)
+        hold(connection, run, by)
         return
     elif run.status is Status.SUSPENDED:
         told = {"reason": _suspended_by(by), "updated_at": now()}
         connection.execute(update(runs).where(runs.c.id == run.id).values(**told))
-    elif run.status in _GOING and run.worker_id is not None:
-        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by, at, grace)
-    elif run.status in _GOING:
+    elif run.status in GOING and run.worker_id is not None:
+        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
+    elif run.status in GOING:
         _stop(connection, run, by)
     else:
         raise OrderRefused(f"run {run.id} is {run.status.value}; only one that is going on can be suspended")
     audit.write(connection, run.id, by.name, InboxVerb.SUSPEND.value, by.note)
 
 
-def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def hold(connection: Connection, run: RunRow, by: Actor) -> None:
     """Suspend a run at its next step, for an exlet; raises OrderRefused if it is suspended, or has an unread order."""
     ordered = run.wake_id is not None if run.status is Status.SUSPENDED else inbox.any_order(connection, run.id, 0)
-    if ordered and run.status in (*_GOING, Status.SUSPENDED):
+    if ordered and run.status in (*GOING, Status.SUSPENDED):
         raise OrderRefused(f"run {run.id} has an order already that no worker has carried out yet; wait for that")
-    if run.status not in _GOING:
+    if run.status not in GOING:
         raise OrderRefused(f"run {run.id} is {run.status.value}; only one that is going on can be suspended")
     if run.worker_id is not None:
-        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by, at, grace)
+        _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     else:
         _stop(connection, run, by)
     audit.write(connection, run.id, by.name, InboxVerb.SUSPEND.value, by.note)
 
 
-def _take_back_resume(connection: Connection, run: RunRow, by: Person) -> bool:
-    """Refuse the unread resumes of a suspended run and tell whether there were any; not if it is to be cancelled."""
+def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
+    """Refuse the unread resumes of a suspended run and return whether there were any; not if it is to be cancelled."""
     if run.status is not Status.SUSPENDED or run.worker_id is not None:
         return False
     items = inbox.unread(connection, run.id)
@@ -89,16 +86,16 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Person) -> bool:
     return True
 
 
-def join_hold(connection: Connection, run: RunRow, by: Person, plan_id: str) -> bool:
-    """Tell whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
+def join_hold(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
+    """Return whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
     holders = _holders(connection, run.id)
-    if not holders or plan_id in holders or run.status not in (*_GOING, Status.SUSPENDED):
+    if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
         return False
     audit.write(connection, run.id, by.name, InboxVerb.SUSPEND.value, by.note)
     return True
 
 
-def _stop(connection: Connection, run: RunRow, by: Person) -> None:
+def _stop(connection: Connection, run: RunRow, by: Actor) -> None:
     """Suspend a run that has no owner."""
     stopped = {"status": Status.SUSPENDED.value, "reason": _suspended_by(by), "wake_id": None, "sweep_at": None}
     if run.started_at is not None:
@@ -106,12 +103,12 @@ def _stop(connection: Connection, run: RunRow, by: Person) -> None:
     connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **stopped))
 
 
-def _suspended_by(by: Person) -> str:
+def _suspended_by(by: Actor) -> str:
     return f"suspended by {by.name}: {by.note or 'no note'}"
 
 
 def _take_over(connection: Connection, run: RunRow) -> bool:
-    """Delete the exlets' holds on a run, and tell whether there were any: only a person resumes it from now on."""
+    """Delete the exlets' holds on a run, and return whether there were any: only a person resumes it from now on."""
     return bool(connection.execute(delete(holds).where(holds.c.run_id == run.id)).rowcount)
 
 
@@ -131,13 +128,13 @@ def _holders(connection: Connection, run_id: RunId) -> set[str]:
     return set(connection.execute(select(holds.c.plan_id).where(holds.c.run_id == run_id)).scalars())
 
 
-def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def resume(connection: Connection, run: RunRow, by: Actor) -> None:
     """Resume a suspended run, or revoke a suspend that its owner has not acted on; raises OrderRefused."""
-    stops = run.status in _GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.SUSPEND]
+    stops = run.status in GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.SUSPEND]
     if run.status is not Status.SUSPENDED and not stops:
         raise OrderRefused(f"run {run.id} is {run.status.value}, not suspended; there is nothing to resume")
     _take_over(connection, run)
-    _resume(connection, run, by, at, grace)
+    _resume(connection, run, by)
     audit.write(connection, run.id, by.name, InboxVerb.RESUME.value, by.note)
 
 
@@ -148,51 +145,51 @@ def _pending_stops(connection: Connection, run: RunRow) -> list[InboxVerb]:
     ]
 
 
-def resume_held(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def resume_held(connection: Connection, run: RunRow, by: Actor) -> None:
     """Resume a run for an exlet, if it is suspended or has an unread suspend; does nothing otherwise."""
     stops = any(item.verb is InboxVerb.SUSPEND for item in inbox.unread(connection, run.id))
     if run.status is Status.SUSPENDED or stops:
-        _resume(connection, run, by, at, grace)
+        _resume(connection, run, by)
         audit.write(connection, run.id, by.name, InboxVerb.RESUME.value, by.note)
 
 
-def _resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def _resume(connection: Connection, run: RunRow, by: Actor) -> None:
     """Resume a run; one that has not begun begins at its start time."""
     if run.started_at is None and run.worker_id is None and _is_ahead(connection, run.due_at):
         begins = {"status": Status.RUNNING.value, "reason": None, "wake_id": new_id(), "sweep_at": run.due_at}
         connection.execute(update(runs).where(runs.c.id == run.id).values(updated_at=now(), **begins))
     else:
-        _send(connection, run, InboxVerb.RESUME, {}, by, at, grace)
+        _send(connection, run, InboxVerb.RESUME, {}, by)
 
 
 def _is_ahead(connection: Connection, due_at: datetime | None) -> bool:
-    """Tell whether a time is in the future, by the database's clock."""
+    """Return whether a time is in the future, by the database's clock."""
     return due_at is not None and bool(connection.execute(select(literal(due_at, Moment) > now())).scalar_one())
 
 
-def cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def cancel(connection: Connection, run: RunRow, by: Actor) -> None:
     """Order a run to unwind its whole stack and end; raises OrderRefused."""
-    _cancel(connection, run, by, at, grace, undo=True)
+    _cancel(connection, run, by, undo=True)
 
 
-def abandon(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def abandon(connection: Connection, run: RunRow, by: Actor) -> None:
     """Order a run to end without undoing anything; raises OrderRefused."""
-    _cancel(connection, run, by, at, grace, undo=False)
+    _cancel(connection, run, by, undo=False)
 
 
-def compensate(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+def compensate(connection: Connection, run: RunRow, by: Actor) -> None:
     """Order a completed run to unwind its whole stack; one that has not ended is cancelled. Raises OrderRefused."""
     if run.ended_as is None:
-        cancel(connection, run, by, at, grace)
+        cancel(connection, run, by)
         return
     if (objection := find_objection(run)) is not None:
         raise OrderRefused(objection)
-    _send(connection, run, InboxVerb.COMPENSATE, {}, by, at, grace)
+    _send(connection, run, InboxVerb.COMPENSATE, {}, by)
     audit.write(connection, run.id, by.name, InboxVerb.COMPENSATE.value, by.note)
 
 
 def is_being_undone(run: RunRow) -> bool:
-    """Tell whether a run is being unwound; also while it is parked for a compensator."""
+    """Return whether a run is being unwound; also while it is parked for a compensator."""
     return run.ended_as is None and run.cause is not None
 
 
@@ -219,7 +216,7 @@ def _format_end(run: RunRow) -> str:
     return ended.value if run.status is ended else f"{ended.value}, and {run.status.value} since"
 
 
-def undo_to(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, savepoint: str) -> None:
+def undo_to(connection: Connection, run: RunRow, by: Actor, *, savepoint: str) -> None:
     """Order a run to unwind to a savepoint that it is in; the flow's code is interrupted there, and may go another way.
 
     Which savepoints an executed run is in only its owner knows: the owner checks when it carries the order out, or the
@@ -232,8 +229,8 @@ def undo_to(connection: Connection, run: RunRow, by: Person, at: datetime, grace
         payload |= {"to": savepoint, "name": savepoint, "seq": run.seq}
     else:
         payload |= {"to": path, "name": (run.savepoints or {}).get(path) or path}
-    post = NewInboxItem(InboxVerb.COMPENSATE, payload, by.name, at, grace)
-    wake.send(connection, run, post, lambda row: row.status is not Status.SUSPENDED)
+    item = by.new_item(InboxVerb.COMPENSATE, payload)
+    wake.send(connection, run, item, lambda row: row.status is not Status.SUSPENDED)
     if run.status is Status.SUSPENDED:
         inbox.put_off(connection, run.id, run.inbox_seq + 1)
     audit.write(connection, run.id, by.name, InboxVerb.COMPENSATE.value, by.note)
@@ -262,7 +259,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
 
 
 def are_side_by_side(paths: Sequence[str]) -> bool:
-    """Tell whether savepoints are in different branches; otherwise each is inside the one before."""
+    """Return whether savepoints are in different branches; otherwise each is inside the one before."""
     return any(not inner.startswith(f"{outer}.") for outer, inner in pairwise(paths))
 
 
@@ -271,22 +268,14 @@ def format_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
     return f"is in {len(paths)} savepoints {show(savepoint)} side by side; name one by its path: {', '.join(paths)}"
 
 
-def _cancel(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta, *, undo: bool) -> None:
+def _cancel(connection: Connection, run: RunRow, by: Actor, *, undo: bool) -> None:
     if run.ended_as is not None:
         raise OrderRefused(f"run {run.id} has ended, it is {_format_end(run)}; `compensate` undoes a completed one")
     if (objection := find_objection(run)) is not None and (undo or is_being_undone(run)):
         raise OrderRefused(objection)
-    _send(connection, run, InboxVerb.CANCEL, {"compensate": undo, "note": by.note}, by, at, grace)
+    _send(connection, run, InboxVerb.CANCEL, {"compensate": undo, "note": by.note}, by)
     audit.write(connection, run.id, by.name, InboxVerb.CANCEL.value, by.note)
 
 
-def _send(
-    connection: Connection,
-    run: RunRow,
-    verb: InboxVerb,
-    payload: dict[str, Any],
-    by: Person,
-    at: datetime,
-    grace: timedelta,
-) -> None:
-    wake.send(connection, run, NewInboxItem(verb, payload, by.name, at, grace), lambda row: True)
+def _send(connection: Connection, run: RunRow, verb: InboxVerb, payload: dict[str, Any], by: Actor) -> None:
+    wake.send(connection, run, by.new_item(verb, payload), lambda row: True)

@@ -61,5 +61,5 @@ def decode(text: str | None) -> tuple[Wait, ...]:
 
 
 def awaits_signal(waits: Iterable[Wait], name: str) -> bool:
-    """Tell whether one of the waits is for a signal of this name."""
+    """Return whether one of the waits is for a signal of this name."""
     return any(wait.kind in (WaitKind.SIGNAL, WaitKind.FAULT) and wait.name == name for wait in waits)

@@ -210,7 +210,7 @@ def _end(connection: Connection, kept: _KeptOpen, end: Callable[[], Left | None]
 
 
 def _is_only_the_refusal(kept: _KeptOpen, raised: BaseException) -> bool:
-    """Tell whether an exception is only the refusal to go on, and not its reason."""
+    """Return whether an exception is only the refusal to go on, and not its reason."""
     if isinstance(raised, exc.PendingRollbackError):
         return True
     of_the_database = isinstance(raised, exc.SQLAlchemyError | psycopg.Error | sqlite3.Error)

@@ -106,7 +106,7 @@ class Store:
             self._identity.check()
 
     def has_been_well_for(self, seconds: float) -> bool:
-        """Tell whether no connection was lost in that time; a server's answers right after an outage may mislead."""
+        """Return whether no connection was lost in that time; a server's answers right after an outage may mislead."""
         return self._ticks() - self._lost_at >= seconds
 
     def _notice_loss(self, context: ExceptionContext) -> None:
@@ -169,13 +169,13 @@ class Store:
 
     # Batches ----------------------------------------------------------------------------------------------------
 
-    def commit(self, deed: BatchWrite[Item], item: Item) -> Any:
+    def commit(self, batch_write: BatchWrite[Item], item: Item) -> Any:
         """Write an item in a commit that other threads may share; returns its answer after the commit."""
         if self.file is not None:
             turns[self._real_file].check(self.url)
-        committer = self._committers.get(deed)
+        committer = self._committers.get(batch_write)
         if committer is None:
-            committer = self._committers.setdefault(deed, Committer(self, deed))
+            committer = self._committers.setdefault(batch_write, Committer(self, batch_write))
         return committer.commit(item)
 
     def checkout(self) -> PoolProxiedConnection:
@@ -188,19 +188,25 @@ class Store:
         except self._driver_error as error:
             raise explain(wrap(error, self.engine.dialect), self.url, self.file) from error
 
-    def write_batch(self, lent: PoolProxiedConnection, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
+    def write_batch(
+        self, lent: PoolProxiedConnection, batch_write: BatchWrite[Item], items: Sequence[Item]
+    ) -> list[Any]:
         """Write items in one transaction of their own, on the driver itself; returns their answers. Inside ``turn``.
 
         Raises StoreError; then none of them was written, or, if the connection was lost, the outcome is unknown.
         """
         if self.file is None:
-            return self._drive(lent, lambda connection: write_postgresql(connection, _prepared(lent), deed, items))
-        return self._drive(lent, lambda connection: self._checked(lent, lambda: write_sqlite(connection, deed, items)))
+            return self._drive(
+                lent, lambda connection: write_postgresql(connection, _prepared(lent), batch_write, items)
+            )
+        return self._drive(
+            lent, lambda connection: self._checked(lent, lambda: write_sqlite(connection, batch_write, items))
+        )
 
-    def write_now(self, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
+    def write_now(self, batch_write: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
         """Write items at once, in one transaction of their own; returns their answers."""
         with self.turn(), self._lent() as lent:
-            return self.write_batch(lent, deed, items)
+            return self.write_batch(lent, batch_write, items)
 
     def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
         """Execute queries on the driver itself, in one round trip; returns the rows of each. Raises StoreError."""

@@ -57,7 +57,7 @@ def explain_text(error: UnicodeEncodeError, url: str) -> StoreError:
 
 
 def is_transient(error: exc.SQLAlchemyError) -> bool:
-    """Tell whether the same statement may succeed later: lost connections, locks, a full pool, a full disk."""
+    """Return whether the same statement may succeed later: lost connections, locks, a full pool, a full disk."""
     if isinstance(error, exc.TimeoutError):
         return True
     if not isinstance(error, exc.DBAPIError):
@@ -70,7 +70,7 @@ def is_transient(error: exc.SQLAlchemyError) -> bool:
 
 
 def is_refusal(error: exc.SQLAlchemyError) -> bool:
-    """Tell whether the database refused the values of a statement, not the statement or the connection."""
+    """Return whether the database refused the values of a statement, not the statement or the connection."""
     if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
         return True  # a value that SQLAlchemy cannot convert for its column
     if is_transient(error) or not isinstance(error, exc.DBAPIError):

@@ -101,7 +101,7 @@ class Lease:
         self._thread.start()
 
     def holds(self, worker: WorkerId | None) -> bool:
-        """Tell whether this worker may start work: it is this process's, and its lease is not over by our clock."""
+        """Return whether this worker may start work: it is this process's, and its lease is not over by our clock."""
         # Read before the worker: a new deadline is set after a new worker, so an old worker never gets the new one.
         deadline = self._deadline
         return worker == self.worker and self._clock.ticks() < deadline
@@ -111,7 +111,7 @@ class Lease:
         self._deadline = float("-inf")
 
     def check(self) -> bool:
-        """Tell whether the database still has our lease; if others have ended it, it ends here, too."""
+        """Return whether the database still has our lease; if others have ended it, it ends here, too."""
         worker = self.worker
         with self._store.read() as connection:
             stands = connection.execute(select(workers.c.id).where(workers.c.id == worker, is_leased())).first()

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Float, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Float, bindparam, insert, select, update
 
+from aft.store.batch.driver import write_within
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import SQLITE_NOW, later, now
 from aft.store.tables import outbox
@@ -56,6 +57,18 @@ def put(
     return [OutboxRow(number, queue, body) for number, (queue, body) in zip(numbers, messages, strict=True)]
 
 
+def put_selected(namespace: str, queue: str, body: str, hold: str = "0") -> str:
+    """Format the PostgreSQL statement that saves messages, up to its FROM; ``hold`` is an expression of seconds."""
+    values = f"{namespace}, {queue}, {body}, statement_timestamp() + make_interval(secs => {hold})"
+    return f"INSERT INTO {outbox.name} (namespace, queue, body, taken_until) SELECT {values}"
+
+
+#: Saves a message on SQLite, given its namespace, address, body and the seconds of its hold; returns its number.
+PUT_SQLITE = (
+    f"INSERT INTO {outbox.name} (namespace, queue, body, taken_until) VALUES (?, ?, ?, {SQLITE_NOW} + ?) RETURNING id"
+)
+
+
 def take(connection: Connection, namespace: str, limit: int, *, hold: float = HOLD) -> list[OutboxRow]:
     """Take rows that are not held, and hold them; other relays see the rest."""
     free = (
@@ -73,7 +86,7 @@ def take(connection: Connection, namespace: str, limit: int, *, hold: float = HO
 
 
 def any_free(store: Store, namespace: str) -> bool:
-    """Tell whether there are rows that are not held; reads only, and is cheap enough to be polled."""
+    """Return whether there are rows that are not held; reads only, and is cheap enough to be polled."""
     (found,) = store.query([(_ANY_FREE, namespace)])
     return bool(found)
 
@@ -85,8 +98,8 @@ _ANY_FREE = PreparedQuery(
 
 
 def confirm(connection: Connection, ids: Iterable[int]) -> None:
-    """Delete rows that the broker has confirmed."""
-    connection.execute(delete(outbox).where(outbox.c.id.in_(list(ids))))
+    """Delete rows that the broker has confirmed, in a transaction of the caller's."""
+    write_within(connection, CONFIRMS, list(ids))
 
 
 class _Confirms:

@@ -10,5 +10,5 @@ from aft.errors import AftError, StoreError
 
 
 def is_about_rows(error: Exception) -> bool:
-    """Tell whether a write failed because of one of its rows, not because of the database: others can be written."""
+    """Return whether a write failed because of one of its rows, not because of the database: others can be written."""
     return error.refused if isinstance(error, StoreError) else not isinstance(error, AftError)

@@ -1,4 +1,4 @@
-"""Text columns that are read as text, whatever SQLite has stored in them.
+"""Text columns that are read as text, even where SQLite has stored another type in them.
 
 SQLite keeps a value of another type where a column says text. Who reads many rows must not fail for one of them: bytes
 are read as text, and what is no UTF-8 in them is replaced.

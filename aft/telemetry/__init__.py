@@ -12,15 +12,15 @@ event                   happened                                                
 ``RunParked``           a run was parked: it waits for a person                         worker, dispatcher
 ``RunRescued``          a run was rescued from a dead owner                             sweeper, worker
 ``RunOverdue``          a run has not ended in the time it was expected to take         sweeper
-``RunForgotten``        nothing would ever have woken a run: a defect; it is woken      sweeper
+``RunForgotten``        a run that nothing would have woken is woken: a defect of aft   sweeper
 ``FlowUnserved``        due runs of a flow that no live worker has; with back-off       sweeper
 ``ActivityOverdue``     an activity takes, or took, longer than it was expected to      worker
 ``WorkerDied``          a worker's liveness lock is free before its lease expired       sweeper, worker
 ``AttemptStarted``      an activity or compensator is being called                      runner
 ``AttemptAbandoned``    an attempt was given up, and its function has not returned      runner
 ``AttemptReturned``     the function of an abandoned attempt returned after all         runner
-``WorkerSaturated``     too many of these: a process claims no run until one returns    worker
-``WorkerResumed``       one has returned, and it claims runs again                      worker
+``WorkerSaturated``     the limit of abandoned attempts is reached; no run is claimed    worker
+``WorkerResumed``       an abandoned attempt returned; the worker claims runs again      worker
 ``ActivityRecorded``    an outcome was journaled, and its frame pushed if it has one    runner
 ``FrameCompensated``    a frame was undone                                              runner
 ``FrameUnresolved``     an undo is owed that the code of this process does not have     dispatcher
@@ -43,7 +43,7 @@ event                   happened                                                
 ``NoticeGivenUp``       a notice was refused, or not acknowledged for too long          dispatcher
 ``EffectLate``          an effect was late; kept, or decided about: dropped, undone, …  worker, sweeper
 ``ServiceFailed``       a thread of the dispatcher met an error and goes on             dispatcher
-``ServiceRecovered``    it works again                                                  dispatcher
+``ServiceRecovered``    the thread works again                                          dispatcher
 ======================  ==============================================================  ==================
 
 A subscriber runs on the thread that emits: it must be quick. One that raises is logged and kept.

@@ -48,7 +48,7 @@ class RunReleased(Event):
 
 
 class RunWaits(Event):
-    text = "run waits"
+    text = "run began to wait"
     run: str
     flow: str
     what: str
@@ -94,13 +94,13 @@ class RunOverdue(Event):
 
 
 class RunForgotten(Event):
-    text = "run that nothing would have woken"
+    text = "stranded run woken"
     level = logging.ERROR
     run: str
 
 
 class FlowUnserved(Event):
-    text = "no live worker has this flow"
+    text = "flow has no live worker"
     level = logging.WARNING
     flow: str
     version: int
@@ -157,13 +157,13 @@ class WorkerSaturated(Event):
     level = logging.ERROR
     abandoned: int
     why: str = (
-        "so many abandoned attempts have not returned (AFT_MOST_ABANDONED) that this process claims no run until one "
-        "does; restart it, and give the calls in those activities a time limit of their own"
+        "the limit of abandoned attempts (AFT_MOST_ABANDONED) is reached: this process claims no run until one "
+        "returns; restart it, and give the calls in those activities a time limit of their own"
     )
 
 
 class WorkerResumed(Event):
-    text = "worker claims again"
+    text = "worker resumed"
     abandoned: int
 
 
@@ -192,7 +192,7 @@ class FrameUnresolved(Event):
     activity: str
     compensator: str
     runs: int
-    why: str = "runs owe this undo, and this code does not have it: bring it back, or they park there"
+    why: str = "runs owe this undo, and this process has no code for it: deploy it again, or they park there"
 
 
 class FaultRaised(Event):
@@ -225,7 +225,7 @@ class RulesRefused(Event):
 
 
 class RuleWarned(Event):
-    text = "rule warned"
+    text = "rule not evaluated"
     level = logging.WARNING
     run: str
     fault: str
@@ -233,7 +233,7 @@ class RuleWarned(Event):
 
 
 class ExletDone(Event):
-    text = "exlet went on"
+    text = "primitive carried out"
     run: str
     fault: str
     exlet: str
@@ -257,7 +257,7 @@ class MessageQuarantined(Event):
 
 
 class MessagesDropped(Event):
-    text = "messages refused and not kept"
+    text = "refused messages dropped"
     level = logging.ERROR
     count: int
 
@@ -276,7 +276,7 @@ class LeaseLost(Event):
 
 
 class DatabaseLost(Event):
-    text = "database lost"
+    text = "database file lost"
     level = logging.ERROR
     why: str
 
@@ -305,7 +305,7 @@ class ScheduleBroken(Event):
 
 
 class NoticeAcknowledged(Event):
-    text = "notice heard"
+    text = "notice acknowledged"
     notice: str
     run: str
     receiver: str
@@ -333,7 +333,7 @@ class NoticeGivenUp(Event):
 
 
 class EffectLate(Event):
-    text = "effect late"
+    text = "late effect found"
     level = logging.WARNING
     run: str
     path: str

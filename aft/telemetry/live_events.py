@@ -1,4 +1,4 @@
-"""Broadcasts live events, for the commands that follow runs: which runs something has happened to.
+"""Broadcasts live events, which name the runs that have changed, for the commands that follow runs.
 
 They say nothing else: on PostgreSQL everyone who may connect can receive them, and those who may know more read the
 rows. A follower reads the rows again every second in any case, so a lost event delays it, and does no other harm.

@@ -1,1 +1,1 @@
-"""What the machine allows: the same writes and the same hops with nothing around them."""
+"""The limits of the machine: the same writes and the same hops without aft."""

@@ -1,4 +1,4 @@
-"""How fast does the broker take messages on a quorum queue, and give them? With pika, nothing around it.
+"""Measures how fast RabbitMQ takes and delivers messages on a quorum queue, with pika alone.
 
 ``one``: each confirmed before the next is sent. ``window``: up to a thousand under way. ``consume``: what is there is
 taken and acknowledged, a hundred at once.
@@ -24,7 +24,7 @@ BODY = b"x" * 200
 
 
 class Pipeline:
-    """Publishes so many messages with a window of unconfirmed ones, then takes them, and notes how long each took."""
+    """Publishes ``count`` messages with a window of unconfirmed ones, consumes them, and times both."""
 
     def __init__(self, broker: str, count: int) -> None:
         self.count, self.sent, self.taken = count, 0, 0
@@ -33,7 +33,7 @@ class Pipeline:
         self._connection = pika.SelectConnection(pika.URLParameters(broker), on_open_callback=self._opened)
 
     def run(self) -> dict[str, float]:
-        """Messages a second, each way."""
+        """Run it, and return the messages per second in each direction."""
         self._connection.ioloop.start()
         return {name: self.count / spent for name, spent in self.spent.items()}
 
@@ -72,7 +72,7 @@ class Pipeline:
 
 
 def one_by_one(broker: str, seconds: float) -> float:
-    """Messages a second, each confirmed before the next."""
+    """Return the messages per second when each is confirmed before the next."""
     connection = pika.BlockingConnection(pika.URLParameters(broker))
     channel = connection.channel()
     channel.queue_delete(QUEUE)
@@ -85,7 +85,7 @@ def one_by_one(broker: str, seconds: float) -> float:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     one = one_by_one(job["broker"], job["seconds"])
     jobs.answer({"one": one, **Pipeline(job["broker"], job["count"]).run()})

@@ -1,4 +1,4 @@
-"""The hops of the fault path with nothing around them: two processes, batches of up to 200, every hop recorded.
+"""The hops of the fault path without aft: two processes, batches of up to 200, every hop recorded.
 
 worker → fault queue → dispatcher, which records its decision → delay queue, whose TTL dead-letters to → resume queue →
 worker, which records that it took the run and how the attempt went. All queues are quorum queues, publishes are
@@ -63,7 +63,7 @@ Out = list[tuple[str, str]]
 
 
 class Station:
-    """Takes batches from a queue, deals with each, publishes what comes of it, then acknowledges."""
+    """Consumes a queue in batches: handles each, publishes the results, then acknowledges."""
 
     def __init__(
         self, broker: str, source: str, deal: Callable[[Sequence[str]], Out], over: Callable[[], bool]
@@ -76,7 +76,7 @@ class Station:
         self._connection = pika.SelectConnection(pika.URLParameters(broker), on_open_callback=self._opened)
 
     def run(self) -> None:
-        """Work until it is over."""
+        """Run until ``over`` returns true."""
         self._connection.ioloop.start()
 
     def _opened(self, connection: Any) -> None:
@@ -120,7 +120,7 @@ class Station:
 
 
 def declare(broker: str) -> None:
-    """Make the queues anew."""
+    """Delete the queues, and declare them again."""
     connection = pika.BlockingConnection(pika.URLParameters(broker))
     channel = connection.channel()
     forward = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": RESUME, "x-message-ttl": 1}
@@ -132,7 +132,7 @@ def declare(broker: str) -> None:
 
 
 def work(job: dict[str, Any], ended: Callable[[int], None], over: Callable[[], bool]) -> Station:
-    """The worker's side: attempts fail twice, then succeed. A message is a run and the attempt that it shall make."""
+    """Return the worker's station: attempts fail twice, then succeed. A message is a run and an attempt."""
     connection = psycopg.connect(job["database"], autocommit=True, prepare_threshold=0)
 
     def deal(bodies: Sequence[str]) -> Out:
@@ -150,7 +150,7 @@ def work(job: dict[str, Any], ended: Callable[[int], None], over: Callable[[], b
 
 
 def dispatch(job: dict[str, Any]) -> Station:
-    """The dispatcher's side: every fault is worth another try."""
+    """Return the dispatcher's station: every fault is tried again."""
     connection = psycopg.connect(job["database"], autocommit=True, prepare_threshold=0)
 
     def deal(bodies: Sequence[str]) -> Out:
@@ -162,7 +162,7 @@ def dispatch(job: dict[str, Any]) -> Station:
 
 
 def seed(job: dict[str, Any]) -> None:
-    """Make the runs and wake each."""
+    """Insert the runs, and publish a wake for each."""
     ids = [new_id() for _ in range(job["count"])]
     with psycopg.connect(job["database"], autocommit=True) as connection:
         connection.execute("TRUNCATE aft_runs CASCADE")
@@ -176,7 +176,7 @@ def seed(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Do the job; the dispatcher is a process of its own."""
+    """Run the job of this program, with the dispatcher in its own process."""
     job = jobs.given()
     if job.get("crew"):
         station = dispatch(job)

@@ -1,4 +1,4 @@
-"""The same rows with nothing around them: prepared psycopg statements on aft's own tables, autocommit.
+"""The same rows without aft: prepared psycopg statements on aft's own tables, in autocommit.
 
 ``one``: a flow is an insert of its row, one guarded statement for each activity (the row moves on, its outcome is
 journaled, its frame pushed: one CTE), and the end. ``batches``: the same for several flows at once, as a group
@@ -54,7 +54,7 @@ INSERT INTO aft_outbox (namespace, queue, body, taken_until) VALUES ('limits', '
 
 
 class Raw:
-    """Flows in batches of a certain size, on one connection."""
+    """Writes the rows of flows in batches of a certain size, on one connection."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.connection = psycopg.connect(job["database"], autocommit=True, prepare_threshold=0)
@@ -77,7 +77,7 @@ class Raw:
         )
 
     def flow(self, number: int = 0) -> None:
-        """Write what a flow writes, for each of the batch."""
+        """Write the rows of a flow for each run of the batch."""
         ids = [new_id() for _ in range(self.batch)]
         which = ids if self.batch > 1 else ids[0]
         self._execute(self._begin, which)
@@ -90,18 +90,18 @@ class Raw:
         self.connection.execute(statement.encode(), values)
 
     def submit(self, number: int) -> None:
-        """Write what a submit writes."""
+        """Write the rows of a submit."""
         run, order = new_id(), new_id()
         body = f'{{"v":1,"id":"{order}","kind":"resume","run":"{run}","order":"{order}","at":"2026-01-01T00:00:00Z"}}'
         self.connection.execute(_SUBMIT.encode(), {"run": run, "order": order, "body": body})
 
     def commit(self, number: int) -> None:
-        """Write the smallest thing."""
+        """Write the smallest row."""
         self._execute("INSERT INTO bench_commits (number) VALUES (%s)", number)
 
 
 def prepare(job: dict[str, Any]) -> None:
-    """Begin with empty tables."""
+    """Empty the tables."""
     with psycopg.connect(job["database"], autocommit=True) as connection:
         connection.execute("TRUNCATE aft_runs, aft_journal, aft_frames, aft_outbox CASCADE")
         connection.execute("CREATE TABLE IF NOT EXISTS bench_commits (number bigint)")
@@ -109,7 +109,7 @@ def prepare(job: dict[str, Any]) -> None:
 
 
 def measure(job: dict[str, Any]) -> dict[str, float]:
-    """Do the job on one connection."""
+    """Run the job on one connection, and return the rate."""
     raw = Raw(job)
     if job.get("way") == "commits":
         return {"commits": jobs.in_threads(1, job["seconds"], raw.commit)}
@@ -121,7 +121,7 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do the job, alone or in several processes."""
+    """Run the job of this program, alone or in several processes."""
     job = jobs.given()
     if job.get("crew"):
         jobs.wait_for_go()

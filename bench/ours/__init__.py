@@ -1,1 +1,1 @@
-"""aft in each workload: programs that get a job, do it, and answer with one line."""
+"""aft in each workload: programs that get a job, run it, and answer with one line."""

@@ -1,4 +1,4 @@
-"""A dispatcher process of a crew: takes what is submitted until it is told to stop."""
+"""A dispatcher process of a crew: executes what is submitted until it is told to stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.ours.running import make_app
 
 
 def main() -> None:
-    """Dispatch until a line comes, and answer with what it cost; ``late``: begin only when all are told to."""
+    """Run a dispatcher until a line is read, and answer with its cost; ``late``: begin only when all are told to."""
     job = jobs.given()
     if "notes" in job:
         failing.note_attempts(job["notes"])

@@ -1,4 +1,4 @@
-"""aft draining a backlog: all runs are submitted first, then dispatchers, each a process, are let go at one moment.
+"""aft draining a backlog: all runs are submitted first, then all dispatcher processes begin at once.
 
 Rates are by the rows, with the database's own clock: from the first attempt to the last end, or to what there is after
 ``most`` seconds.
@@ -23,7 +23,7 @@ FROM aft_runs WHERE namespace = %(namespace)s
 
 
 def drain(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
-    """Runs and faults a second."""
+    """Drain a backlog, and return the flows and faults per second."""
     crew = jobs.Crew("bench.ours.dispatching", [{**job, "late": True}] * job["processes"])
     crew.wait_until_ready()
     flow, arguments = flow_named(job["flow"]), job.get("arguments", [])
@@ -39,7 +39,7 @@ def drain(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
 
 
 def rates(job: dict[str, Any], *, whole: bool) -> dict[str, float]:
-    """What the rows say; raises JobFailed unless each run had the faults that it should, if all have ended."""
+    """Return the rates by the rows; raises JobFailed if all have ended with another number of faults."""
     with psycopg.connect(job["database"]) as connection:
         row = connection.execute(_SPENT, {"namespace": NAMESPACE}).fetchone()
     spent, runs, faults = row or (0.0, 0, 0)
@@ -49,7 +49,7 @@ def rates(job: dict[str, Any], *, whole: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     with make_app(job) as app:
         clean(job, app)

@@ -14,7 +14,7 @@ _notes: list[int] = []
 
 
 def note_attempts(path: str) -> None:
-    """From now on, note when each attempt begins: run, attempt, seconds since 1970."""
+    """Begin to note when each attempt begins: run, attempt, seconds since 1970."""
     _notes.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
 
@@ -29,13 +29,13 @@ def _fail() -> int:
 
 @aft.activity(levels=[aft.Level("1ms", tries=FAILURES)])
 def fail_shortly() -> int:
-    """Fail twice; tried again after the shortest wait."""
+    """Fail twice; retried after the shortest wait."""
     return _fail()
 
 
 @aft.activity(levels=[aft.Level("1s", tries=FAILURES)])
 def fail_for_a_second() -> int:
-    """Fail twice; tried again after a second."""
+    """Fail twice; retried after a second."""
     return _fail()
 
 
@@ -57,7 +57,7 @@ def undo(number: int) -> None:
 
 @aft.compensate_with(undo)
 def book(number: int) -> int:
-    """Work that has to be undone."""
+    """Return at once, with an undo that is owed."""
     return number
 
 

@@ -1,4 +1,4 @@
-"""How soon do runs start and come back from a fault where not every dispatcher has their flow?
+"""Measures how soon runs start, and come back from a fault, if not every dispatcher has their flow.
 
 Dispatchers of one crew, each a process with flows of its own, and runs that come in evenly. A run is one activity that
 fails once, so that it is woken twice: by its submission, and by its level's queue.
@@ -26,19 +26,19 @@ FROM aft_runs AS r JOIN aft_faults AS f ON f.run_id = r.id WHERE r.namespace = %
 
 
 class Busy(Exception):
-    """For now."""
+    """A recoverable failure."""
 
 
 @aft.activity(levels=["10ms"], recoverable=(Busy,))
 def fail_once() -> int:
-    """Fail the first time."""
+    """Fail at the first attempt."""
     if aft.current().attempt == 1:
         raise Busy
     return 1
 
 
 def flow(name: str, version: int) -> aft.Flow[[], int]:
-    """A flow of this name: one activity."""
+    """Make a flow of this name, with one activity."""
 
     def run() -> int:
         return fail_once()
@@ -47,7 +47,7 @@ def flow(name: str, version: int) -> aft.Flow[[], int]:
 
 
 def registry(flows: Iterable[tuple[str, int]]) -> Registry:
-    """What one process has the code of."""
+    """Make the registry of one process."""
     made = Registry()
     made.add_activity(fail_once)
     for name, version in flows:
@@ -56,7 +56,7 @@ def registry(flows: Iterable[tuple[str, int]]) -> Registry:
 
 
 def measure(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
-    """Let runs of the job's flows come in evenly, one after the other in turn."""
+    """Submit runs of the job's flows at a steady rate, one flow after the other, and measure their starts."""
     crew = jobs.Crew("bench.ours.fleets", [{**job, "has": has} for has in job["fleet"]])
     crew.wait_until_ready()
     crew.tell("GO")
@@ -83,7 +83,7 @@ def _p95(values: list[float]) -> float:
 
 
 def main() -> None:
-    """Do the job, or be one of the dispatchers."""
+    """Run the job of this program, or one of its dispatchers."""
     job = jobs.given()
     with make_app(job) as app:
         if (has := job.get("has")) is not None:

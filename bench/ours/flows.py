@@ -1,4 +1,4 @@
-"""The flows that are measured: activities that do nothing, so that what is left is what aft costs."""
+"""The flows that are measured: activities that do nothing, so that only the cost of aft remains."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import aft
 
 @aft.activity
 def step(number: int) -> int:
-    """Work that is done at once."""
+    """Return at once."""
     return number
 
 
 @aft.flow
 def happy(steps: int) -> int:
-    """So many activities, one after the other."""
+    """Call this many activities, one after the other."""
     return sum(step(number) for number in range(steps))
 
 
@@ -23,11 +23,11 @@ def undo(number: int) -> None:
 
 @aft.compensate_with(undo)
 def owed_step(number: int) -> int:
-    """Work that is done at once, and that would have to be undone."""
+    """Return at once, with an undo that is owed."""
     return number
 
 
 @aft.flow
 def owing(steps: int) -> int:
-    """So many activities, each with a frame."""
+    """Call this many activities, each with a frame."""
     return sum(owed_step(number) for number in range(steps))

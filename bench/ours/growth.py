@@ -1,4 +1,4 @@
-"""Does an activity cost more the longer a run's journal is? And what does a replayed row cost?
+"""Measures the cost of an activity over the length of the journal, and the cost of a replayed row.
 
 One thread. The cost at a length is the lower quartile of the activities around it, in as many runs as give enough.
 Replay: a run of so many activities waits for a signal; the time from the signal to its end, against that of a short
@@ -27,7 +27,7 @@ FEW = 10
 
 @aft.flow
 def marked(steps: int) -> int:
-    """So many activities; when each has ended is noted."""
+    """Call this many activities, and note when each has ended."""
     _marks.clear()
     _marks.append(time.perf_counter())
     for number in range(steps):
@@ -38,7 +38,7 @@ def marked(steps: int) -> int:
 
 @aft.flow
 def replayed(steps: int) -> int:
-    """So many activities, then a wait."""
+    """Call this many activities, then wait for a signal."""
     for number in range(steps):
         flows.step(number)
     aft.wait_for("go")
@@ -46,7 +46,7 @@ def replayed(steps: int) -> int:
 
 
 def costs_at(app: aft.Aft, length: int) -> list[float]:
-    """Microseconds of activities when the journal is about that long."""
+    """Return the microseconds that activities take when the journal is about that long."""
     found: list[float] = []
     around = max(2, length // 10)
     while len(found) < ENOUGH:
@@ -57,7 +57,7 @@ def costs_at(app: aft.Aft, length: int) -> list[float]:
 
 
 def replay(app: aft.Aft, length: int) -> float:
-    """Seconds from the signal to the end of a run with so many rows."""
+    """Return the seconds from the signal to the end of a run with this many rows."""
     run = app.start(replayed, length)
     began = time.perf_counter()
     run.signal("go")
@@ -67,7 +67,7 @@ def replay(app: aft.Aft, length: int) -> float:
 
 
 def measure(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
-    """Both, for all lengths of the job."""
+    """Measure both costs for all lengths of the job."""
     lengths: list[int] = job["lengths"]
     costs_at(app, lengths[0])
     found: dict[int, list[float]] = {length: [] for length in lengths}
@@ -87,7 +87,7 @@ def measure(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     with make_app(job) as app:
         clean(job, app)

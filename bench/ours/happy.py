@@ -15,7 +15,7 @@ WARM = 20
 
 
 def started(app: aft.Aft, job: dict[str, Any]) -> float:
-    """Flows a second by ``app.start`` in this process."""
+    """Return the flows per second by ``app.start`` in this process."""
     flow = flows.owing if job.get("owing") else flows.happy
     return jobs.in_threads(job["threads"], job["seconds"], lambda number: app.start(flow, job["steps"]))
 
@@ -28,7 +28,7 @@ def warm(app: aft.Aft, job: dict[str, Any]) -> None:
 
 
 def as_one_of_crew(job: dict[str, Any]) -> None:
-    """Be one of several processes."""
+    """Run the job as one process of a crew."""
     with make_app(job) as app:
         warm(app, job)
         jobs.wait_for_go()
@@ -36,14 +36,14 @@ def as_one_of_crew(job: dict[str, Any]) -> None:
 
 
 def by_processes(job: dict[str, Any]) -> float:
-    """Flows a second by ``app.start`` in several processes."""
+    """Return the flows per second by ``app.start`` in several processes."""
     crew = jobs.Crew("bench.ours.happy", [{**job, "crew": True}] * job["processes"])
     crew.wait_until_ready()
     return sum(answer["flows"] for answer in crew.go())
 
 
 def submitted(app: aft.Aft, job: dict[str, Any]) -> float:
-    """Flows a second from the first submit to the last end, with dispatchers in processes of their own."""
+    """Return the flows per second from the first submit to the last end, with dispatcher processes."""
     crew = jobs.Crew("bench.ours.dispatching", [job] * job["processes"])
     crew.wait_until_ready()
     crew.tell("GO")
@@ -64,7 +64,7 @@ def _submit(app: aft.Aft, job: dict[str, Any], count: int) -> None:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     if job.get("crew"):
         as_one_of_crew(job)

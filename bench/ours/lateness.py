@@ -1,4 +1,4 @@
-"""How late are retries at half of what is possible? First a backlog is drained, then half that rate comes in.
+"""Measures how late retries begin at half of the maximum rate, which a drained backlog shows first.
 
 An attempt notes when it begins; its fault's row has when it was due. Both are clocks of one machine.
 """
@@ -21,7 +21,7 @@ _DUE = "SELECT run_id, attempt, extract(epoch FROM due_at) FROM aft_faults WHERE
 
 
 def measure(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
-    """Let runs come in evenly, and compare when each attempt began with when it was due."""
+    """Submit runs at a steady rate, and compare when each attempt began with when it was due."""
     most = drain(app, {**job, "flow": "failing_1ms"})["faults"] / job["faults"]
     clean(job, app)
     notes = job["file"] + ".begun"
@@ -58,7 +58,7 @@ def _lateness(job: dict[str, Any], notes: Path) -> list[float]:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     with make_app(job) as app:
         clean(job, app)

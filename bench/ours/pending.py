@@ -1,4 +1,4 @@
-"""What do pending retries cost? Memory of a dispatcher and of the broker, before they are there and after."""
+"""Measures the memory that pending retries cost a dispatcher and the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEGABYTE = 1024 * 1024
 
 
 def resident(pid: int) -> float:
-    """Megabytes that a process has in memory."""
+    """Return the megabytes that a process has in memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / _MEGABYTE
@@ -25,7 +25,7 @@ def resident(pid: int) -> float:
 
 
 def broker_resident() -> float | None:
-    """The same for the broker, if it runs on this machine: the largest Erlang machine there is."""
+    """Return the megabytes of the largest Erlang process on this machine; None if there is none."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -37,7 +37,7 @@ def broker_resident() -> float | None:
 
 
 def queues_resident(broker: str) -> float | None:
-    """Megabytes of the queues of our vhost, as the broker counts them; None where it cannot be asked."""
+    """Return the megabytes of our vhost's queues, as the broker counts them; None if it cannot be asked."""
     vhost = urlsplit(broker).path.removeprefix("/") or "/"
     command = ["rabbitmqctl", "--quiet", "list_queues", "-p", vhost, "memory", "--no-table-headers"]
     try:
@@ -48,7 +48,7 @@ def queues_resident(broker: str) -> float | None:
 
 
 def main() -> None:
-    """Measure before and after."""
+    """Run the job of this program: measure before and after the retries are seeded."""
     job = jobs.given()
     with make_app(job) as app:
         clean(job, app)

@@ -1,4 +1,4 @@
-"""What every program of ours needs: an application on clean tables and queues, and to know when runs have ended."""
+"""Shared by the programs of ours: an application on clean tables and queues, and a count of ended runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK = 0.02
 
 
 def make_app(job: dict[str, Any]) -> aft.Aft:
-    """The application that a job is measured with."""
+    """Make the application that a job is measured with."""
     settings = aft.Settings.load(
         database_url=job["database"], broker_url=job["broker"], namespace=NAMESPACE, **job.get("settings", {})
     )
@@ -32,7 +32,7 @@ def make_app(job: dict[str, Any]) -> aft.Aft:
 
 
 def clean(job: dict[str, Any], app: aft.Aft) -> None:
-    """Empty the tables and remove the queues: no round pays for an earlier one. ``finished``: but for so many."""
+    """Empty the tables and remove the queues, so that rounds are independent; ``finished`` runs are kept."""
     with psycopg.connect(job["database"], autocommit=True) as connection:
         if job.get("finished"):
             connection.execute("DELETE FROM aft_runs WHERE flow <> %s", (seeding.FLOW,))
@@ -46,7 +46,7 @@ def clean(job: dict[str, Any], app: aft.Aft) -> None:
 
 
 def remove_queues(broker: str, topology: Topology) -> None:
-    """Remove every queue of a topology, with what is in them."""
+    """Delete every queue of a topology, with its messages."""
     connection = pika.BlockingConnection(pika.URLParameters(broker))
     channel = connection.channel()
     for queue in (*topology.work_queues, *topology.delay_queues, names.undeliverable(topology.namespace)):
@@ -57,7 +57,7 @@ def remove_queues(broker: str, topology: Topology) -> None:
 
 
 def flow_named(name: str) -> aft.Flow[Any, Any]:
-    """The flow of this name."""
+    """Return the flow of this name."""
     found = next(getattr(module, name) for module in (flows, failing) if hasattr(module, name))
     assert isinstance(found, aft.Flow)
     return found
@@ -71,19 +71,19 @@ class Counting:
         self._status = status
 
     def count(self) -> int:
-        """How many have ended so."""
+        """Return how many runs have ended with the wanted status."""
         row = self._connection.execute(
             "SELECT count(*) FROM aft_runs WHERE namespace = %s AND status = %s", (NAMESPACE, self._status)
         ).fetchone()
         return int(row[0]) if row else 0
 
     def wait_for(self, wanted: int, patience: float = 120.0) -> None:
-        """Return when so many have; raises JobFailed after ``patience`` seconds."""
+        """Wait for a count; raises JobFailed after ``patience`` seconds."""
         if (count := self.wait_until(wanted, patience)) < wanted:
             raise JobFailed(f"only {count} of {wanted} runs were {self._status} after {patience:.0f} s")
 
     def wait_until(self, wanted: int, most: float) -> int:
-        """Return when so many have, or after so many seconds: how many have."""
+        """Wait for a count, ``most`` seconds at the longest; return the count."""
         until = time.monotonic() + most
         while (count := self.count()) < wanted and time.monotonic() < until:
             time.sleep(LOOK)

@@ -1,4 +1,4 @@
-"""How long does ``aft --help`` take, with compiled bytecode? Against an interpreter that does nothing."""
+"""Measures ``aft --help`` with compiled bytecode, against an interpreter that does nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES = 9
 
 
 def seconds(*command: str) -> float:
-    """The median of several starts, after one that compiles."""
+    """Return the median duration of several starts, after one that compiles."""
     subprocess.run(command, check=True, capture_output=True)
     found = []
     for _ in range(TIMES):
@@ -24,7 +24,7 @@ def seconds(*command: str) -> float:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     arguments = ["-c", "pass"] if jobs.given().get("bare") else ["-m", "aft", "--help"]
     jobs.answer({"start": 1000 * seconds(sys.executable, *arguments)})
 

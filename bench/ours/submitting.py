@@ -1,4 +1,4 @@
-"""aft taking runs in: submits a second, with nobody to execute them."""
+"""aft accepting runs: submits per second, without a dispatcher to execute them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.ours.running import clean, make_app
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     job = jobs.given()
     with make_app(job) as app:
         clean(job, app)

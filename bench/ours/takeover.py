@@ -1,4 +1,4 @@
-"""aft when a worker is killed: seconds until another process goes on with its run."""
+"""aft when a worker is killed: seconds until another process continues its run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bench.takeovers import Notes, time_takeover
 
 @aft.activity(levels=["1ms"])
 def last_long(notes: str) -> int:
-    """Last long for the first one that begins it."""
+    """Note the beginning; the first process to do so does not return for a long time."""
     Notes(notes).begin()
     return 1
 
 
 @aft.flow
 def lasting(notes: str) -> int:
-    """One activity that lasts."""
+    """Call one long activity."""
     return last_long(notes)
 
 
 def main() -> None:
-    """Two dispatchers, a run, and a kill."""
+    """Start two dispatchers and a run, kill its worker, and measure the takeover."""
     job = jobs.given()
     if job.get("crew"):
         with make_app(job) as app, app.dispatcher(concurrency=1):

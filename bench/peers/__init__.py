@@ -1,1 +1,1 @@
-"""The others, each set up as its own documentation says for work that survives SIGKILL; each in its own environment."""
+"""The peers, each in its own environment, set up by its own documentation for work that survives SIGKILL."""

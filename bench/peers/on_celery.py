@@ -18,7 +18,7 @@ from bench.takeovers import Notes
 
 
 def make_app(job: dict[str, Any]) -> Celery:
-    """The application, as the documentation recommends for tasks that must not be lost."""
+    """Make the application as the documentation recommends for tasks that must not be lost."""
     app = Celery("bench", broker=job["broker"])
     results = job.get("results", True)
     # A queue for each round: what a stopped round has left must not meet the next one.
@@ -46,7 +46,7 @@ tallies = Tallies(job)
 
 @app.task(name="step")
 def step() -> int:
-    """Work that is done at once."""
+    """Return at once."""
     tallies.ended.add()
     return 1
 
@@ -66,7 +66,7 @@ def failing(self: Task) -> int:
 
 @app.task(name="lasting")
 def lasting() -> None:
-    """Last long for the first one that begins it."""
+    """Note the beginning; the first process to do so does not return for a long time."""
     Notes(job["file"] + ".notes").begin()
 
 
@@ -78,12 +78,12 @@ def refuse() -> int:
 
 @app.task(name="undo_all")
 def undo_all() -> None:
-    """Undo what was done, one after the other."""
+    """Undo the steps, one after the other."""
     chain(*(step.si() for _ in range(4))).apply_async()
 
 
 def send_saga() -> None:
-    """Send a chain whose last task fails, with what undoes the others."""
+    """Send a chain whose last task fails, with the callback that undoes the others."""
     undo = undo_all.si()
     chain(*(step.si() for _ in range(4)), refuse.si().on_error(undo)).apply_async()
 
@@ -94,7 +94,7 @@ def send_happy() -> None:
 
 
 def start_worker() -> None:
-    """Start a worker of two processes; for a takeover of one, since there are two workers."""
+    """Start a worker of two processes; for a takeover of one, as there are two workers."""
     count = "1" if job.get("kind") == "takeover" else "2"
     name = f"worker-{time.monotonic_ns()}@%h"
     command = ("celery", "-A", "bench.peers.on_celery", "worker", "-c", count, "-l", "CRITICAL", "-n", name)

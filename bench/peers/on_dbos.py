@@ -17,13 +17,13 @@ WARM = 10
 
 @DBOS.step()
 def step(number: int) -> int:
-    """Work that is done at once."""
+    """Return at once."""
     return number
 
 
 @DBOS.workflow()
 def happy(steps: int) -> int:
-    """So many steps, one after the other."""
+    """Call this many steps, one after the other."""
     return sum(step(number) for number in range(steps))
 
 
@@ -55,7 +55,7 @@ def refuse() -> int:
 
 @DBOS.workflow()
 def saga() -> int:
-    """Four steps, then one that fails; what was done is undone by hand, the last first."""
+    """Call four steps, then one that fails; undo by hand, the last first."""
     done = []
     try:
         for number in range(4):
@@ -69,7 +69,7 @@ def saga() -> int:
 
 
 def launch(job: dict[str, Any]) -> None:
-    """Connect and migrate, as its documentation says: its system database on PostgreSQL."""
+    """Connect and migrate, with the system database on PostgreSQL, as the documentation says."""
     config: Any = {
         "name": "bench",
         "system_database_url": job["database"],
@@ -91,7 +91,7 @@ def once(job: dict[str, Any]) -> None:
 
 
 def measure(job: dict[str, Any]) -> float:
-    """Workflows a second in this process: called, or, where they wait for long, started in the background."""
+    """Return the workflows per second in this process; with ``wait``, started in the background."""
     if job.get("wait"):
         began = time.perf_counter()
         handles = [DBOS.start_workflow(failing) for _ in range(job["count"] // job["processes"])]
@@ -102,7 +102,7 @@ def measure(job: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job of this program."""
     launch(job)
     if job.get("crew"):
         if not job.get("wait"):

@@ -1,4 +1,4 @@
-"""Dramatiq on RabbitMQ: confirmed publishes, acks after the work, its own retries. It keeps no state of a flow.
+"""Dramatiq on RabbitMQ: confirmed publishes, acks after the work, its own retries. It stores no state of flows.
 
 Two processes of four threads; a flow is a pipeline.
 """
@@ -28,7 +28,7 @@ WAIT = max(1, round(job.get("wait", 0) * 1000))
 
 @dramatiq.actor(queue_name=QUEUE)
 def step() -> None:
-    """Work that is done at once."""
+    """Return at once."""
     tallies.ended.add()
 
 
@@ -41,7 +41,7 @@ def failing() -> None:
 
 @dramatiq.actor(queue_name=QUEUE, time_limit=600_000)
 def lasting() -> None:
-    """Last long for the first one that begins it."""
+    """Note the beginning; the first process to do so does not return for a long time."""
     Notes(job["file"] + ".notes").begin()
 
 

@@ -25,7 +25,7 @@ LOOK = 0.1
 
 @app.task(name="step", queue=QUEUE)
 async def step(left: int) -> None:
-    """Work that is done at once, and the next step."""
+    """Return at once, and defer the next step."""
     if left > 1:
         await step.defer_async(left=left - 1)
     tallies.ended.add()
@@ -43,7 +43,7 @@ async def failing(context: JobContext) -> None:
 
 
 async def work() -> None:
-    """Be a worker."""
+    """Run a worker."""
     async with app.open_async():
         await app.run_worker_async(queues=[QUEUE], concurrency=10, fetch_job_polling_interval=LOOK)
 

@@ -1,4 +1,4 @@
-"""How is a peer measured that takes its work from queues? Alike for all of them.
+"""Measures peers that take their work from queues, all in the same way.
 
 ``happy`` and ``saga``: workers are there and warm; from the first send to the last end. ``faults``: everything is sent
 first, then workers are started; from the first attempt to the last end, so that starting them does not count. Either is
@@ -29,7 +29,7 @@ Start = Callable[[], object]
 
 
 class Tallies:
-    """What the processes of a peer have begun, what failed, and what they have ended."""
+    """The counts of what a peer's processes have begun, failed and ended."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.begun = jobs.Tally(job["file"] + ".begun")
@@ -37,7 +37,7 @@ class Tallies:
         self.ended = jobs.Tally(job["file"])
 
     def fail_twice(self, earlier: int) -> None:
-        """Do what an activity of the fault path does, after so many earlier failures."""
+        """Fail as an activity of the fault path does, given the number of earlier failures."""
         if earlier == 0:
             self.begun.add()
         if earlier < FAILURES:
@@ -47,7 +47,7 @@ class Tallies:
 
 
 def measure_flows(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
-    """Flows a second: as many as the steps that were done are worth, since all flows get on together."""
+    """Return the flows per second, computed from the ended steps, as all flows progress together."""
     steps = STEPS_OF_SAGA if job.get("kind") == "saga" else job["steps"]
     start()
     for _ in range(WARM):
@@ -62,7 +62,7 @@ def measure_flows(job: dict[str, Any], tallies: Tallies, start: Start, send: Sen
 
 
 def measure_faults(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
-    """Faults a second."""
+    """Return the faults per second."""
     for _ in range(job["count"]):
         send()
     start()
@@ -72,12 +72,12 @@ def measure_faults(job: dict[str, Any], tallies: Tallies, start: Start, send: Se
 
 
 def measure_submits(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
-    """Sends a second."""
+    """Return the sends per second."""
     return {"submits": jobs.in_threads(1, job["seconds"], lambda number: send())}
 
 
 def measure_takeover(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
-    """Milliseconds until the other of two workers, each with its own processes, begins anew."""
+    """Return the milliseconds until the other of two workers begins the work again."""
     start()
     start()
     time.sleep(READY)
@@ -89,7 +89,7 @@ _WAYS = {"faults": measure_faults, "submit": measure_submits, "takeover": measur
 
 
 def measure(job: dict[str, Any], tallies: Tallies, start: Start, sends: Mapping[str, Send]) -> None:
-    """Do the job: ``sends`` has a way to send one flow for each kind of job."""
+    """Run the job of this program; ``sends`` has a function to send one flow for each kind of job."""
     kind = job.get("kind", "happy")
     send = sends["happy" if kind == "submit" else kind]
     jobs.answer(_WAYS.get(kind, measure_flows)(job, tallies, start, send))

@@ -1,4 +1,4 @@
-"""How far does aft carry beyond one machine? A model fed with what aft costs on this one.
+"""Models how far aft scales beyond one machine, from its costs on this one.
 
 ``measure`` finds out what each step costs, here, on a real PostgreSQL and RabbitMQ, and writes ``costs.json``.
 ``model`` adds those costs up for a cluster and names the resource that is full first. ``fluid`` moves 10⁹ runs

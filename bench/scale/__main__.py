@@ -1,4 +1,4 @@
-"""``python -m bench.scale [--seed N] [--costs FILE] [--out FOLDER]``: how far does aft carry beyond one machine?
+"""Reports how far aft scales: ``python -m bench.scale [--seed N] [--costs FILE] [--out FOLDER]``.
 
 Prints the report. With ``--out`` it also writes ``report.json`` and the plots there. The same costs and seed give the
 same figures. Needs no service: ``bench.scale.measure`` is what measures.

@@ -1,4 +1,4 @@
-"""Do the simulations hold? The fluid one against the exact one, and the exact one against what is known."""
+"""Checks the simulations: the fluid one against the exact one, and the exact one against theory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE = 0.6
 
 @dataclass(frozen=True)
 class Agreement:
-    """The same figure by both simulations."""
+    """One figure, by both simulations."""
 
     what: str
     fluid: float
@@ -29,12 +29,12 @@ class Agreement:
 
     @property
     def apart(self) -> float:
-        """How far they are apart, as a share."""
+        """The relative difference of the two."""
         return abs(self.fluid - self.exact) / max(self.exact, 1e-9)
 
 
 def agreement(seed: int) -> list[Agreement]:
-    """An outage in the middle: how many runs have ended by when, how many wait, how many attempts fail?"""
+    """Compare both simulations of an outage: runs ended and waiting at certain times, and failed attempts."""
     rate = SMALL.capacity() * SHARE
     exact = Simulation(SMALL, lambda at, _: BEGAN <= at < OVER, seed).run(births(rate, SECONDS, seed))
     fluid = _flow(rate)
@@ -68,7 +68,7 @@ def _flow(rate: float) -> Fluid:
 
 
 def erlang(seed: int) -> tuple[float, float]:
-    """The mean wait at a station of four at 80 %: by the exact simulation, and by the formula."""
+    """Return the mean wait at four servers and 80 % load: by the exact simulation, and by the formula."""
     shape = Shape(1, 4.0, 100_000, 1, 1e-9, 0.1, 1e-9, 0.1, 0.0)
     outcome = Simulation(shape, seed=seed).run(births(32.0, 1_500.0, seed))
     return float(np.mean(outcome.took)) - shape.database, mean_wait(4, shape.database, 32.0)

@@ -1,4 +1,4 @@
-"""What does each step cost? Read from ``costs.json``, which ``bench.scale.measure`` writes; nothing here is guessed."""
+"""The measured cost of each step, from ``costs.json``, which ``bench.scale.measure`` writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("costs.json")
 
 @dataclass(frozen=True)
 class Op:
-    """What one of something takes of each resource; an idle process's are for one second."""
+    """The cost of one operation in each resource; of an idle process for one second."""
 
     python_ms: float  #: CPU of the process that does it
     database_ms: float  #: CPU of PostgreSQL's backends
@@ -29,7 +29,7 @@ class Op:
         )
 
     def times(self, factor: float) -> Op:
-        """So many of it."""
+        """Return the cost of this many operations."""
         return Op(
             self.python_ms * factor,
             self.database_ms * factor,
@@ -40,7 +40,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Broker:
-    """What RabbitMQ takes, as one node with quorum queues of one replica."""
+    """The costs of RabbitMQ, on one node with quorum queues of one replica."""
 
     message_ms: float  #: CPU for a message: published, confirmed, delivered, acknowledged
     delay_ms: float  #: the same for one that also waits in a delay queue and is forwarded
@@ -51,7 +51,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Stored:
-    """Bytes in the tables and their indices, after the run has ended."""
+    """The bytes in tables and indices that remain after a run has ended."""
 
     run: float
     activity: float  #: its journal row and its frame
@@ -61,7 +61,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Seen:
-    """What dispatchers on the measuring machine did in fact, to hold the model against."""
+    """The throughput of dispatchers on the measuring machine, to compare the model with."""
 
     processes: int
     activities: int
@@ -71,7 +71,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Costs:
-    """Everything that was measured, and where."""
+    """Everything that was measured, and on what."""
 
     origin: dict[str, str]
     submit: Op  #: make a run durable, in the caller's process
@@ -89,16 +89,16 @@ class Costs:
     seen: list[Seen]
 
     def of_run(self, activities: float, faults: float) -> Op:
-        """What a dispatcher does for a run; submitting it is somebody else's."""
+        """Return the cost of a run to its dispatcher, without its submission."""
         return self.run + self.activity.times(activities) + self.fault.times(faults)
 
     def bytes_of_run(self, activities: float, faults: float) -> float:
-        """What stays of a run until somebody deletes it."""
+        """Return the bytes that a run leaves in the database."""
         return self.stored.run + self.stored.activity * activities + self.stored.fault * faults
 
 
 def load(file: Path = FILE) -> Costs:
-    """Read what was measured."""
+    """Read the measured costs."""
     found: dict[str, Any] = json.loads(file.read_text("utf-8"))
     for name in ("submit", "run", "activity", "fault", "idle", "idle_work"):
         found[name] = Op(**found[name])
@@ -108,12 +108,12 @@ def load(file: Path = FILE) -> Costs:
 
 
 def save(costs: Costs, file: Path = FILE) -> None:
-    """Write what was measured."""
+    """Write the measured costs."""
     file.write_text(json.dumps(_rounded(asdict(costs)), indent=2) + "\n", "utf-8")
 
 
 def _rounded(value: Any) -> Any:
-    """Keep four digits: there are no more in a measurement of a busy machine."""
+    """Round to four digits: a measurement on a busy machine has no more."""
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What happens to a few thousand runs, exactly? One shard, event by event.
+"""Simulates some thousand runs on one shard exactly, event by event.
 
 Runs queue up for a slot; messages are dealt out to dispatchers in turn, as RabbitMQ does. Each attempt visits its
 dispatcher's core (one thread at a time) and the database's cores by turns, and queues up at both; the user's code
@@ -21,13 +21,13 @@ Fails = Callable[[float, int], bool]
 
 
 def never(at: float, failures: int) -> bool:
-    """Nothing fails."""
+    """Return False: no attempt fails."""
     return False
 
 
 @dataclass
 class Station:
-    """Servers with one queue before them."""
+    """A number of servers with one queue."""
 
     servers: int
     busy: int = 0
@@ -36,7 +36,7 @@ class Station:
 
 @dataclass
 class Attempt:
-    """One run, from attempt to attempt."""
+    """One run, through all of its attempts."""
 
     born: float
     failures: int = 0
@@ -48,7 +48,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the runs."""
+    """The outcome of a simulation."""
 
     ended: list[float]  #: when each run ended well
     took: list[float]  #: seconds from its beginning, in the same order
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Simulation:
-    """One shard."""
+    """An exact simulation of one shard."""
 
     def __init__(self, shape: Shape, fails: Fails = never, seed: int = 1) -> None:
         self._shape = shape
@@ -78,7 +78,7 @@ class Simulation:
         self._waiting: list[tuple[float, int, int]] = []
 
     def run(self, births: Sequence[float]) -> Outcome:
-        """Let runs begin at these times, and follow them until all have ended."""
+        """Simulate runs that begin at these times, until all have ended."""
         for born in births:
             self._at(born, lambda born=born: self._arrive(Attempt(born)))  # type: ignore[misc]
         left = len(births)
@@ -101,7 +101,7 @@ class Simulation:
         self._deal()
 
     def _deal(self) -> None:
-        """Give what is ready to dispatchers with a free slot, in turn."""
+        """Give ready runs to dispatchers with a free slot, in turn."""
         while self._ready:
             home = self._find_free()
             if home is None:
@@ -179,7 +179,7 @@ class Simulation:
 
 
 def births(rate: float, seconds: float, seed: int) -> list[float]:
-    """Times at which runs begin, independent of each other, so many a second on average."""
+    """Return random times at which runs begin, independent of each other, ``rate`` a second on average."""
     source = random.Random(seed)
     found: list[float] = []
     at = source.expovariate(rate)

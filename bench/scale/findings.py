@@ -1,4 +1,4 @@
-"""Everything that the report tells, as one value: shown, drawn, and written as JSON."""
+"""The findings of the report as one value, to be printed, drawn, and written as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Findings:
-    """What came out."""
+    """The findings of the report."""
 
     seed: int
     cluster: Cluster  #: that was simulated
@@ -39,7 +39,7 @@ class Findings:
 
 
 def find(costs: Costs, seed: int, progress: Progress) -> Findings:
-    """Ask everything; about half a minute."""
+    """Compute all findings, in about half a minute."""
 
     def ask(what: str, question: Callable[[], T]) -> T:
         progress(what)
@@ -65,7 +65,7 @@ def find(costs: Costs, seed: int, progress: Progress) -> Findings:
 
 
 def encode(costs: Costs, found: Findings) -> str:
-    """Costs and findings as JSON; figures that are endless are null."""
+    """Encode costs and findings as JSON; infinite figures are null."""
     return json.dumps(_plain({"costs": asdict(costs), **asdict(found)}), indent=1) + "\n"
 
 

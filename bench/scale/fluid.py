@@ -1,4 +1,4 @@
-"""What happens to 10⁹ runs, about? All shards side by side, a second at a time, in numbers of runs instead of runs.
+"""Simulates 10⁹ runs approximately: all shards at once, a second at a time, in numbers of runs.
 
 In each step a shard executes what its fullest resource allows: the cores of its dispatchers, its database's cores, or
 its slots. What was ready first goes first; what fails goes into the delay queue of its next try and comes back after
@@ -29,7 +29,7 @@ NOTHING = 1e-9
 
 @dataclass
 class Trace:
-    """What was seen, step by step."""
+    """The state of the simulation, step by step."""
 
     wait: list[Numbers] = field(default_factory=list)  #: seconds until what is ready now has a slot, by shard
     ready: list[float] = field(default_factory=list)  #: runs that wait for a slot, in all shards
@@ -48,7 +48,7 @@ class Trace:
 
 
 class Fluid:
-    """A number of shards, alike in shape."""
+    """A number of shards of the same shape."""
 
     def __init__(self, shape: Shape, shards: int, step: float = 1.0) -> None:
         self.step = step
@@ -67,7 +67,7 @@ class Fluid:
         self.reshape(shape)
 
     def reshape(self, shape: Shape, dead: Numbers | None = None) -> None:
-        """Go on with a shard of another shape; ``dead`` are dispatchers that each shard has lost."""
+        """Continue with another shape; ``dead`` are the dispatchers that each shard has lost."""
         alive = np.full(self._shards, float(shape.dispatchers)) - (0.0 if dead is None else dead)
         self._shape = shape
         self._core = alive * shape.spare
@@ -75,28 +75,28 @@ class Fluid:
 
     @property
     def inside(self) -> float:
-        """Runs that have not ended."""
+        """The number of runs that have not ended."""
         return float(self._ready.sum() + self._delayed.sum())
 
     def hit(self, runs: Numbers) -> None:
-        """Let so many runs of each shard stand before a call that is going to fail."""
+        """Add runs to each shard whose next call is going to fail."""
         came = np.zeros_like(self._ready)
         came[HIT, 0] = runs
         self._queue_up(came)
 
     @property
     def hit_left(self) -> float:
-        """Runs that an outage has hit and that have not ended."""
+        """The number of runs that an outage has hit and that have not ended."""
         waiting = sum(float(ring[:, HIT].sum()) for ring in self._rings)
         return float(self._ready[HIT].sum() + self._due[HIT].sum()) + waiting
 
     @property
     def hit_fresh(self) -> float:
-        """Those of them that have not failed yet."""
+        """The number of runs that an outage has hit and that have not failed yet."""
         return float(self._ready[HIT, 0].sum())
 
     def advance(self, arrivals: Numbers, fails_hit: float, fails_others: float) -> None:
-        """One step: runs arrive, others come back from their delay queues, and as many as fit are executed."""
+        """Simulate one step: runs arrive, come back from delay queues, and are executed as far as they fit."""
         came = self._come_back()
         came[OTHERS, 0] += arrivals
         self._queue_up(came)
@@ -112,7 +112,7 @@ class Fluid:
         self._line.append((self._turn, came))
 
     def _serve(self, failing: Numbers) -> Numbers:
-        """Take from the head of the line what fits into one step of each shard."""
+        """Take the oldest ready runs that fit into one step of each shard."""
         served = np.zeros_like(self._ready)
         left = np.full(self._shards, float(self.step))
         for number, (came, runs) in enumerate(self._line):
@@ -131,7 +131,7 @@ class Fluid:
         return served
 
     def _seconds(self, runs: Numbers, failing: Numbers) -> Numbers:
-        """How long each shard needs for these attempts: as long as its fullest resource does."""
+        """Return the seconds that each shard needs for these attempts, by its fullest resource."""
         shape = self._shape
         failed = (runs * failing).sum(axis=(0, 1))
         well = runs.sum(axis=(0, 1)) - failed
@@ -142,7 +142,7 @@ class Fluid:
         return found
 
     def _come_back(self) -> Numbers:
-        """What delay queues forward in this step, and what the timer takes because they are late."""
+        """Return the runs that delay queues forward in this step, and the late ones that the timer takes."""
         came = np.zeros_like(self._ready)
         for number, ring in enumerate(self._rings):
             place = self._turn % len(ring)
@@ -161,7 +161,7 @@ class Fluid:
         return came
 
     def _forwarded(self, due: Numbers) -> tuple[Numbers, float]:
-        """The share of what is due that leaves its delay queue now, and how much of it the timer has to take."""
+        """Return the share of due runs that leave their delay queue now, and how many the timer takes."""
         limit = self._shape.delays_a_second
         if not np.isfinite(limit):
             return np.ones_like(due), 0.0

@@ -1,4 +1,4 @@
-"""What does aft cost on this machine? Measured in under a minute, and written to ``costs.json``.
+"""Measures the costs of aft on this machine in under a minute, and writes them to ``costs.json``.
 
 ``python -m bench.scale.measure [--database URL] [--broker URL] [--runs N] [--out FILE]``: a database of its own is
 made on that server and dropped at the end, and so are its queues. Each phase is the same work in two sizes: their
@@ -45,7 +45,7 @@ IDLE = 3.0
 
 @contextmanager
 def database_on(server: str) -> Iterator[str]:
-    """Make an empty database, dropped at the end."""
+    """Create an empty database, which is dropped at the end."""
     name = f"aft_scale_{os.getpid()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -57,7 +57,7 @@ def database_on(server: str) -> Iterator[str]:
 
 
 class Bench:
-    """One app, and a watch over what it uses."""
+    """One application, and a watch over the resources that it uses."""
 
     def __init__(self, database: str, broker: str) -> None:
         self.database, self.broker = database, broker
@@ -66,7 +66,7 @@ class Bench:
         self.watch = Watch(database, self.app.store)
 
     def submit(self, runs: int, activities: int, faults: int = 0) -> Op:
-        """Submit runs; returns what all of them took."""
+        """Submit runs; returns their cost together."""
         before = self.watch.read()
         for _ in range(runs):
             if faults:
@@ -76,7 +76,7 @@ class Bench:
         return self.watch.since(before)
 
     def drain(self, runs: int, idle: Op) -> Op:
-        """Execute what was submitted; returns what that took more than idling would have."""
+        """Execute the submitted runs; returns their cost without that of idling."""
         ended = _Countdown(runs)
         forget = self.app.telemetry.subscribe(ended.hear)
         before = self.watch.read()
@@ -90,7 +90,7 @@ class Bench:
         return taken + idle.times(-seconds)
 
     def idle(self, only: list[str] | None = None) -> tuple[Op, float]:
-        """What a dispatcher takes in a second that has nothing to do, and how many connections it keeps."""
+        """Return the cost of an idle dispatcher per second, and how many connections it keeps."""
         with self.app.dispatcher(only=only):
             time.sleep(1.0)
             before, began = self.watch.read(), time.perf_counter()
@@ -99,7 +99,7 @@ class Bench:
             return self.watch.since(before).times(1 / seconds), float(len(before.backends))
 
     def size(self) -> tuple[float, float]:
-        """Bytes of all tables with their indices, and of the indices alone; packed, without what updates left."""
+        """Return the bytes of all tables with their indices, and of the indices alone, after a VACUUM FULL."""
         with psycopg.connect(self.database, autocommit=True) as connection:
             connection.execute("VACUUM FULL")
             row = connection.execute(
@@ -110,13 +110,13 @@ class Bench:
         return float(row[0]), float(row[1])
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the watch and the application."""
         self.watch.close()
         self.app.close()
 
 
 class _Countdown:
-    """Waits for so many runs to end."""
+    """Waits for a number of runs to end."""
 
     def __init__(self, runs: int) -> None:
         self.left = runs
@@ -124,7 +124,7 @@ class _Countdown:
         self._lock = threading.Lock()
 
     def hear(self, event: Event) -> None:
-        """Count."""
+        """Count a run that has ended. Subscribe this."""
         if isinstance(event, RunEnded):
             with self._lock:
                 self.left -= 1
@@ -133,7 +133,7 @@ class _Countdown:
 
 
 def measure(database: str, broker: str, runs: int) -> Costs:
-    """Do all phases, one after the other."""
+    """Run all phases one after the other, and return the costs."""
     bench = Bench(database, broker)
     try:
         bench.submit(50, SHORT)  # connections, prepared statements, imports
@@ -184,7 +184,7 @@ def _stored(sizes: list[tuple[float, float]], runs: int, troubles: int) -> Store
 
 
 def look_on(bench: Bench, processes: int, activities: int, runs: int) -> Seen:
-    """Let dispatchers in processes of their own end these runs, and tell how quickly they did."""
+    """Let dispatcher processes execute runs, and return their throughput."""
     runs *= processes
     bench.submit(runs, activities)
     command = [sys.executable, "-m", "aft", "dispatcher", "bench.scale.workload", "--log-level", "error"]
@@ -203,7 +203,7 @@ def look_on(bench: Bench, processes: int, activities: int, runs: int) -> Seen:
 
 
 def _look_on(bench: Bench, pids: list[int], activities: int, runs: int) -> Seen:
-    """Watch the middle of it: from a fifth of the runs to four fifths."""
+    """Measure from the end of a fifth of the runs to the end of four fifths."""
 
     def wait_for(share: float) -> tuple[float, int, float, float]:
         while (done := runs - _left(bench)) < share * runs:
@@ -246,7 +246,7 @@ def _revision() -> str:
 
 
 def main() -> None:
-    """Measure, and write it down."""
+    """Measure, and write the costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", default="postgresql://postgres@127.0.0.1:5432/postgres", help="its server")
     parser.add_argument("--broker", default="amqp://guest:guest@127.0.0.1:5672/")

@@ -1,4 +1,4 @@
-"""Which resource of a cluster is full first? The measured costs, added up for each of them.
+"""Finds the resource of a cluster that is full first, by adding up the measured costs.
 
 A *shard* is one namespace in a database of its own, with queues of its own; a dispatcher belongs to one shard. What
 is not measured but assumed of the machines is in ``Machines``, each with its reason. Costs are taken to be the same
@@ -26,7 +26,7 @@ MOST_XIDS = 2**31
 
 @dataclass(frozen=True)
 class Machines:
-    """What is assumed of the machines, not measured."""
+    """The assumptions about the machines, which are not measured."""
 
     database_cores: int = 16  #: of one PostgreSQL server; as fast as those that were measured
     database_wal_mb: float = 200.0  #: MB/s that its disk, and the line to its standby, take
@@ -41,7 +41,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be done."""
+    """The load to be carried."""
 
     runs_a_second: float
     activities: float = 3.0
@@ -55,7 +55,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What it is done with."""
+    """The cluster that carries the load."""
 
     dispatchers: int
     shards: int = 1
@@ -68,25 +68,25 @@ class Cluster:
 
     @property
     def each(self) -> float:
-        """Dispatchers of one shard."""
+        """The dispatchers of one shard."""
         return self.dispatchers / self.shards
 
     @property
     def sweeping(self) -> float:
-        """Processes of one shard that sweep."""
+        """The processes of one shard that sweep."""
         return self.each if self.helpers is None else min(self.each, self.helpers)
 
 
 @dataclass(frozen=True)
 class Use:
-    """How full a resource is: 1.0 is all of it."""
+    """The utilisation of a resource; 1.0 is full."""
 
     name: str
     share: float
 
 
 def uses(costs: Costs, load: Load, cluster: Cluster) -> list[Use]:
-    """Tell how full each resource is, the fullest first."""
+    """Return the utilisation of each resource, the fullest first."""
     found = [
         Use("dispatchers: CPU", _dispatcher_cpu(costs, load, cluster)),
         Use("dispatchers: slots", _slots(costs, load, cluster)),
@@ -101,14 +101,14 @@ def uses(costs: Costs, load: Load, cluster: Cluster) -> list[Use]:
 
 
 def _dispatcher_cpu(costs: Costs, load: Load, cluster: Cluster) -> float:
-    """One core each: Python executes one thread at a time."""
+    """Return the use of the dispatchers' CPU, one core each: Python executes one thread at a time."""
     idle = costs.idle if cluster.helpers is None else costs.idle_work
     work = costs.of_run(load.activities, load.faults).python_ms * load.runs_a_second / 1e3
     return work / cluster.dispatchers + idle.python_ms / 1e3
 
 
 def _connections(costs: Costs, cluster: Cluster) -> float:
-    """All of them, whatever the load: a limit of PostgreSQL's settings and memory, not of its speed."""
+    """Return the use of database connections, which does not depend on the load."""
     if cluster.pooled:
         return 0.0
     # May be used up: unlike a core, the last one is as quick as the first.
@@ -123,7 +123,7 @@ def _slots(costs: Costs, load: Load, cluster: Cluster) -> float:
 
 
 def database_cpu(costs: Costs, load: Load, cluster: Cluster) -> dict[str, float]:
-    """What each kind of work takes of one shard's server."""
+    """Return the use of the CPU of one shard's database, by kind of work."""
     cores = cluster.machines.database_cores
     rate = load.runs_a_second / cluster.shards
     run = costs.of_run(load.activities, load.faults).database_ms + costs.submit.database_ms
@@ -142,7 +142,7 @@ def database_cpu(costs: Costs, load: Load, cluster: Cluster) -> dict[str, float]
 
 
 def executing(load: Load, cluster: Cluster) -> float:
-    """Runs of one shard that somebody executes at a moment."""
+    """Return the number of runs of one shard that are executed at a time."""
     busy = load.runs_a_second / cluster.shards * load.activities * load.activity_seconds
     return min(cluster.each * cluster.slots, busy)
 
@@ -153,19 +153,19 @@ def _wal(costs: Costs, load: Load, cluster: Cluster) -> float:
 
 
 def _broker_cpu(costs: Costs, load: Load, cluster: Cluster) -> float:
-    """One message for each run; for a fault one to the queue of faults, and one through a delay queue."""
+    """Return the use of the broker's CPU: a message for each run, and for each fault two, one of them delayed."""
     broker, machines = costs.broker, cluster.machines
     work = load.runs_a_second * broker.message_ms + load.faults_a_second * (broker.message_ms + broker.delay_ms)
     return work * machines.broker_replicas / 1e3 / (cluster.broker_nodes * machines.broker_cores)
 
 
 def _resume(load: Load, cluster: Cluster) -> float:
-    """All of a shard's runs come through one queue, and again after each fault."""
+    """Return the use of a shard's resume queue, which takes each run once, and again after each fault."""
     return (load.runs_a_second + load.faults_a_second) / cluster.shards / cluster.machines.queue_limit
 
 
 def most(costs: Costs, load: Load, cluster: Cluster) -> tuple[float, str]:
-    """How many runs a second the cluster carries, and what stops it there."""
+    """Return the runs per second that the cluster carries, and the resource that limits it."""
     limit = cluster.machines.full
     low, high = 0.0, 1e7
     for _ in range(60):
@@ -176,7 +176,7 @@ def most(costs: Costs, load: Load, cluster: Cluster) -> tuple[float, str]:
 
 
 def plan(costs: Costs, load: Load, *, helpers: int = 2, slots: int = 32) -> Cluster:
-    """The smallest cluster that carries a load: shards first, then dispatchers, then broker nodes."""
+    """Return the smallest cluster that carries a load: shards first, then dispatchers, then broker nodes."""
     full = Machines().full
     for shards in _steps():
         dispatchers = max(shards * helpers, math.ceil(_dispatchers(costs, load, slots) / full))
@@ -193,14 +193,14 @@ def _steps() -> list[int]:
 
 
 def _dispatchers(costs: Costs, load: Load, slots: int) -> float:
-    """How many dispatchers the load would fill, by CPU or by slots."""
+    """Return how many dispatchers the load fills, by CPU or by slots."""
     one = Cluster(1, slots=slots, helpers=0)
     idle = costs.idle_work.python_ms / 1e3
     return max(_dispatcher_cpu(costs, load, one) - idle, _slots(costs, load, one)) / (1 - idle)
 
 
 def predicted(costs: Costs, processes: int, activities: int, cores: float) -> float:
-    """Runs a second of dispatchers that share one machine with the database and the broker, at their fullest."""
+    """Return the most runs per second of dispatchers that share one machine with database and broker."""
     one = costs.of_run(activities, 0)
     each = one.python_ms / 1e3
     everything = (one.python_ms + one.database_ms + costs.broker.message_ms) / 1e3
@@ -209,11 +209,11 @@ def predicted(costs: Costs, processes: int, activities: int, cores: float) -> fl
 
 
 def index_depth(rows: float) -> int:
-    """Pages from an index's root to a leaf, both counted."""
+    """Return the number of pages from an index's root to a leaf, both counted."""
     return max(1, math.ceil(math.log(max(rows, 2)) / math.log(PAGE * 0.7 / ENTRY)))
 
 
 def hours_to_freeze(costs: Costs, load: Load, cluster: Cluster) -> float:
-    """Hours until a database has used up its transaction numbers if nothing is frozen."""
+    """Return the hours until a database has used up its transaction numbers, if nothing is frozen."""
     written = load.runs_a_second / cluster.shards * (1 + costs.of_run(load.activities, load.faults).transactions)
     return MOST_XIDS / max(written, 1e-9) / 3600

@@ -1,4 +1,4 @@
-"""Lines in SVG, drawn by hand: three small plots need no library."""
+"""Draws three small line plots in SVG, without a library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 @dataclass(frozen=True)
 class Line:
-    """Points that belong together."""
+    """The points of one line."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -23,7 +23,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """From where to where, and whether by powers of ten."""
+    """The range of an axis, and whether it is logarithmic."""
 
     name: str
     low: float
@@ -31,7 +31,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float, begin: float, end: float) -> float:
-        """Where a value stands between two coordinates."""
+        """Return the position of a value between two coordinates."""
         if self.log:
             share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -39,7 +39,7 @@ class Axis:
         return begin + min(1.0, max(0.0, share)) * (end - begin)
 
     def ticks(self) -> list[float]:
-        """Where to write a number."""
+        """Return the values that are labelled."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             return [10.0**power for power in range(first, last + 1) if self.low <= 10.0**power <= self.high]
@@ -47,7 +47,7 @@ class Axis:
 
 
 def draw(title: str, x: Axis, y: Axis, lines: Sequence[Line]) -> str:
-    """One plot."""
+    """Draw one plot."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -82,7 +82,7 @@ def _short(value: float) -> str:
 
 
 def plots(found: Findings) -> dict[str, str]:
-    """All plots, by file name."""
+    """Return all plots, by file name."""
     return {"latency.svg": _latency(found), "one-database.svg": _growth(found), "outage.svg": _outage(found)}
 
 

@@ -1,4 +1,4 @@
-"""What do RabbitMQ's queues carry, and what does it cost to look whether a thousand others live?"""
+"""Measures RabbitMQ's queues, and the cost of checking a thousand liveness locks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOKS = 20
 
 
 def broker(url: str, namespace: str) -> Broker:
-    """Send messages through a work queue, and through a delay queue, of a namespace of their own."""
+    """Measure a work queue and a delay queue in a namespace of their own."""
     rabbit = RabbitBroker(url)
     server = listening_at(urlsplit(url).port or 5672)
     topology = Topology(f"{namespace}-probe", frozenset([WAIT]))
@@ -59,7 +59,7 @@ def broker(url: str, namespace: str) -> Broker:
 
 
 def _through(rabbit: RabbitBroker, server: int | None, queue: str, target: str, body: bytes) -> tuple[float, float]:
-    """Milliseconds of the broker's CPU for one message (0: it is not on this machine), and messages a second."""
+    """Return the broker's CPU in ms for one message (0: it is on another machine), and messages per second."""
     consumer = rabbit.consumer([target], prefetch=400)
     cpu, began, left = cpu_of(server or 0), time.perf_counter(), MESSAGES
     rabbit.publish([Outgoing(queue, body)] * MESSAGES)
@@ -94,7 +94,7 @@ def _remove(url: str, topology: Topology) -> None:
 
 
 def looks(app: Aft) -> tuple[float, float]:
-    """Microseconds of the database for each worker in one look at all signs, and for each run in one sweep.
+    """Return the database's µs for each worker in one check of all locks, and for each run in one sweep.
 
     A thousand workers are made up, in a transaction that is rolled back; one session holds all of their locks.
     """

@@ -1,4 +1,4 @@
-"""The report as people read it: one table for each question, and one sentence of what follows."""
+"""Prints the report: one table for each question, with one sentence of conclusion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the model and of the simulations: how far, how quickly, and what if?
+"""Scenarios for the model and the simulations: capacity, latency, deaths and outages.
 
 Everything here is a function of the costs and of a seed; the same ones give the same figures.
 """
@@ -35,7 +35,7 @@ HORIZON = 6 * 3600
 
 @dataclass(frozen=True)
 class Growth:
-    """What so many dispatchers carry on one database."""
+    """What a number of dispatchers carry on one database."""
 
     dispatchers: int
     everything: tuple[float, str]  #: each with every role: runs a second, and what stops it
@@ -45,7 +45,7 @@ class Growth:
 
 
 def growth(costs: Costs) -> list[Growth]:
-    """Add dispatchers to one database until they do not help any more."""
+    """Return what one database carries, by the number of dispatchers."""
     found = []
     connected = int(Machines().database_connections / costs.database_connections)
     for dispatchers in sorted({1, 4, 16, 32, 64, connected, 128, 256, 512, 1_000}):
@@ -65,14 +65,14 @@ def growth(costs: Costs) -> list[Growth]:
 
 
 def crowd(costs: Costs) -> dict[str, float]:
-    """Cores of one database that 1,000 dispatchers with every role use, at 1,000 runs a second, by what for."""
+    """Return the cores of one database that 1,000 dispatchers use at 1,000 runs a second, by purpose."""
     cluster = Cluster(DISPATCHERS)
     found = database_cpu(costs, Load(1_000.0), cluster)
     return {name: share * cluster.machines.database_cores for name, share in found.items()}
 
 
 def plans(costs: Costs) -> list[tuple[float, Load, Cluster]]:
-    """The smallest cluster for so many runs a day."""
+    """Return the smallest cluster for each number of runs a day."""
     found = []
     for runs in (1e6, 1e7, 1e8, 1e9, 1e10):
         load = Load(runs / DAY * PEAK)
@@ -81,14 +81,14 @@ def plans(costs: Costs) -> list[tuple[float, Load, Cluster]]:
 
 
 def big(costs: Costs) -> Cluster:
-    """The cluster that is simulated: 1,000 dispatchers, and as many shards as they can fill."""
+    """Return the cluster that is simulated: 1,000 dispatchers, and as many shards as they can fill."""
     rate, _ = most(costs, Load(1), Cluster(DISPATCHERS, 10_000, helpers=HELPERS, broker_nodes=300))
     return replace(plan(costs, Load(rate), helpers=HELPERS), dispatchers=DISPATCHERS)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How long runs take at one utilisation, beyond what the user's code does."""
+    """The duration of runs at one utilisation, without the user's code."""
 
     utilisation: float
     p50: float
@@ -96,7 +96,7 @@ class Latency:
 
 
 def latencies(costs: Costs, seed: int) -> list[Latency]:
-    """Follow some thousand runs through one shard, exactly, at rising load."""
+    """Simulate some thousand runs on one shard exactly, at rising load."""
     load = Load(1)
     shape = replace(shape_of(costs, load, Cluster(8, helpers=HELPERS)), cores=2.0)
     found = []
@@ -110,7 +110,7 @@ def latencies(costs: Costs, seed: int) -> list[Latency]:
 
 @dataclass(frozen=True)
 class Day:
-    """10⁹ runs in a day."""
+    """The outcome of 10⁹ runs in a day."""
 
     runs: float
     ended: float
@@ -123,7 +123,7 @@ class Day:
 
 
 def day(costs: Costs, cluster: Cluster, seed: int, runs: float = 1e9) -> Day:
-    """Let a day pass: a sine around its average, runs spread over shards by the hash of their id."""
+    """Simulate a day with a sinusoidal load; runs are spread over shards by the hash of their id."""
     source = np.random.default_rng(seed)
     load = Load(runs / DAY)
     fails = load.faults / (1 + load.faults)
@@ -154,7 +154,7 @@ def day(costs: Costs, cluster: Cluster, seed: int, runs: float = 1e9) -> Day:
 
 @dataclass(frozen=True)
 class Deaths:
-    """A tenth of all dispatchers dies at once, and is replaced after five minutes."""
+    """The outcome when a tenth of all dispatchers dies at once, and is replaced after five minutes."""
 
     utilisation: float
     noticed: float  #: seconds until their runs go on
@@ -164,7 +164,7 @@ class Deaths:
 
 
 def deaths(costs: Costs, cluster: Cluster, seed: int) -> list[Deaths]:
-    """Noticed by their locks after two seconds, or by their leases after thirty."""
+    """Simulate deaths that are noticed by locks after two seconds, or by leases after thirty."""
     rate, _ = most(costs, Load(1), cluster)
     full = rate / cluster.machines.full
     cases = [(0.5, 2.0), (0.7, 2.0), (0.7, 30.0), (0.85, 2.0), (0.95, 2.0)]
@@ -201,7 +201,7 @@ def _die(costs: Costs, cluster: Cluster, load: Load, share: float, noticed: floa
 
 @dataclass(frozen=True)
 class Outage:
-    """Ten million runs fail at once, and go on failing until the outage is over."""
+    """The outcome when ten million runs fail at once, and go on failing until an outage is over."""
 
     minutes: float
     utilisation: float  #: by all other runs
@@ -216,13 +216,13 @@ class Outage:
 
 
 def outages(costs: Costs, cluster: Cluster, seed: int) -> list[Outage]:
-    """Short and long ones, in a cluster that has much or little to spare."""
+    """Simulate short and long outages, in a cluster with much or little spare capacity."""
     cases = [(1.0, 0.35), (10.0, 0.35), (10.0, 0.7), (60.0, 0.35)]
     return [outage(costs, cluster, minutes, share, seed) for minutes, share in cases]
 
 
 def outage(costs: Costs, cluster: Cluster, minutes: float, share: float, seed: int, hit: int = HIT) -> Outage:
-    """One of them."""
+    """Simulate one outage."""
     rate, _ = most(costs, Load(1), cluster)
     load = Load(rate / cluster.machines.full * share)
     source = np.random.default_rng(seed)

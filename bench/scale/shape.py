@@ -1,4 +1,4 @@
-"""One shard as both simulations see it: what an attempt takes, and of how much there is."""
+"""The parameters of one shard, for both simulations."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Shape:
     delays_a_second: float = float("inf")  #: that one delay queue forwards
 
     def capacity(self, failing: float = 0.0) -> float:
-        """Attempts a second that fit, when this share of them fails."""
+        """Return the attempts per second that fit when this share of them fails."""
         python = self.python * (1 - failing) + self.python_failed * failing
         database = self.database * (1 - failing) + self.database_failed * failing
         slots = self.dispatchers * self.slots / (self.pause + python + database)
         return min(self.dispatchers * self.spare / python, self.cores / database, slots)
 
     def without(self, dispatchers: int) -> Shape:
-        """After so many of its dispatchers have died."""
+        """Return the shape after this many of its dispatchers have died."""
         return replace(self, dispatchers=self.dispatchers - dispatchers)
 
 
 def shape_of(costs: Costs, load: Load, cluster: Cluster) -> Shape:
-    """One shard of a cluster."""
+    """Return the shape of one shard of a cluster."""
     run, fault = costs.of_run(load.activities, 0), costs.fault
     overhead = {name: share for name, share in database_cpu(costs, load, cluster).items() if name != "runs"}
     submits = load.runs_a_second / cluster.shards * costs.submit.database_ms / 1e3

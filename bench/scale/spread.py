@@ -1,4 +1,4 @@
-"""How evenly are runs spread over shards? By the hash of each run's id, or by whom they belong to."""
+"""Computes how evenly runs spread over shards, by the hash of each run's id, or by customer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CUSTOMERS, POWER = 1_000, 1.0
 
 @dataclass(frozen=True)
 class Spread:
-    """The busiest shard against the average, and so: how much of the cluster can be used."""
+    """The load of the busiest shard, relative to the average."""
 
     how: str
     busiest: float
@@ -23,7 +23,7 @@ class Spread:
 
 
 def spreads(shards: int, seed: int) -> list[Spread]:
-    """Both ways, and what moving the biggest customer to a shard of its own makes of the second."""
+    """Return the spread by run id, by customer, and with each customer placed by hand, the biggest first."""
     source = np.random.default_rng(seed)
     ids = source.multinomial(10_000_000, [1 / shards] * shards) / 10_000_000
     weights = np.arange(1, CUSTOMERS + 1, dtype=np.float64) ** -POWER
@@ -38,7 +38,7 @@ def spreads(shards: int, seed: int) -> list[Spread]:
 
 
 def _place(weights: np.ndarray[tuple[int], np.dtype[np.float64]], shards: int) -> float:
-    """Put each customer, the biggest first, where there is least; tells what the fullest shard has."""
+    """Assign each customer, the biggest first, to the emptiest shard; return the load of the fullest one."""
     full = np.zeros(shards)
     for weight in weights:
         full[int(full.argmin())] += weight

@@ -1,4 +1,4 @@
-"""How long does one wait at a station of several servers? Erlang's formula; the exact simulation is held against it."""
+"""Erlang's formula for the wait at several servers; the exact simulation is compared with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def must_wait(servers: int, offered: float) -> float:
-    """The share of those who find all servers busy (M/M/c); ``offered`` is how many servers the load would fill."""
+    """Return the share of arrivals that find all servers busy (M/M/c); ``offered`` is the load in servers."""
     if offered >= servers:
         return 1.0
     blocked = 1.0
@@ -16,13 +16,13 @@ def must_wait(servers: int, offered: float) -> float:
 
 
 def mean_wait(servers: int, service: float, rate: float) -> float:
-    """Seconds that one waits on average before being served."""
+    """Return the mean wait before service, in seconds."""
     offered = rate * service
     return must_wait(servers, offered) * service / (servers - offered) if offered < servers else math.inf
 
 
 def wait_within(share: float, servers: int, service: float, rate: float) -> float:
-    """The wait that this share of all does not exceed."""
+    """Return the wait that this share of arrivals does not exceed."""
     offered = rate * service
     waiting = must_wait(servers, offered)
     if waiting <= 1 - share:

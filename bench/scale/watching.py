@@ -1,4 +1,4 @@
-"""How much CPU, how many transactions, how much WAL did that take? Asked of the kernel, the pool and PostgreSQL.
+"""Counts CPU, transactions and WAL, as the kernel, the pool and PostgreSQL report them.
 
 Only processes on this machine can be watched. Backends are told apart by their database, so others on the same server
 do not count; those that ended meanwhile are lost, and PostgreSQL's own helpers (checkpointer, WAL writer, autovacuum)
@@ -32,7 +32,7 @@ _WAL = """
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process has used; 0 if it is gone."""
+    """Return the seconds of CPU that a process has used; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -41,7 +41,7 @@ def cpu_of(pid: int) -> float:
 
 
 def cpu_of_thread(pid: int) -> float:
-    """The same of a process with one thread, to the nanosecond where the kernel tells: an idle one uses few ticks."""
+    """Return the CPU seconds of a single-threaded process, to the nanosecond where the kernel has that."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, IndexError):
@@ -49,13 +49,13 @@ def cpu_of_thread(pid: int) -> float:
 
 
 def busy() -> float:
-    """Seconds of CPU that everybody on this machine has used, all processors together."""
+    """Return the seconds of CPU that all processes of this machine have used, all processors together."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / _TICK
 
 
 def listening_at(port: int) -> int | None:
-    """The process on this machine that listens at a port, if there is one and we may know."""
+    """Return the process on this machine that listens at a port; None if there is none, or it is hidden."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -99,12 +99,12 @@ class Watch:
             self._inspects = False
 
     def read(self) -> Reading:
-        """Read everything; what is counted from here on begins now."""
+        """Read all counters."""
         wal = self._one("SELECT pg_current_wal_flush_lsn()")
         return Reading(time.process_time(), self.backends(), self._transactions, wal)
 
     def since(self, before: Reading) -> Op:
-        """What was used since then, all together."""
+        """Return what was used since ``before``."""
         python, backends = time.process_time(), self.backends()
         database = sum(cpu - before.backends.get(pid, 0.0) for pid, cpu in backends.items())
         return Op(
@@ -115,11 +115,11 @@ class Watch:
         )
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def backends(self) -> dict[int, float]:
-        """CPU of each session of this database."""
+        """Return the CPU of each session of this database."""
         return {pid: cpu_of_thread(pid) for (pid,) in self._connection.execute(_OURS)}
 
     def _count(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Flows that do nothing but be recorded: what is left is what aft costs."""
+"""Flows that do nothing, so that only the cost of aft remains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_TRIES = 50
 
 
 def undo(number: int) -> None:
-    """Owed for each step, and never needed."""
+    """Undo nothing; owed for each step."""
 
 
 @aft.compensate_with(undo)
@@ -22,7 +22,7 @@ def step(number: int) -> int:
 @aft.compensate_with(undo)
 @aft.activity(levels=[aft.Level("1ms", tries=MOST_TRIES)])
 def stumble(number: int, times: int) -> int:
-    """Fail so many times, then succeed."""
+    """Fail this many times, then succeed."""
     if aft.current().attempt <= times:
         raise ConnectionError("not now")
     return number
@@ -30,7 +30,7 @@ def stumble(number: int, times: int) -> int:
 
 @aft.flow
 def plain(activities: int) -> int:
-    """So many activities that succeed."""
+    """Call this many activities that succeed."""
     for number in range(activities):
         step(number)
     return activities
@@ -38,7 +38,7 @@ def plain(activities: int) -> int:
 
 @aft.flow
 def troubled(activities: int, faults: int) -> int:
-    """The same, but the first one fails that often."""
+    """Call this many activities, of which the first one fails ``faults`` times."""
     stumble(0, faults)
     for number in range(1, activities):
         step(number)

@@ -1,1 +1,1 @@
-"""Which contests are there? One module for each workload; ``contests(setting)`` gives them."""
+"""The contests, one module for each workload; ``contests(setting)`` returns them."""

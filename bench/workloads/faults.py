@@ -1,4 +1,4 @@
-"""Everything fails twice, then succeeds: faults a second, with the shortest wait and with one of a second."""
+"""The fault path: every run fails twice, then succeeds; faults per second, with two lengths of waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIMIT = "limit: the same hops, batches of 200"
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """The shortest wait, and a second."""
+    """Return a contest for the shortest wait, and one for a second."""
     return [_contest(setting, wait) for wait in setting.pick(["1ms"], ["1ms", "1s"])]
 
 

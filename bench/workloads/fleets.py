@@ -1,4 +1,4 @@
-"""Do mixed fleets, separate worker pools and rolling deploys start runs as fast as one pool alone?"""
+"""Compares mixed fleets, separate worker pools and rolling deploys with one pool, by the start of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLEETS = {
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Each fleet with the same number of runs a second."""
+    """Return the contest of all fleets, each with the same number of runs per second."""
     count, rate = setting.pick(100, 600), setting.pick(40.0, 40.0)
     entrants = tuple(
         setting.ours(name, "bench.ours.fleets", fleet=fleet, runs=runs, count=count, rate=rate)

@@ -1,4 +1,4 @@
-"""Does history cost anything? An activity at growing lengths of its journal, a replayed row, and full tables."""
+"""Measures an activity at growing lengths of its journal, a replayed row, and full tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FULL = 1_000_000
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Empty tables, and full ones."""
+    """Return a contest on empty tables, and one on full ones."""
     lengths: list[int] = setting.pick([10, 100, 1000], [10, 100, 1000, 10_000])
     metrics = (
         *(Metric(f"at {length}", f"µs/activity at journal length {length:,}", more=False) for length in lengths),

@@ -1,4 +1,4 @@
-"""Nothing fails: what does durability cost? Flows of 1, 3 and 10 activities; one thread, and all of the machine."""
+"""The happy path: flows of 1, 3 and 10 activities, in one thread and on all of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANY = 100
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Each length alone and on all of the machine, and the cost of one activity."""
+    """Return contests for each length, alone and on all of the machine, and the cost of one activity."""
     lengths = setting.pick([3], [1, 3, 10])
     made = [contest for steps in lengths for contest in (_alone(setting, steps), _machine(setting, steps))]
     made.append(_activity(setting, owing=False))

@@ -1,4 +1,4 @@
-"""How late do retries begin when half of what is possible comes in?"""
+"""Measures how late retries begin at half of the maximum rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ METRICS = (
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Both waits; the rate is half of what the same process has just measured as its most."""
+    """Return a contest for each wait, at half of the maximum rate that the same process has measured."""
     waits = setting.pick(["1s"], ["1ms", "1s"])
     return [_contest(setting, wait) for wait in waits]
 

@@ -1,4 +1,4 @@
-"""What can the machine do at all? Commits of PostgreSQL, confirms and deliveries of RabbitMQ, with the bare drivers."""
+"""The limits of the machine: commits of PostgreSQL, confirms and deliveries of RabbitMQ, by the bare drivers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METRICS = (
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Both services."""
+    """Return the contest of both services."""
     job = {"seconds": setting.pick(1.0, 3.0), "count": setting.pick(5_000, 20_000), "database": "limits"}
     entrants = (
         setting.ours("limit: psycopg", "bench.limits.statements", way="commits", **job),

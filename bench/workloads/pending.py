@@ -15,7 +15,7 @@ METRICS = (
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Each number of them."""
+    """Return a contest for each number of retries."""
     return [_contest(setting, count) for count in setting.pick([50_000], [50_000, 1_000_000])]
 
 

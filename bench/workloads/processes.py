@@ -1,4 +1,4 @@
-"""Do more dispatcher processes help? One, two and four of them drain the same backlog."""
+"""Compares one, two and four dispatcher processes that drain the same backlog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.setting import Setting
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """The fault path, and flows of three activities."""
+    """Return the contests of the fault path, and of flows of three activities."""
     counts = setting.pick([1, 2], [1, 2, 4])
     kinds: list[tuple[str, dict[str, Any], str]] = [
         ("fault path", {"flow": "failing_1ms", "faults": 2, "count": setting.pick(500, 3000)}, "faults"),

@@ -9,7 +9,7 @@ SAGAS = Metric("flows", "sagas/s")
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """All of the machine, beside a saga written by hand and one of error callbacks."""
+    """Return a contest on all of the machine, beside a saga written by hand and one of error callbacks."""
     count = setting.pick(200, 600)
     job = {"kind": "saga", "count": count, "processes": 2, "threads": 4, "seconds": setting.loop}
     job["most"] = setting.most

@@ -1,4 +1,4 @@
-"""How long does the command line take to begin?"""
+"""Measures how long the command line takes to start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.setting import Setting
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """``aft --help`` beside an interpreter that does nothing."""
+    """Return the contest of ``aft --help`` and an interpreter that does nothing."""
     entrants = (
         setting.ours("aft --help", "bench.ours.startup"),
         setting.ours("limit: python -c pass", "bench.ours.startup", bare=True),

@@ -1,4 +1,4 @@
-"""How fast are runs taken in? One producer, with nobody to execute what it hands over."""
+"""Measures how fast runs are accepted: one producer, without a dispatcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SUBMITS = Metric("submits", "submits/s")
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """One thread; aft also in sixteen."""
+    """Return the contest of one thread, and of sixteen for aft."""
     job = {"kind": "submit", "steps": 1, "seconds": setting.loop}
     others = [
         setting.ours("aft, 16 threads", "bench.ours.submitting", threads=16, **job),

@@ -1,4 +1,4 @@
-"""A worker is killed: how long until another process begins its work anew?"""
+"""Measures how long another process takes to begin the work of a killed worker again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG = 8.0
 
 
 def contests(setting: Setting) -> list[Contest]:
-    """Shortly after its beginning; aft also later, when the broker cannot tell any more."""
+    """Return contests of a kill soon after the beginning, and for aft also later."""
     entrants = (
         setting.ours("aft, after 1 s of work", "bench.ours.takeover"),
         *([] if setting.quick else setting.peer("Celery", "celery", kind="takeover")),

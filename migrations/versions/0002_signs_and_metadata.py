@@ -1,4 +1,4 @@
-"""Signs of life of workers, what a run is expected to take, and quarantine that can be released."""
+"""Adds the liveness locks of workers, runs' expected durations, and quarantine that can be released."""
 
 from __future__ import annotations
 

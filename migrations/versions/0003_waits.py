@@ -1,4 +1,4 @@
-"""What a run awaits, branches, children, deadlines, and signals with keys."""
+"""Adds waits, branches, children, deadlines, and signals with keys."""
 
 from __future__ import annotations
 

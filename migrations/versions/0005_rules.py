@@ -1,4 +1,4 @@
-"""Rules and exlets: trees, plans and what they hold, notices, and what faults keep for them."""
+"""Adds rules and exlets: trees, plans and their holds, notices, and columns of faults."""
 
 from __future__ import annotations
 

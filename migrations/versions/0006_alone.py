@@ -1,4 +1,4 @@
-"""Who must be executed alone is found without looking at all that are overdue."""
+"""Adds an index to find runs that must be executed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults keep the attributes of their exception, so that it can be rebuilt as it was raised."""
+"""Adds the attributes of a fault's exception, so that it can be rebuilt as it was raised."""
 
 from __future__ import annotations
 

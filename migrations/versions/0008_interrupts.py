@@ -1,4 +1,4 @@
-"""Which steps failed because they were interrupted, and how far that interrupt reaches."""
+"""Adds to the journal which steps failed because they were interrupted, and the reach of that interrupt."""
 
 from __future__ import annotations
 

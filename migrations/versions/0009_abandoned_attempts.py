@@ -1,4 +1,4 @@
-"""A worker's row tells of attempts that it gave up and that have not returned."""
+"""Adds to a worker's row the attempts that it gave up and that have not returned."""
 
 from __future__ import annotations
 

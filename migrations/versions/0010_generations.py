@@ -1,4 +1,4 @@
-"""Children and pivots belong to a generation, or outlive it; a child's frame stands where the child ended."""
+"""Adds generations to children and pivots, and the place of a child's frame in its parent's stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults keep the state and the tags that their run had when they were decided about; parked runs are told of."""
+"""Adds to faults their run's state and tags at the decision, and an index of parked runs without a notice."""
 
 from __future__ import annotations
 

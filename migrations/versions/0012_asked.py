@@ -1,4 +1,4 @@
-"""The journal keeps the arguments that a flow's code asked with, where a rule has changed them."""
+"""Adds to the journal the arguments that the flow's code gave, where a rule has changed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that begins anew keeps what it was submitted with; which arguments were left to their defaults is known."""
+"""Adds the submitted arguments of a run that continues as new, and which arguments were defaults."""
 
 from __future__ import annotations
 

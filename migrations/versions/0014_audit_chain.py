@@ -1,4 +1,4 @@
-"""Who did something is recorded by those who know, in a chain; records outlive their runs."""
+"""Adds the actors of audit records and their hash chain; records outlive their runs."""
 
 from __future__ import annotations
 

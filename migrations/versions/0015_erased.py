@@ -1,4 +1,4 @@
-"""A run whose values were erased says so."""
+"""Adds a mark to runs whose values were erased."""
 
 from __future__ import annotations
 

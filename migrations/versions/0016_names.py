@@ -1,4 +1,4 @@
-"""Columns of faults are called by what they hold; a worker's row names its liveness lock."""
+"""Renames columns of faults, and the column of a worker's liveness lock."""
 
 from __future__ import annotations
 

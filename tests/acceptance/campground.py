@@ -1,6 +1,6 @@
 """Flows that orders are given to at random: savepoints within each other and side by side, and what may hold them up.
 
-What each run does is in ``ledger``; ``gates`` hold steps up, and ``mended`` are runs whose mistakes are mended.
+What each run does is in ``ledger``; ``gates`` hold steps up, and ``fixed`` are runs whose mistakes are fixed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ import asyncio
 from typing import Any
 
 import aft
-from tests.world import gates, ledger
-
-mended: set[str] = set()
+from tests.world import fixed, gates, ledger
 
 #: What may hold up a branch.
 TROUBLES = ("gate", "wait", "busy", "spoil", "spoil_owed", "bug", "undo_fails", "child", "none")
@@ -22,7 +20,7 @@ def strike(order: str, what: str) -> None:
 
 
 def strike_or_fail(order: str, what: str) -> None:
-    if order not in mended:
+    if order not in fixed:
         raise ValueError("it does not come off")
     ledger[order].append(f"un{what}")
 
@@ -62,7 +60,7 @@ def be_busy(order: str, what: str) -> str:
 def spoil(order: str, what: str) -> int:
     ledger[order].append(f"~{what}")
     assert gates[order].wait(60)
-    return 1 if order in mended else "not a number"  # type: ignore[return-value]
+    return 1 if order in fixed else "not a number"  # type: ignore[return-value]
 
 
 def strike_unknown(order: str, what: str, result: int | aft.Unknown) -> None:
@@ -73,7 +71,7 @@ def strike_unknown(order: str, what: str, result: int | aft.Unknown) -> None:
 @aft.activity(name="campground_spoil_owed", levels=[])
 def spoil_owed(order: str, what: str) -> int:
     ledger[order].append(what)
-    return 1 if order in mended else "not a number"  # type: ignore[return-value]
+    return 1 if order in fixed else "not a number"  # type: ignore[return-value]
 
 
 @aft.flow(name="campground_child")
@@ -94,7 +92,7 @@ STEPS: dict[str, Any] = {
 
 
 def _check_code(order: str, what: str, trouble: str) -> None:
-    if trouble == "bug" and order not in mended:
+    if trouble == "bug" and order not in fixed:
         raise NameError(f"a mistake at {what}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from aft.rules.cases import sources
 from tests import world
 from tests.acceptance.terminal import Terminal
 from tests.conftest import make_setup
@@ -84,3 +85,12 @@ def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield f"http://127.0.0.1:{server.server_port}/hook", heard
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def known_sources() -> Iterator[None]:
+    """What a test declares is forgotten after it."""
+    before = dict(sources.declared)
+    yield
+    sources.declared.clear()
+    sources.declared.update(before)

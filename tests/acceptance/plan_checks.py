@@ -28,7 +28,6 @@ from tests.acceptance.plans import (
     Part,
     Plan,
     act_named,
-    apps,
     async_flow,
     everything,
     in_own_flow,
@@ -37,6 +36,7 @@ from tests.acceptance.plans import (
     plain_flow,
     prepare,
 )
+from tests.world import apps
 
 #: How long an example takes says more of the machine than of the claim.
 UNHURRIED = (

@@ -25,6 +25,7 @@ from sqlalchemy import text
 
 import aft
 from aft.ids import RunId
+from tests.world import apps
 
 #: Tries of an activity's ladder: with them, ``exhausts`` fails for good.
 TRIES = 3
@@ -50,9 +51,6 @@ Kind = Literal[
     "set",
     "unordered",
 ]
-
-#: Apps that plans use in the process that has them; elsewhere a process has its own.
-apps: dict[str, aft.Aft] = {}
 
 
 class Data(BaseModel):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import text
 
 import aft
-from tests.world import Busy, gates, keys, ledger, trouble
-
-entered: dict[str, threading.Event] = defaultdict(threading.Event)
+from tests.setups import eventually
+from tests.world import Busy, gates, keys, ledger, reached, trouble
 
 
 class OutOfStock(Exception):
@@ -80,7 +79,7 @@ def label(order: str) -> int:
 
 @aft.activity
 def slow(order: str) -> str:
-    entered[order].set()
+    reached[order].set()
     assert gates[order].wait(60)
     did(order, "slow")
     return "late"
@@ -107,7 +106,7 @@ def request(order: str) -> str:
 @aft.activity(timeout="1s", levels=["20ms"])
 def with_deadline(order: str) -> str:
     if aft.current().attempt == 1:
-        entered[order].set()
+        reached[order].set()
         gates[order].wait(60)
     did(order, "with_deadline")
     return "in time"
@@ -191,3 +190,19 @@ def with_values(order: str) -> tuple[datetime, UUID, float, datetime]:
 @aft.flow
 def limited(order: str) -> str:
     return with_deadline(order)
+
+
+def changing(name: str, body: Callable[[str], Any]) -> aft.Flow[[str], Any]:
+    """Declare a flow whose code can be changed by declaring it again, as a deploy does."""
+
+    @aft.flow(name=name)
+    def changed(order: str) -> Any:
+        return body(order)
+
+    return changed
+
+
+def parked(app: aft.Aft, run: aft.Run) -> str:
+    """Wait until a run is parked; returns for what reason."""
+    eventually(lambda: run.status == "parked")
+    return run.row.reason or ""

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 
 import aft
 from tests.setups import Setup, eventually
-from tests.world import gates
-
-reached: defaultdict[str, threading.Event] = defaultdict(threading.Event)
-apps: dict[str, aft.Aft] = {}
-tries: Counter[str] = Counter()
+from tests.world import apps, gates, reached, tries
 
 
 @aft.activity(name="looked_at_slow")
@@ -126,7 +120,7 @@ def test_a_word_is_heard_while_an_activity_beside_it_is_at_work(setup: Setup, or
 
 @aft.activity(name="looked_at_publish")
 def publish(order: str) -> None:
-    tries[f"{order} published"] += 1
+    tries[order, "published"] += 1
 
 
 @aft.flow(name="looked_at_pages")
@@ -148,7 +142,7 @@ def test_branches_that_come_to_their_waits_together_hear_of_what_has_come(setup:
         run = app.submit(pages, order, 8)
         for number in range(8):
             run.signal(f"ok {number}")
-        eventually(lambda: tries[f"{order} published"] == 8, within=30)
+        eventually(lambda: tries[order, "published"] == 8, within=30)
         gates[order].set()
         assert run.result(60) == "published"
 
@@ -182,8 +176,8 @@ def test_a_sleep_begins_beside_as_many_activities_as_there_may_be(
 
 @aft.activity(name="looked_at_pay", levels=["10ms"])
 def pay(order: str, who: str) -> str:
-    tries[f"{order} {who}"] += 1
-    if tries[f"{order} {who}"] == 1:
+    tries[order, who] += 1
+    if tries[order, who] == 1:
         raise aft.Recoverable("no balance", on_signal="refilled")
     return who
 
@@ -198,11 +192,11 @@ def test_a_signal_that_comes_before_two_faults_are_decided_about_is_good_for_one
     run = app.start(paying, order)
     run.signal("refilled")
     with app.dispatcher():
-        eventually(lambda: sum(tries[f"{order} {who}"] for who in "ab") == 3)
+        eventually(lambda: sum(tries[order, who] for who in "ab") == 3)
         eventually(lambda: run.row.worker_id is None and [wait.name for wait in run.row.waits] == ["refilled"])
         run.signal("refilled")
         assert run.result(60) == ["a", "b"]
-    assert [tries[f"{order} {who}"] for who in "ab"] == [2, 2]
+    assert [tries[order, who] for who in "ab"] == [2, 2]
 
 
 # Changes of the code ------------------------------------------------------------------------------------------------

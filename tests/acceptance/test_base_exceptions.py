@@ -15,7 +15,7 @@ from aft.flows.replay.runner import Runner
 from aft.flows.scheduler.scheduler import StepScheduler
 from aft.runs.ownership.rescue import MOST_LAPSES
 from tests.setups import Setup, eventually
-from tests.world import ledger
+from tests.world import ledger, tries
 
 
 class Panic(BaseException):
@@ -377,3 +377,77 @@ def test_a_defect_of_aft_beneath_a_step_is_no_failure_that_the_flow_hears_of(
         run.retry(note="fixed")
         assert run.result(60) == "fine"
     assert ledger[place] == ["done"]
+
+
+@aft.activity(levels=[])
+async def exits(order: str) -> None:
+    sys.exit(3)
+
+
+@aft.activity
+async def lives(order: str) -> str:
+    return "alive"
+
+
+@aft.flow
+def exiting(order: str) -> str:
+    exits(order)
+    return "never"
+
+
+@aft.flow
+def living(order: str) -> str:
+    alive: str = lives(order)
+    return alive
+
+
+def test_an_async_activity_that_exits_fails_alone(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        with pytest.raises(aft.FlowCompensated, match="SystemExit"):
+            app.submit(exiting, order).result(60)
+        assert app.submit(living, order).result(60) == "alive"
+
+
+@aft.activity
+def interrupted(order: str) -> str:
+    tries[order] += 1
+    if tries[order] == 1:
+        raise KeyboardInterrupt
+    ledger[order].append("interrupted")
+    return "done"
+
+
+@aft.activity
+def unlock(order: str) -> None:
+    ledger[order].append("unlock")
+
+
+@aft.flow
+def locking(order: str) -> str:
+    try:
+        return interrupted(order)
+    finally:
+        unlock(order)
+
+
+@aft.flow
+async def locking_async(order: str) -> str:
+    try:
+        return interrupted(order)
+    finally:
+        unlock(order)
+
+
+@pytest.mark.parametrize("flow", [locking, locking_async], ids=["plain", "async"])
+def test_an_interrupt_lets_no_further_step_happen_and_the_run_goes_on_elsewhere(
+    setup: Setup, order: str, flow: aft.Flow[[str], str], quick_beats: float
+) -> None:
+    app = setup.app(lease=quick_beats, grace="300ms")
+    with pytest.raises(KeyboardInterrupt):
+        app.start(flow, order)
+    assert ledger[order] == []
+    (run,) = app.runs()
+    with app.dispatcher():
+        assert run.result(60) == "done"
+    assert ledger[order] == ["interrupted", "unlock"]

@@ -675,7 +675,7 @@ def test_refused_messages_are_listed() -> None:
     }
     assert one["body"] == "\\xff{"
     assert "it is not JSON" in good("faults", "list", "--quarantined").stdout
-    assert "refused at the door" in good("doctor").stdout
+    assert "refused by admission" in good("doctor").stdout
 
 
 # Workers ----------------------------------------------------------------------------------------------------------
@@ -778,8 +778,8 @@ def states(report: dict[str, Any]) -> dict[str, str]:
 
 def test_the_doctor_finds_nothing_wrong_in_an_empty_directory(here: Path) -> None:
     result = good("doctor")
-    assert "no database yet; the first run makes it" in result.stdout
-    assert "Nothing is wrong." in result.stdout
+    assert "no database yet; the first run creates it" in result.stdout
+    assert "No problems found." in result.stdout
     report = data("doctor")
     assert set(report) == {"ok", "settings", "checks", "workers", "counts"}
     assert report["ok"] is True

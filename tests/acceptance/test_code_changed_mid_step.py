@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
-from tests.world import fixed, ledger, retry_after_fix
+from tests.world import fixed, gates, ledger, reached, retry_after_fix
 
 #: Orders whose process has the new code, and those whose service answers.
 changed: set[str] = set()
@@ -168,9 +166,6 @@ def test_a_step_in_its_ladder_is_not_taken_for_another(setup: Setup, order: str,
 
 # A child that a retry went back before ---------------------------------------------------------------------------
 
-shipping: defaultdict[str, threading.Event] = defaultdict(threading.Event)
-released: defaultdict[str, threading.Event] = defaultdict(threading.Event)
-
 
 @aft.flow(name="begun_telling")
 def tell(order: str) -> str:
@@ -180,8 +175,8 @@ def tell(order: str) -> str:
 
 @aft.activity(name="begun_ship")
 def ship(order: str) -> str:
-    shipping[order].set()
-    assert released[order].wait(60)
+    reached[order].set()
+    assert gates[order].wait(60)
     return "shipped"
 
 
@@ -220,8 +215,8 @@ def test_a_child_that_a_retry_went_back_before_is_not_missed_when_a_worker_is_lo
     with app.dispatcher():
         run = app.submit(flow, order)
         retry_after_fix(run, order)
-        assert shipping[order].wait(60)
+        assert reached[order].wait(60)
         run.release()  # as if its worker were lost
-        released[order].set()
+        gates[order].set()
         assert run.result(60) == "shipped"
     assert ledger[order] == ["check"]

@@ -191,3 +191,30 @@ def _waiting(activity: Any) -> Any:
         aft.wait_for("word")
 
     return reserving
+
+
+def revoke(order: str, result: object) -> None:
+    ledger[order].append(f"revoke {result!r}")
+
+
+@aft.compensate_with(revoke, when="started")
+@aft.activity(levels=[], unrecoverable=(Refused,))
+def asks(order: str) -> None:
+    ledger[order].append("asks")
+    raise Refused(order)
+
+
+@aft.flow
+def catching(order: str) -> str:
+    try:
+        asks(order)
+    except Refused:
+        return "another way"
+    return "asked"
+
+
+def test_a_started_activity_that_failed_is_undone_even_if_the_flow_takes_another_way(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        assert app.submit(catching, order).result(60) == "another way"
+    assert ledger[order] == ["asks", "revoke aft.UNKNOWN"]

@@ -179,10 +179,6 @@ def test_a_savepoint_stands_in_which_a_task_group_was_left_to_begin_anew(setup: 
     assert ledger[journey] == ["month 1", "month 2"]
 
 
-#: What the code of a journey raises while it tidies up.
-mistakes: dict[str, Exception] = {}
-
-
 @aft.flow(name="tidying_raises")
 def raises(journey: str, month: int = 1) -> str:
     """Fail, by its own code, while it is about to begin anew."""
@@ -191,14 +187,14 @@ def raises(journey: str, month: int = 1) -> str:
         if month < 2:
             aft.continue_as_new(journey, month + 1)
     finally:
-        if (mistake := mistakes.pop(journey, None)) is not None:
-            raise mistake
+        if trouble[journey, "tidy"]:
+            raise trouble[journey, "tidy"].pop()
     return "all months"
 
 
 def test_what_the_code_raises_while_it_tidies_up_undoes_the_run(setup: Setup, journey: str) -> None:
     app = setup.app()
-    mistakes[journey] = RuntimeError("cannot tidy up")
+    trouble[journey, "tidy"] = [RuntimeError("cannot tidy up")]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match="cannot tidy up"):
         app.submit(raises, journey).result(60)
     assert ledger[journey] == ["month 1", "unmonth 1"]
@@ -206,7 +202,7 @@ def test_what_the_code_raises_while_it_tidies_up_undoes_the_run(setup: Setup, jo
 
 def test_a_bug_while_it_tidies_up_parks_the_run_which_begins_anew_after_the_fix(setup: Setup, journey: str) -> None:
     app = setup.app()
-    mistakes[journey] = NameError("a bug")
+    trouble[journey, "tidy"] = [NameError("a bug")]
     with app.dispatcher():
         run = app.submit(raises, journey)
         eventually(lambda: run.status is Status.PARKED)

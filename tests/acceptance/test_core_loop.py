@@ -18,7 +18,7 @@ from tests.acceptance.observe import late_effects
 from tests.acceptance.shop import OutOfStock
 from tests.conftest import make_setup
 from tests.setups import SETUPS, Setup, eventually
-from tests.world import Busy, gates, keys, ledger, trouble
+from tests.world import Busy, gates, keys, ledger, reached, trouble
 
 
 @pytest.fixture(params=SETUPS)
@@ -350,7 +350,7 @@ def test_a_timed_out_activity_is_retried_and_its_late_effect_dropped_once_record
     app = setup.app()
     with app.dispatcher():
         run = app.submit(shop.limited, order)
-        assert shop.entered[order].wait(60)
+        assert reached[order].wait(60)
         eventually(lambda: app.faults())
         gates[order].set()
         assert run.result(60) == "in time"
@@ -373,7 +373,7 @@ def test_a_stop_gives_a_run_back_at_its_next_step_and_burns_no_attempt(setup: Se
     stopping = app.dispatcher()
     stopping.start()
     run = app.submit(shop.with_slow, order)
-    assert shop.entered[order].wait(60)
+    assert reached[order].wait(60)
     stopping.drain()
     gates[order].set()
     assert stopping.stop(20)

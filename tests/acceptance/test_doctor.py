@@ -79,7 +79,7 @@ def test_a_run_that_waits_for_a_signal_is_none_that_should_go_on(setup: Setup) -
     found = check(diagnose(terminal), "workers")
     assert (found["state"], found["says"]) == (
         "problem",
-        "no dispatcher is alive, and 1 unfinished run should go on",
+        "no dispatcher is alive, and 1 unfinished run cannot go on",
     )
 
 

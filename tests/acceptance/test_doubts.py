@@ -23,14 +23,12 @@ from aft.store.tables import runs
 from tests.acceptance.observe import children_of, unread
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
-from tests.world import gates, ledger
+from tests.world import broken, gates, ledger
 
 #: What the next execution of an item does, by order: "hang" after its effect, "later" and "never" raise before it.
 plans: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
 #: The items of an order whose effects stand.
 standing: defaultdict[str, set[int]] = defaultdict(set)
-#: Orders whose flow's code has a mistake for now.
-bugs: set[str] = set()
 #: Whether the code of an order's flow shall hang now.
 ready: dict[str, Callable[[], bool]] = {}
 #: How many items of an order the code executes at a time.
@@ -156,7 +154,7 @@ def map_or_tidy(order: str, count: int) -> int:
 
 @aft.flow(name="doubts_buggy")
 def buggy(order: str) -> int:
-    if order in bugs:
+    if order in broken:
         raise NameError("a bug")
     return charge_undoably(order, 0)
 
@@ -494,12 +492,12 @@ def test_a_run_that_is_parked_before_what_is_in_doubt_is_seen_is_cancelled_when_
     app = setup.app()
     plans[order, 0] = ["hang"]
     with lost_worker(app, buggy, order, at=[0]) as run:
-        bugs.add(order)
+        broken.add(order)
         run.cancel()
     with app.dispatcher(), all_ending(order):
         eventually(lambda: run.status == "parked")
         assert unread(app, run) == []
-        bugs.discard(order)
+        broken.discard(order)
         run.retry()
         run.cancel()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -513,7 +511,7 @@ def test_a_run_that_was_told_to_try_again_and_then_cancelled_is_cancelled_when_a
     app = setup.app()
     plans[order, 0] = ["hang"]
     with lost_worker(app, buggy, order, at=[0]) as run:
-        bugs.add(order)
+        broken.add(order)
     with app.dispatcher(), all_ending(order):
         eventually(lambda: run.status == "parked")
     run.retry()
@@ -537,12 +535,12 @@ def test_a_child_that_could_not_be_cancelled_yet_is_cancelled_after_the_fix(setu
         top = app.submit(above_buggy, order)
         eventually(hangs(order, 0))
         (run,) = [one for one in app.runs() if one.row.flow == buggy.name]
-        bugs.add(order)
+        broken.add(order)
         top.cancel()
         eventually(lambda: unread(app, run))  # its parent's order
         run.release()
         eventually(lambda: run.status == "parked")
-        bugs.discard(order)
+        broken.discard(order)
         run.retry()
         for one in (top, run):
             with pytest.raises(aft.FlowCompensated, match="cancelled"):

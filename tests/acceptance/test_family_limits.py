@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from sqlalchemy import func, select
 
 import aft
@@ -11,14 +9,12 @@ from aft.runs.states import Status
 from aft.store.tables import runs
 from tests.acceptance.agency import book
 from tests.setups import Setup, eventually
-from tests.world import shut
-
-born: Counter[str] = Counter()
+from tests.world import shut, tries
 
 
 @aft.activity(name="limited_birth")
 def birth(family: str) -> None:
-    born[family] += 1
+    tries[family] += 1
 
 
 @aft.flow(name="limited_line")
@@ -158,4 +154,4 @@ def test_no_child_is_begun_below_an_order_to_stop_that_has_not_come_down_yet(set
         beside.set()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert size(app) == 3
-    assert born[family] == 0
+    assert tries[family] == 0

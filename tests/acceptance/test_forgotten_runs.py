@@ -14,8 +14,7 @@ from aft.store.tables import runs
 from aft.telemetry import RunForgotten
 from tests.acceptance.theatre import listen
 from tests.setups import Setup, eventually
-
-seen: dict[str, int] = {}
+from tests.world import tries
 
 
 @aft.activity(name="forgotten_busy")
@@ -30,7 +29,7 @@ def spoil(order: str) -> int:
 
 @aft.activity(name="forgotten_note")
 def note(order: str) -> str:
-    seen[order] = seen.get(order, 0) + 1
+    tries[order] += 1
     return order
 
 
@@ -73,7 +72,7 @@ def test_a_run_that_nothing_would_wake_is_woken_and_told_of(setup: Setup, order:
     with app.dispatcher():
         assert run.result(60) == order
     told = [event.run for event in heard if isinstance(event, RunForgotten)]
-    assert (told, seen[order]) == ([run.id], 1)
+    assert (told, tries[order]) == ([run.id], 1)
 
 
 def test_a_run_in_its_ladder_without_a_time_is_forgotten(setup: Setup, order: str) -> None:

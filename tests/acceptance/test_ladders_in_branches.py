@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-from collections import defaultdict
 
 import pytest
 
 import aft
 from tests.setups import Setup
-
-has_worked: defaultdict[str, threading.Event] = defaultdict(threading.Event)
-tries: defaultdict[str, int] = defaultdict(int)
+from tests.world import reached, tries
 
 #: So often a neighbour looks whether the failed step has worked meanwhile, and how long each time.
 MOST, PAUSE = 400, 0.1
@@ -24,13 +20,13 @@ def flaky(order: str, failures: int) -> str:
     tries[order] += 1
     if tries[order] <= failures:
         raise ConnectionError("not yet")
-    has_worked[order].set()
+    reached[order].set()
     return "worked"
 
 
 @aft.activity(name="ladder_beside_look")
 def look(order: str, number: int) -> bool:
-    return has_worked[order].wait(PAUSE)
+    return reached[order].wait(PAUSE)
 
 
 @aft.activity(name="ladder_beside_item", levels=["1s*3"])
@@ -38,7 +34,7 @@ def item(task: tuple[str, int]) -> bool:
     order, number = task
     if number == 0:
         return flaky(order, 1) == "worked"
-    return has_worked[order].wait(PAUSE)
+    return reached[order].wait(PAUSE)
 
 
 @aft.flow(name="ladder_beside_tasks")

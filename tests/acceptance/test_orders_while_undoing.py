@@ -9,17 +9,14 @@ import pytest
 import aft
 from aft.runs.records import inbox
 from tests.setups import Setup, eventually
-from tests.world import gates, ledger
-
-#: Orders in which the second undo fails.
-fails: set[str] = set()
+from tests.world import broken, gates, ledger
 
 
 def unpaint(order: str, what: str) -> None:
     ledger[order].append(f"unpaint {what}")
     if what == "door":
         assert gates[order].wait(60)
-    if what == "wall" and order in fails:
+    if what == "wall" and order in broken:
         raise ValueError("wet")
 
 
@@ -104,7 +101,7 @@ def test_where_its_compensator_fails_the_run_ends_and_its_story_says_that_the_or
     setup: Setup, order: str
 ) -> None:
     app = setup.app()
-    fails.add(order)
+    broken.add(order)
     with app.dispatcher():
         run = undo_rooms(app, order, "by order")
         run.cancel(compensate=False)
@@ -118,7 +115,7 @@ def test_where_its_compensator_fails_the_run_ends_and_its_story_says_that_the_or
 
 def test_as_it_does_if_the_run_was_parked_for_that_compensator(setup: Setup, order: str) -> None:
     app = setup.app()
-    fails.add(order)
+    broken.add(order)
     with app.dispatcher():
         run = undo_rooms(app, order, "by order")
         gates[order].set()

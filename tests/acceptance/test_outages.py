@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +20,8 @@ from aft.store.tables import outbox
 from aft.telemetry import Event, LeaseLost, RunReleased
 from tests.servers import PrivatePostgres, PrivateRabbit
 from tests.setups import Setup, eventually, migrate
-from tests.world import gates
+from tests.world import gates, ledger, reached
 
-#: The keys that each order was executed under, one for each time.
-executed: dict[str, list[str]] = defaultdict(list)
-undone: list[str] = []
 #: The services of a dispatcher; each is a thread that must outlive every outage.
 SERVICES = {f"aft-{name}" for name in ("receiver", "timer", "intake", "relay", "sweep", "heartbeat")}
 
@@ -35,7 +31,7 @@ class Declined(aft.Unrecoverable):
 
 
 def refund(order: str) -> None:
-    undone.append(order)
+    reached[order, "undone"].set()
 
 
 @aft.compensate_with(refund)
@@ -52,9 +48,9 @@ def charge_later(order: str) -> str:
 
 
 def take_money(order: str, *, fails: bool) -> str:
-    executed[order].append(aft.current().key)
+    ledger[order].append(aft.current().key)
     assert gates[order].wait(60)
-    if fails and len(executed[order]) == 1:
+    if fails and len(ledger[order]) == 1:
         raise ConnectionError("the bank does not answer")
     return aft.current().key
 
@@ -149,15 +145,15 @@ def test_an_activity_that_ends_while_the_database_is_away_is_recorded_when_it_is
     seen = Watcher(app)
     with app, app.dispatcher(concurrency=2):
         run = app.submit(buying, order, fails=fails)
-        eventually(lambda: executed[order])
+        eventually(lambda: ledger[order])
         postgres.kill()
         gates[order].set()
         eventually(seen.refused_a_run)
         postgres.start()
-        assert run.result(60) == executed[order][0]
+        assert run.result(60) == ledger[order][0]
         assert services_alive() == SERVICES
         assert [fault.kind for fault in app.faults()] == [FaultKind.ACTIVITY] * fails
-    assert len(executed[order]) == 1 + fails, "an outcome that was known was not kept"
+    assert len(ledger[order]) == 1 + fails, "an outcome that was known was not kept"
     assert not seen.any(LeaseLost)
 
 
@@ -168,15 +164,15 @@ def test_a_database_that_stays_away_longer_than_the_lease_costs_a_second_executi
     seen = Watcher(app)
     with app, app.dispatcher(concurrency=2):
         run = app.submit(buying, order)
-        eventually(lambda: executed[order])
+        eventually(lambda: ledger[order])
         postgres.kill()
         gates[order].set()
         eventually(lambda: seen.any(RunReleased, run=run.id))
         postgres.start()
-        assert run.result(60) == executed[order][0]
+        assert run.result(60) == ledger[order][0]
         # Once more for each lease that was lost, should there be another.
-        assert len(executed[order]) >= 2
-        assert set(executed[order]) == {executed[order][0]}
+        assert len(ledger[order]) >= 2
+        assert set(ledger[order]) == {ledger[order][0]}
         eventually(lambda: seen.any(LeaseLost))
         another = secrets.token_hex(4)
         gates[another].set()
@@ -189,13 +185,13 @@ def test_a_process_ends_in_order_while_the_database_is_away(postgres: PrivatePos
     app = Setup("away", postgres.url, "embedded").app(lease="1s")
     with app, app.dispatcher(concurrency=2):
         run = app.submit(buying, order)
-        eventually(lambda: executed[order])
+        eventually(lambda: ledger[order])
         postgres.kill()
         gates[order].set()
     postgres.start()
     again = Setup("away", postgres.url, "embedded", app.namespace).app()
     with again, again.dispatcher():
-        assert again.run(run.id).result(60) == executed[order][0]
+        assert again.run(run.id).result(60) == ledger[order][0]
 
 
 # RabbitMQ away ------------------------------------------------------------------------------------------------------
@@ -237,8 +233,8 @@ def test_runs_end_without_the_broker_and_it_hears_of_them_when_it_is_back(
         assert [run.status for run in patient] == [Status.COMPLETED] * 6
         assert [run.status for run in doomed] == [Status.COMPENSATED] * 3
         eventually(lambda: waiting(app) == 0)
-        assert all(len(executed[each]) == 2 for each in orders[1:7])
-        assert set(orders[7:]) <= set(undone)
+        assert all(len(ledger[each]) == 2 for each in orders[1:7])
+        assert all(reached[each, "undone"].is_set() for each in orders[7:])
         assert services_alive() == SERVICES
 
 
@@ -279,7 +275,7 @@ def test_every_run_ends_after_all_messages_were_lost(
         topology = app.delays().topology()
         lose(rabbit, topology)
         for run, each in zip(runs, orders, strict=True):
-            assert run.result(60) == executed[each][0]
+            assert run.result(60) == ledger[each][0]
         # Nothing was published since; whoever consumes has to find that its queue is gone, and make it again.
         eventually(lambda: all_consumed(app, topology))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
 
 import pytest
 from sqlalchemy import update
@@ -15,13 +14,11 @@ from aft.telemetry import ServiceFailed
 from tests.acceptance import shop
 from tests.acceptance.observe import late_effects
 from tests.setups import Setup, eventually
-from tests.world import Busy, gates, ledger, paused_owner, trouble
-
-calls: defaultdict[str, list[str]] = defaultdict(list)
+from tests.world import Busy, gates, ledger, paused_owner, reached, trouble
 
 
 def undo_hold(order: str, result: str) -> None:
-    calls[order].append(f"undo {result}")
+    ledger[order].append(f"undo {result}")
 
 
 @aft.compensate_with(undo_hold)
@@ -29,7 +26,7 @@ def undo_hold(order: str, result: str) -> None:
 def hold(order: str) -> str:
     """Blocks for its first caller; fails for the second if told so."""
     epoch = aft.current().epoch
-    calls[order].append(f"hold {epoch}")
+    ledger[order].append(f"hold {epoch}")
     if epoch == 1:
         assert gates[order].wait(60)
     elif order.startswith("fail"):
@@ -40,7 +37,7 @@ def hold(order: str) -> str:
 @aft.activity(levels=[])
 def touch(order: str) -> str:
     epoch = aft.current().epoch
-    calls[order].append(f"touch {epoch}")
+    ledger[order].append(f"touch {epoch}")
     if epoch == 1:
         assert gates[order].wait(60)
     else:
@@ -60,7 +57,7 @@ def touching(order: str) -> str:
 
 def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    with paused_owner(setup, holding, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == "held by 3"
         (fault,) = setup.apps[0].faults()
         assert (fault.kind, fault.state) == ("abort", "resolved")
@@ -68,24 +65,24 @@ def test_a_run_whose_owner_stopped_beating_is_rescued_as_an_abort_and_completes(
         # The stale owner was refused; its effect is the recorded step's, under the same key.
         eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
         assert run.result(0) == "held by 3"
-    assert calls[order] == ["hold 1", "hold 3"]
+    assert ledger[order] == ["hold 1", "hold 3"]
 
 
 def test_a_late_effect_of_a_step_that_failed_is_undone_by_its_compensator(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, holding, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, holding, order) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
-        eventually(lambda: "undo held by 1" in calls[order])
+        eventually(lambda: "undo held by 1" in ledger[order])
         eventually(lambda: late_effects(setup.apps[0]) == ["undo"] and run.row.worker_id is None)
         assert run.status == "compensated"
-    assert calls[order] == ["hold 1", "hold 3", "undo held by 1"]
+    assert ledger[order] == ["hold 1", "hold 3", "undo held by 1"]
 
 
 def test_a_late_effect_that_nothing_can_undo_parks_the_run_where_a_person_sees_it(setup: Setup) -> None:
     order = f"fail{secrets.token_hex(4)}"
-    with paused_owner(setup, touching, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, touching, order) as run, setup.app(grace="300ms").dispatcher():
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()
@@ -117,7 +114,7 @@ def test_a_worker_whose_lease_ran_out_becomes_another_and_its_runs_are_rescued(s
     app = setup.app(lease="2s", grace="300ms")
     with app.dispatcher() as dispatcher:
         run = app.submit(shop.with_slow, order)
-        assert shop.entered[order].wait(60)
+        assert reached[order].wait(60)
         before = dispatcher._lease.worker
 
         def became_another() -> bool:

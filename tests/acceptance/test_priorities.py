@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import aft
 from aft.runs.states import Status
 from tests.acceptance.agency import do
 from tests.setups import Setup, eventually
-from tests.world import ledger, shut
-
-stopped: dict[str, threading.Event] = {}
-apps: dict[str, aft.Aft] = {}
+from tests.world import apps, gates, ledger, shut
 
 
 @aft.activity(name="turns_note")
@@ -30,7 +25,7 @@ def plain(family: str, what: str) -> str:
 @aft.activity(name="turns_renew")
 def renew(family: str) -> None:
     """Begin another of the same kind: there is always one that is due."""
-    if not stopped[family].is_set():
+    if not gates[family].is_set():
         apps[family].submit(greedy.options(priority=1_000_000), family)
 
 
@@ -59,11 +54,10 @@ def test_an_order_is_carried_out_before_runs_that_were_waiting_when_it_was_given
 
 def test_a_run_without_a_priority_has_its_turn_however_many_have_one(setup: Setup, family: str) -> None:
     app = apps[family] = setup.app()
-    stopped[family] = threading.Event()
     for _ in range(3):
         app.submit(greedy.options(priority=1_000_000), family)
     with app.dispatcher(concurrency=1):
         for number in range(10):
             assert app.submit(plain, family, str(number)).result(60) == str(number)
-        stopped[family].set()
+        gates[family].set()
         eventually(lambda: not [run for run in app.runs(flow="turns_greedy") if run.row.ended_as is None])

@@ -190,5 +190,5 @@ def test_doctor_names_a_database_that_others_may_read(tmp_path: Path) -> None:
     assert "chmod" not in CliRunner().invoke(root, given).output
     database.chmod(0o644)
     told = CliRunner().invoke(root, given).output
-    assert "others than its owner may read" in " ".join(told.split())
+    assert "users other than its owner may read" in " ".join(told.split())
     assert "chmod go-rwx" in told

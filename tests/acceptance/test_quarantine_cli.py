@@ -94,7 +94,7 @@ def test_a_message_is_shown_with_its_reason_its_beginning_and_what_to_do(termina
     assert '{"v":1,\\xff\\x1b[31m xxx' in shown.stdout
     assert "\x1b" not in shown.output
     assert len(shown.stdout) < 2_000
-    assert "It could not be let in now, either: only the first 16384 of its 20014 bytes were kept" in shown.stderr
+    assert "It cannot be released yet: only the first 16384 of its 20014 bytes were kept" in shown.stderr
     assert f"aft faults release {made}" in shown.stderr
     assert f"aft faults discard {made} --note" in shown.stderr
     assert set(terminal.data("faults", "show", made)) == KEYS
@@ -102,7 +102,7 @@ def test_a_message_is_shown_with_its_reason_its_beginning_and_what_to_do(termina
 
 def test_a_message_that_was_dealt_with_is_shown_with_who_and_why(terminal: Faults) -> None:
     made = terminal.hold_good()
-    assert "It could be let in now." in terminal.good("faults", "show", made).stderr
+    assert "It can be released now." in terminal.good("faults", "show", made).stderr
     terminal.good("faults", "release", made, "--note", "deployed 1.2")
     shown = terminal.good("faults", "show", made)
     assert "night-watch" in shown.stdout

@@ -15,11 +15,11 @@ from typing import Any
 
 import aft
 from aft.runs.states import Status
-from tests.acceptance.campground import TROUBLES, line, mended, sides
+from tests.acceptance.campground import TROUBLES, line, sides
 from tests.acceptance.observe import children_of
 from tests.acceptance.order_checks import check_end, check_rest, rests
 from tests.setups import Setup, eventually
-from tests.world import gates, ledger
+from tests.world import fixed, gates, ledger
 
 EXAMPLES = int(os.environ.get("AFT_TEST_EXAMPLES", "8"))
 SEED = os.environ.get("AFT_TEST_SEED", "" if "AFT_TEST_EXAMPLES" in os.environ else "15")
@@ -150,7 +150,7 @@ def test_each_order_is_carried_out_or_answered(setup: Setup) -> None:
             case.give(case.later)
         rest()
         for case in cases:
-            mended.add(case.order)
+            fixed.add(case.order)
             eventually(partial(help_on, app, case))
             again, released = "retry" in case.given, "release" in case.given
             judge(case, check_end(app, case.run, ledger[case.order], again=again, released=released))

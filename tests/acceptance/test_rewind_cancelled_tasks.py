@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -13,10 +11,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.setups import Setup, eventually
-from tests.world import Refused, fixed, ledger
-
-#: Is set when another step may be executed.
-met: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+from tests.world import Refused, fixed, ledger, reached
 
 
 def undo(order: str, what: str, result: None) -> None:
@@ -27,7 +22,7 @@ def undo(order: str, what: str, result: None) -> None:
 @aft.activity(name="cancelled_for_do", unrecoverable=(Refused,))
 def do(order: str, what: str) -> None:
     if what == "refused" and order not in fixed:
-        met[f"{order}/failure"].set()
+        reached[order, "failure"].set()
         raise Refused
     ledger[order].append(what)
 
@@ -41,13 +36,13 @@ def charge(order: str, what: str) -> None:
 @aft.activity(name="cancelled_for_wait")
 def do_after(order: str, what: str, signal: str) -> None:
     """Is executed when ``signal`` has come about."""
-    assert met[f"{order}/{signal}"].wait(30)
+    assert reached[order, signal].wait(30)
     ledger[order].append(what)
 
 
 @aft.activity(name="cancelled_for_say")
 def say(order: str, signal: str) -> None:
-    met[f"{order}/{signal}"].set()
+    reached[order, signal].set()
 
 
 @aft.activity(name="cancelled_for_flaky", levels=["50ms*600"])
@@ -199,7 +194,7 @@ async def fails_meanwhile(order: str, *whats: str) -> None:
     try:
         await steps(order, *whats)
     finally:
-        met[f"{order}/failure"].set()
+        reached[order, "failure"].set()
 
 
 @aft.flow(name="cancelled_for_twice")

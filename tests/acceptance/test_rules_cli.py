@@ -149,7 +149,7 @@ def test_trees_are_chosen_by_what_they_are_for(taught: Terminal) -> None:
     assert len(taught.data("rules", "tree")) == 4
     assert [one["activity"] for one in taught.data("rules", "tree", "hall_visit")] == ["hall_seat", "*"]
     assert [one["activity"] for one in taught.data("rules", "tree", "hall_visit", "fault", "*")] == ["*"]
-    assert "Nobody has taught rules for nix" in taught.good("rules", "tree", "nix").stderr
+    assert "No rules are taught for nix" in taught.good("rules", "tree", "nix").stderr
     assert "is not one of 'fault'" in refusal(taught, "rules", "tree", "hall_visit", "nix", status=2)[0]
     assert "do not go together" in refusal(taught, "rules", "tree", "--toml", "--json", status=2)[0]
 
@@ -355,7 +355,7 @@ def test_what_could_not_be_asked_says_why(taught: Terminal) -> None:
 def test_a_fault_that_nobody_taught_about_is_told_by_what_is_built_in(terminal: Terminal) -> None:
     run = ended(terminal, terminal.app.submit(hall.visit, "gone-1"))
     told = terminal.good("rules", "explain", run.id).stdout
-    assert "Nobody had taught rules about it" in told
+    assert "No rules were taught about it" in told
     assert "  2  did not hold          fault.recoverable && !fault.exhausted" in told
     assert "→ unwind, by rule 1" in told
     assert "why        unrecoverable: 'hall_seat' declares Gone unrecoverable" in told
@@ -674,7 +674,7 @@ def test_a_run_whose_constraint_was_settled_tells_it(terminal: Terminal) -> None
     run = ended(terminal, terminal.app.submit(hall.visit.options(tags={"gold": True}), "free"))
     story = terminal.good("runs", "show", run.id).stdout
     assert "✗ hall_visit  constraint before it begins: run.tags.gold == true" in story
-    assert "§ hall_visit  its constraint is settled; it goes on" in story
+    assert "§ hall_visit  its constraint was decided; it goes on" in story
     assert "tags gold=true, seen=1" in story
     assert terminal.data("runs", "show", run.id)["tags"] == {"gold": True, "seen": 1}
 
@@ -716,6 +716,6 @@ def test_the_doctor_tells_of_notices_that_nobody_hears_and_of_exlets_that_are_st
         long_ago = fault.raised_at - timedelta(hours=1)
         connection.execute(update(tables.plans).where(tables.plans.c.id == plan).values(due_at=long_ago))
     told = terminal.call("doctor").stdout
-    assert "1 notice not heard yet, 1 given up" in told
+    assert "1 notice not acknowledged yet, 1 given up" in told
     assert "1 exlet stuck, the oldest for 1h" in told
     assert '"notices_given_up": 1' in terminal.call("doctor", "--json").stdout

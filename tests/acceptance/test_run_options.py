@@ -114,7 +114,7 @@ def fired(app: aft.Aft, option: str) -> RunRow:
     schedule = declared(app, option)
     soon = schedule.row.next_at
     assert soon is not None
-    Schedules(app.namespace, app.store, app.telemetry, app.settings.grace).fire_due(soon)
+    Schedules(app.make_dispatcher_deps()).fire_due(soon)
     made = schedule.last_run
     assert made is not None
     schedule.remove()

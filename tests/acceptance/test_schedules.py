@@ -36,7 +36,7 @@ THREE = datetime(2041, 5, 17, 3, tzinfo=UTC)
 
 def fire(app: aft.Aft, at: datetime) -> None:
     """One round of a dispatcher that believes it is that time."""
-    Schedules(app.namespace, app.store, app.telemetry, app.settings.grace).fire_due(at)
+    Schedules(app.make_dispatcher_deps()).fire_due(at)
 
 
 def set_row(schedule: Schedule, **values: Any) -> None:

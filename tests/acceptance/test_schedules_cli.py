@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class ScheduleDesk(Terminal):
             connection.execute(statement.values(**values))
 
     def fire(self, at: datetime) -> None:
-        Schedules(self.app.namespace, self.app.store, self.app.telemetry, timedelta(seconds=1)).fire_due(at)
+        Schedules(self.app.make_dispatcher_deps()).fire_due(at)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_command_line_that_is_wrong_is_a_matter_of_usage(
 
 def test_a_schedule_is_paused_resumed_and_removed(terminal: ScheduleDesk) -> None:
     terminal.good("schedules", *NIGHTLY)
-    assert "`aft schedules resume nightly` lets it go on" in terminal.good("schedules", "pause", "nightly").stderr
+    assert "`aft schedules resume nightly` continues it" in terminal.good("schedules", "pause", "nightly").stderr
     assert terminal.data("schedules", "list")[0]["paused"] is True
     assert "paused" in terminal.good("schedules", "list").stdout
     assert "'nightly' is paused already, by 'night-watch'" in terminal.refused("schedules", "pause", "nightly")
@@ -222,7 +222,7 @@ def test_the_doctor_tells_of_schedules_that_nobody_fires_and_of_broken_ones(term
     terminal.good("schedules", *NIGHTLY)
     sick = terminal.call("doctor")
     assert sick.exit_code == 1
-    assert "nobody fires 1 schedule" in sick.stdout
+    assert "no live process fires 1 schedule" in sick.stdout
     assert "start a dispatcher with the role sweep" in sick.stdout
     with terminal.app.dispatcher():
         assert "1 schedule fired when due" in terminal.call("doctor").stdout

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import Counter, defaultdict
 
 import aft
 from aft.fault import FaultState
 from tests.setups import Setup, eventually
+from tests.world import gates, tries
 
 COUNT = 30
-tries: defaultdict[str, Counter[int]] = defaultdict(Counter)
-gates: dict[str, threading.Event] = {}
 
 
 @aft.activity(name="beside_need")
 def need(family: str, number: int) -> int:
-    tries[family][number] += 1
-    if tries[family][number] == 1:
+    tries[family, number] += 1
+    if tries[family, number] == 1:
         raise aft.Recoverable("not yet", on_signal=f"s{number}")
     return number
 
@@ -40,7 +37,6 @@ async def in_tasks(family: str) -> int:
 
 def test_each_step_hears_of_its_signal_while_a_branch_is_at_work(setup: Setup, family: str) -> None:
     app = setup.app()
-    gates[family] = threading.Event()
     with app.dispatcher():
         run = app.submit(in_tasks, family)
         eventually(lambda: [fault.state for fault in app.faults()] == [FaultState.WAITING] * COUNT)
@@ -49,7 +45,7 @@ def test_each_step_hears_of_its_signal_while_a_branch_is_at_work(setup: Setup, f
         for number in range(COUNT):
             run.signal(f"s{number}", number)
         try:
-            eventually(lambda: list(tries[family].values()) == [2] * COUNT)
+            eventually(lambda: all(tries[family, number] == 2 for number in range(COUNT)))
         finally:
             gates[family].set()
         assert run.result(60) == COUNT * (COUNT - 1) // 2

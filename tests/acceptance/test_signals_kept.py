@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from datetime import datetime
 
 import pytest
@@ -13,9 +12,7 @@ from sqlalchemy import select
 import aft
 from aft.store.db_time import now
 from tests.setups import Setup, eventually
-from tests.world import gates
-
-handled: defaultdict[str, list[str]] = defaultdict(list)
+from tests.world import gates, ledger
 
 
 class CheckFailed(Exception):
@@ -30,7 +27,7 @@ def check(order: str) -> None:
 
 @aft.activity(name="signals_kept_handle")
 def handle(order: str, command: str) -> None:
-    handled[order].append(command)
+    ledger[order].append(command)
 
 
 async def pause(how_long: str) -> None:
@@ -84,7 +81,7 @@ async def listening(order: str, generation: int = 0) -> str:
     rollover, listener = asyncio.create_task(pause("50ms")), asyncio.create_task(listens())
     await rollover
     listener.cancel()
-    if "stop" in handled[order]:
+    if "stop" in ledger[order]:
         return "stopped"
     aft.continue_as_new(order, generation + 1)
 
@@ -135,10 +132,10 @@ def test_no_command_is_lost_by_a_flow_that_begins_anew_beside_its_wait(setup: Se
     for command in commands[6:]:
         run.signal("command", command)
     with app.dispatcher():
-        eventually(lambda: handled[order] == commands)
+        eventually(lambda: ledger[order] == commands)
         run.signal("command", "stop")
         assert run.result(60) == "stopped"
-    assert handled[order] == [*commands, "stop"]
+    assert ledger[order] == [*commands, "stop"]
 
 
 @aft.activity(name="signals_kept_work")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 
+import pytest
+
 import aft
 from aft.fault import FaultState
 from aft.ids import StepPath
@@ -12,9 +14,8 @@ from aft.runs.records import inbox
 from aft.runs.records.inbox import TAKEN_BY
 from tests.acceptance.observe import unread
 from tests.setups import Setup, eventually
-from tests.world import gates
+from tests.world import Refused, apps, gates, ledger, tries
 
-tries: Counter[tuple[str, int]] = Counter()
 at_work: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 
@@ -88,3 +89,34 @@ def test_no_more_items_are_tried_at_a_time_than_the_map_allows_however_many_sign
         gates[order].set()
         assert run.result(60) == 6
     assert at_work[order]["most"] == 2
+
+
+@aft.activity(levels=["20ms"], recoverable=(ConnectionError,), unrecoverable=(Refused,))
+def nag(order: str, error: str) -> str:
+    """Fail while something comes for the run."""
+    apps[order].run(str(aft.current().run_id)).signal("noise")
+    ledger[order].append("nag")
+    tries[order] += 1
+    if tries[order] == 1:
+        raise {"busy": ConnectionError, "final": Refused}[error]("nagged")
+    return "done"
+
+
+@aft.flow
+def nagging(order: str, error: str) -> str:
+    return nag(order, error)
+
+
+def test_a_failure_counts_though_something_came_meanwhile(setup: Setup, order: str) -> None:
+    app = apps[order] = setup.app()
+    with app.dispatcher():
+        assert app.submit(nagging, order, "busy").result(60) == "done"
+    assert [fault.attempt for fault in app.faults()] == [1]
+    assert ledger[order] == ["nag", "nag"]
+
+
+def test_a_final_failure_is_not_tried_again_because_something_came_meanwhile(setup: Setup, order: str) -> None:
+    app = apps[order] = setup.app()
+    with app.dispatcher(), pytest.raises(aft.FlowCompensated, match="nagged"):
+        app.submit(nagging, order, "final").result(60)
+    assert ledger[order] == ["nag"]

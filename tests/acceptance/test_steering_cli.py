@@ -43,7 +43,7 @@ def test_a_person_stops_a_run_lets_it_go_on_answers_it_and_takes_it_back(setup: 
         run = terminal.app.submit(agency.approval, journey)
         eventually(lambda: run.status is Status.WAITING)
         said = terminal.good("runs", "suspend", run.id[-12:], "--note", "who asked for this?").stderr
-        assert f"is suspended. `aft runs resume {run.id[-12:]}` lets it go on." in said
+        assert f"is suspended. `aft runs resume {run.id[-12:]}` continues it." in said
         assert terminal.data("runs", "show", run.id)["reason"] == "suspended by night-watch: who asked for this?"
         assert "goes on" in terminal.good("runs", "resume", run.id).stderr
         eventually(lambda: run.status is Status.WAITING)

@@ -7,13 +7,13 @@ from click.testing import CliRunner
 import aft
 from aft.cli.root import root
 from tests.setups import Setup, eventually
+from tests.world import broken
 
 #: Orders whose first child cannot be undone.
-stuck: set[str] = set()
 
 
 def unpack(order: str, part: int) -> None:
-    if order in stuck and part == 0:
+    if order in broken and part == 0:
         raise aft.Unrecoverable("glued")
 
 
@@ -57,7 +57,7 @@ def show(setup: Setup, run: aft.Run[object]) -> str:
 
 def test_a_story_tells_of_the_child_of_an_earlier_generation_that_waits_for_a_person(setup: Setup, order: str) -> None:
     app = setup.app()
-    stuck.add(order)
+    broken.add(order)
     with app.dispatcher():
         run = app.submit(shipping, order)
         eventually(lambda: run.status == "waiting" and run.row.key_generation == 2 and bool(run.row.waits))

@@ -109,10 +109,10 @@ def test_what_was_sent_is_told_also_where_it_was_refused_or_never_asked_for(term
     run.signal("number", "seven", by="eve")
     run.signal("number", 7, by="ann")
     before = drawn(terminal, run)
-    assert "│ ✉ signal 'extra'  true  from eve: not asked for yet" in before
+    assert "│ ✉ signal 'extra'  true  from eve: not waited for yet" in before
     assert before[-1] == "┆ still running: waits for a worker"
     story = " ".join(drawn(terminal, ended(terminal, run)))
-    assert "✉ signal 'extra'  true  from eve: never asked for" in story
+    assert "✉ signal 'extra'  true  from eve: never waited for" in story
     assert "✉ signal 'number' refused" in story
     assert "✉ number  7  from ann" in story
     items = terminal.data("runs", "show", run.id)["inbox"]
@@ -372,5 +372,5 @@ def test_the_doctor_says_that_nobody_touches_runs_of_a_flow_that_no_worker_has(
         result = terminal.call("doctor")
         assert run.status is Status.RUNNING
     assert result.exit_code == 1
-    says = "1 unfinished run of agency_approval@2, and no live worker has that flow; nobody touches it"
+    says = "1 unfinished run of agency_approval@2, and no live worker has that flow: no worker can continue it"
     assert re.search(rf"✗ flows +{re.escape(says)}", result.stdout)

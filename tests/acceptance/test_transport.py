@@ -297,6 +297,6 @@ def test_doctor_names_what_can_be_listened_to() -> None:
     finally:
         app.close()
     assert [check.state for check in told] == [CheckState.WARNING] * 2
-    assert "the database could be listened to: 'db' is another machine" in told[0].says
-    assert "the broker could be listened to: 'rabbit' is another machine" in told[1].says
+    assert "others could read the traffic to the database: 'db' is another machine" in told[0].says
+    assert "others could read the traffic to the broker: 'rabbit' is another machine" in told[1].says
     assert all("AFT_ALLOW_INSECURE_TRANSPORT" in check.advice for check in told)

@@ -15,14 +15,13 @@ from aft.runs.states import Status
 from tests.acceptance.observe import children_of
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
-from tests.world import ledger
+from tests.world import broken, ledger
 
 #: Undoing these fails, for good.
-stuck: set[tuple[str, str]] = set()
 
 
 def unrent(trip: str, what: str) -> None:
-    if (trip, what) in stuck:
+    if (trip, what) in broken:
         raise aft.Unrecoverable(f"{what} is locked")
     ledger[trip].append(f"un{what}")
 
@@ -130,7 +129,7 @@ def promised(told: list[tuple[str, str | None]]) -> list[str]:
 
 def test_a_run_parked_for_a_compensator_names_it_and_goes_on_as_promised(setup: Setup, trip: str) -> None:
     terminal = Terminal(setup)
-    stuck.add((trip, "boat"))
+    broken.add((trip, "boat"))
     with terminal.app.dispatcher():
         run = terminal.app.submit(fails, trip)
         eventually(lambda: parked(run))
@@ -172,7 +171,7 @@ def test_a_run_parked_for_a_mistake_is_undone_as_promised(setup: Setup, trip: st
 
 def test_a_run_parked_within_a_savepoint_is_undone_as_a_whole_as_promised(setup: Setup, trip: str) -> None:
     app = setup.app()
-    stuck.add((trip, "hut"))
+    broken.add((trip, "hut"))
     with app.dispatcher():
         run = app.submit(careful, trip)
         eventually(lambda: parked(run))
@@ -180,7 +179,7 @@ def test_a_run_parked_within_a_savepoint_is_undone_as_a_whole_as_promised(setup:
         assert [what for what, _ in told] == ["unhut", "unboat", "uncar"]
         assert "hut is locked" in str(told[0][1])
         assert promised(told) == ["unboat", "uncar"]
-        stuck.discard((trip, "hut"))
+        broken.discard((trip, "hut"))
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert undone(trip) == [what for what, _ in told]

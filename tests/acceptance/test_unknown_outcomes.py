@@ -13,20 +13,12 @@ import pytest
 import aft
 from tests.acceptance.observe import late_effects
 from tests.setups import Setup, eventually
-from tests.world import Busy, gates, paused_owner
+from tests.world import Busy, broken, gates, keys, ledger, paused_owner, trouble
 
-#: What was called for an order, in order.
-calls: dict[str, list[str]] = defaultdict(list)
-#: Idempotency keys under which somebody called, by order.
-keys: dict[str, set[str]] = defaultdict(set)
 #: What the next calls of an order's activity do: "refuse", "lose the answer", "hang", "hang without effect".
 plans: dict[str, list[str]] = defaultdict(list)
-#: What the next questions about an order raise.
-deaf: dict[str, list[Exception]] = defaultdict(list)
 #: What the bank says of an order instead of the truth.
 scraps: dict[str, str] = {}
-#: Flows of these orders cannot be executed for now.
-broken: set[str] = set()
 #: What happens once, when the flow of an order is entered.
 on_entry: dict[str, Callable[[], None]] = {}
 
@@ -45,8 +37,8 @@ def take_money(order: str) -> Receipt:
     """Do as the plan says."""
     plan = plans[order].pop(0) if plans[order] else "wire"
     key = aft.current().key
-    calls[order].append("wire")
-    keys[order].add(key)
+    ledger[order].append("wire")
+    keys[order, "wire"].append(key)
     if plan == "refuse":
         raise Busy(order)
     if plan == "hang without effect":
@@ -61,11 +53,11 @@ def take_money(order: str) -> Receipt:
 
 
 def find_payment(order: str, key: str) -> Any:
-    calls[order].append("probe")
-    keys[order].add(key)
+    ledger[order].append("probe")
+    keys[order, "wire"].append(key)
     assert aft.current().key == key
-    if deaf[order]:
-        raise deaf[order].pop(0)
+    if trouble[order, "probe"]:
+        raise trouble[order, "probe"].pop(0)
     return scraps.get(order) or bank.get(key)
 
 
@@ -75,7 +67,7 @@ async def find_payment_later(key: str, order: str) -> Any:
 
 def refund(order: str, result: Receipt | aft.Unknown, key: str) -> None:
     found = result.amount if isinstance(result, Receipt) else repr(result)
-    calls[order].append(f"refund {found}")
+    ledger[order].append(f"refund {found}")
     assert key.endswith("/undo")
 
 
@@ -116,14 +108,14 @@ def wire_silently(order: str) -> None:
 
 
 def was_refunded(order: str, key: str) -> bool | None:
-    calls[order].append("wired back?")
+    ledger[order].append("wired back?")
     assert key.endswith("/undo")
     return key in bank or None
 
 
 @aft.activity(levels=["20ms"], recoverable=(Busy,), probe=was_refunded)
 def wire_back(order: str) -> None:
-    calls[order].append("wire back")
+    ledger[order].append("wire back")
     bank[aft.current().key] = "refund"
     raise Busy("the answer was lost")
 
@@ -141,7 +133,7 @@ def refuse_wire(order: str) -> str:
 
 @aft.activity
 def confirm_wire(order: str) -> str:
-    calls[order].append("confirm")
+    ledger[order].append("confirm")
     return f"confirmed {order}"
 
 
@@ -199,14 +191,14 @@ def test_what_a_worker_did_before_it_died_is_found_and_not_done_again(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang"]
-    with paused_owner(setup, flow, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
-        assert calls[order] == ["wire", "probe", "confirm"]
+        assert ledger[order] == ["wire", "probe", "confirm"]
         gates[order].set()
         # The dead worker comes back: its effect is the recorded one.
         eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
-    assert keys[order] == {f"{run.id}/0/1"}
-    assert calls[order] == ["wire", "probe", "confirm"]
+    assert set(keys[order, "wire"]) == {f"{run.id}/0/1"}
+    assert ledger[order] == ["wire", "probe", "confirm"]
 
 
 @pytest.mark.parametrize("flow", [wiring, wiring_undoably], ids=lambda flow: flow.name)
@@ -214,28 +206,28 @@ def test_where_nothing_is_found_the_activity_is_executed_under_the_same_key(
     setup: Setup, flow: aft.Flow[[str], Any], order: str
 ) -> None:
     plans[order] = ["hang without effect"]
-    with paused_owner(setup, flow, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, flow, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
-    assert calls[order] == ["wire", "probe", "wire", "confirm"]
-    assert keys[order] == {f"{run.id}/0/1"}
+    assert ledger[order] == ["wire", "probe", "wire", "confirm"]
+    assert set(keys[order, "wire"]) == {f"{run.id}/0/1"}
 
 
 def test_a_death_is_not_forgotten_when_a_bug_stops_the_run_first(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
-    with paused_owner(setup, wiring, order, calls) as run:
+    with paused_owner(setup, wiring, order) as run:
         broken.add(order)
         with setup.app(grace="300ms").dispatcher():
             eventually(lambda: run.status == "parked")
             broken.discard(order)
             run.retry()
             assert run.result(60)[1] == f"confirmed {order}"
-    assert calls[order] == ["wire", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "confirm"]
 
 
 def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup, order: str) -> None:
     """What the death had left was settled by the stop before a person; only that owner knew, and hands it on."""
     plans[order] = ["hang"]
-    with paused_owner(setup, wiring, order, calls) as run:
+    with paused_owner(setup, wiring, order) as run:
         broken.add(order)
         with setup.app(grace="300ms").dispatcher() as stopping:
             eventually(lambda: run.status == "parked")
@@ -243,17 +235,17 @@ def test_nor_when_the_next_process_stops_before_it_got_to_that_step(setup: Setup
             on_entry[order] = stopping.drain
             run.retry()
             eventually(lambda: order not in on_entry)
-        assert calls[order] == ["wire"]
+        assert ledger[order] == ["wire"]
         with setup.app(grace="300ms").dispatcher():
             assert run.result(60)[1] == f"confirmed {order}"
-    assert calls[order] == ["wire", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "confirm"]
 
 
 def test_only_the_first_new_step_after_a_death_is_in_doubt(setup: Setup, order: str) -> None:
     plans[order] = ["hang"]
-    with paused_owner(setup, wiring_twice, order, calls) as run, setup.app(grace="300ms").dispatcher():
+    with paused_owner(setup, wiring_twice, order) as run, setup.app(grace="300ms").dispatcher():
         assert run.result(60) == (Receipt(order, Decimal("9.90")),) * 2
-    assert calls[order] == ["wire", "probe", "wire"]
+    assert ledger[order] == ["wire", "probe", "wire"]
 
 
 # --- it raised, or timed out ---
@@ -262,7 +254,7 @@ def test_only_the_first_new_step_after_a_death_is_in_doubt(setup: Setup, order: 
 def test_without_trouble_nobody_asks(setup: Setup, order: str) -> None:
     run = setup.app().start(wiring_undoably, order)
     assert run.result(0) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
-    assert calls[order] == ["wire", "confirm"]
+    assert ledger[order] == ["wire", "confirm"]
 
 
 def test_a_probe_costs_one_more_commit_only_beside_a_compensator(setup: Setup, order: str) -> None:
@@ -277,7 +269,7 @@ def test_an_answer_that_was_lost_is_found(setup: Setup, flow: aft.Flow[[str], An
     plans[order] = ["lose the answer"]
     with app.dispatcher():
         assert app.submit(flow, order).result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
-    assert calls[order] == ["wire", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "confirm"]
     assert [fault.state for fault in app.faults()] == ["resolved"]
 
 
@@ -286,7 +278,7 @@ def test_a_refusal_is_tried_again_after_the_probe_has_looked(setup: Setup, order
     plans[order] = ["refuse", "refuse"]
     with app.dispatcher():
         app.submit(wiring, order).result(60)
-    assert calls[order] == ["wire", "probe", "wire", "probe", "wire", "confirm"]
+    assert ledger[order] == ["wire", "probe", "wire", "probe", "wire", "confirm"]
 
 
 def test_an_activity_that_timed_out_after_its_effect_is_found(setup: Setup, order: str) -> None:
@@ -297,14 +289,14 @@ def test_an_activity_that_timed_out_after_its_effect_is_found(setup: Setup, orde
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         gates[order].set()
         eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
-    assert calls[order] == ["wire", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "confirm"]
 
 
 def test_an_immediate_retry_asks_first(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order] = ["refuse", "lose the answer"]
     assert app.start(wiring_insistently, order).result(0) == Receipt(order, Decimal("9.90"))
-    assert calls[order] == ["wire", "probe", "wire", "probe"]
+    assert ledger[order] == ["wire", "probe", "wire", "probe"]
     assert app.faults() == []
 
 
@@ -313,12 +305,12 @@ def test_of_an_activity_without_result_it_is_enough_to_know_that_it_happened(set
     plans[order] = ["refuse", "lose the answer"]
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
         app.submit(wiring_silently, order).result(60)  # one try: refused, not found, lost; and nobody asks any more
-    assert calls[order] == ["wire", "probe", "wire"]
+    assert ledger[order] == ["wire", "probe", "wire"]
     other = order + "x"
     plans[other] = ["lose the answer"]
     with app.dispatcher():
         assert app.submit(wiring_silently, other).result(60) == f"confirmed {other}"
-    assert calls[other] == ["wire", "probe", "confirm"]
+    assert ledger[other] == ["wire", "probe", "confirm"]
 
 
 # --- the probe itself fails ---
@@ -326,10 +318,10 @@ def test_of_an_activity_without_result_it_is_enough_to_know_that_it_happened(set
 
 def test_a_probe_that_fails_goes_up_the_ladder_and_nothing_is_executed_blindly(setup: Setup, order: str) -> None:
     app = setup.app()
-    plans[order], deaf[order] = ["lose the answer"], [ConnectionError("the bank is away")]
+    plans[order], trouble[order, "probe"] = ["lose the answer"], [ConnectionError("the bank is away")]
     with app.dispatcher():
         app.submit(wiring, order).result(60)
-    assert calls[order] == ["wire", "probe", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "probe", "confirm"]
     assert [(fault.short_type, fault.name, fault.attempt) for fault in reversed(app.faults())] == [
         ("Busy", "wire", 1),
         ("ConnectionError", "wire", 2),
@@ -346,7 +338,7 @@ def test_an_answer_that_cannot_be_the_result_parks_and_after_the_fix_it_is_found
         del scraps[order]
         run.retry()
         assert run.result(60)[0] == Receipt(order, Decimal("9.90"))
-    assert calls[order] == ["wire", "probe", "probe", "confirm"]
+    assert ledger[order] == ["wire", "probe", "probe", "confirm"]
 
 
 # --- undoing what nobody saw end ---
@@ -358,24 +350,24 @@ def test_the_compensator_of_an_unknown_outcome_gets_what_the_probe_finds(
 ) -> None:
     app = setup.app()
     plans[order] = [plan]
-    deaf[order] = [ConnectionError("the bank is away"), ValueError("no such account")]
+    trouble[order, "probe"] = [ConnectionError("the bank is away"), ValueError("no such account")]
     with app.dispatcher():
         run = app.submit(wiring_undoably, order)
         with pytest.raises(aft.FlowCompensated, match="no such account"):
             run.result(60)
-    assert calls[order] == ["wire", "probe", "probe", "probe", f"refund {known}"]
-    assert keys[order] == {f"{run.id}/0/1"}
+    assert ledger[order] == ["wire", "probe", "probe", "probe", f"refund {known}"]
+    assert set(keys[order, "wire"]) == {f"{run.id}/0/1"}
 
 
 def test_a_probe_that_fails_while_undoing_is_asked_again_before_anything_is_undone(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order] = ["lose the answer"]
-    deaf[order] = [ValueError("no such account"), ConnectionError("the bank is away")]
+    trouble[order, "probe"] = [ValueError("no such account"), ConnectionError("the bank is away")]
     with app.dispatcher():
         run = app.submit(wiring_undoably, order)
         with pytest.raises(aft.FlowCompensated, match="no such account"):
             run.result(60)
-    assert calls[order] == ["wire", "probe", "probe", "probe", "refund 9.90"]
+    assert ledger[order] == ["wire", "probe", "probe", "probe", "refund 9.90"]
     newest = app.faults()[0]
     assert (newest.kind, newest.path, newest.name) == ("compensator", "1/undo", "refund")
 
@@ -384,4 +376,4 @@ def test_a_compensator_with_a_probe_of_its_own_undoes_once(setup: Setup, order: 
     app = setup.app()
     with app.dispatcher(), pytest.raises(aft.FlowCompensated):
         app.submit(wiring_and_regretting, order).result(60)
-    assert calls[order] == ["wire back", "wired back?"]
+    assert ledger[order] == ["wire back", "wired back?"]

@@ -14,13 +14,12 @@ from aft.app.run import Run
 from aft.runs.states import Status
 from tests.acceptance.agency import do
 from tests.setups import Setup, eventually
-from tests.world import ledger, shut
+from tests.world import keys, ledger, shut
 
 #: What each step returns, if not its name.
 returns: dict[tuple[str, str], Any] = {}
-#: What compensators were given as the result, and the keys that activities were called with.
+#: What compensators were given as the result.
 results: defaultdict[str, list[Any]] = defaultdict(list)
-keys: defaultdict[str, list[str]] = defaultdict(list)
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def order() -> Iterator[str]:
 
 def _act(order: str, what: str) -> str:
     do(order, what)
-    keys[order].append(aft.current().key)
+    keys[order, what].append(aft.current().key)
     result: str = returns.get((order, what), what)  # or an object that is none
     return result
 
@@ -134,7 +133,7 @@ def test_a_retry_after_the_fix_executes_it_again_under_its_key_and_it_is_undone_
         del returns[order, "second"]
         run.retry()
         assert run.result(60) == "second"
-        assert keys[order][1] == keys[order][2]
+        assert keys[order, "second"][0] == keys[order, "second"][1]
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
     assert ledger[order] == ["first", "second", "second", "unsecond", "unfirst"]

@@ -1,4 +1,4 @@
-"""Modules are called by what they are, and rooms stay small: see the words in ARCHITECTURE.md."""
+"""Modules are called by what they are, rooms stay small, and unit tests lie where what they test lies."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ BANNED = {
 ENDINGS = ("ing", "ed")
 #: The word of the field.
 NOT_MEANT = {"signing"}
+#: Unit tests of what lies outside of aft/.
+OUTSIDE = ("bench", "examples")
+UNIT_TESTS = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
 #: Questions and epigrams are no contracts.
 _RIDDLES = ("?", "…")
 
@@ -48,3 +51,11 @@ def test_a_room_says_in_one_sentence_what_lives_there(room: Path) -> None:
     told = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
     assert told
     assert not told.splitlines()[0].endswith(_RIDDLES)
+
+
+@pytest.mark.parametrize("path", UNIT_TESTS, ids=name_of)
+def test_a_unit_test_lies_where_its_module_lies(path: Path) -> None:
+    tested = path.relative_to(ROOT / "tests" / "unit").parent / path.stem.removeprefix("test_")
+    if tested.parts[0] not in OUTSIDE:
+        place = ROOT / "aft" / tested
+        assert place.with_suffix(".py").exists() or (place / "__init__.py").exists()

@@ -21,14 +21,13 @@ from aft.fault import FaultKind
 from aft.ids import FaultId, StepPath
 from aft.recovery.relay import Relay
 from aft.runs import steer
-from aft.runs.orders import Person
 from aft.runs.records import faults, inbox
 from aft.runs.run_rows import RunRow
 from aft.runs.wakes import wake
 from aft.store import connect, tables
 from aft.store.db_time import later
 from tests.setups import Setup, eventually
-from tests.storing import Stage, a_fault
+from tests.storing import Stage, a_fault, actor
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_an_order_that_is_sent_while_its_run_is_about_to_be_parked_wakes_it(app:
             # Whoever decides has looked at the inbox by now, and waits for the run.
             decides = pool.submit(intake(app).decide, [made.id])
             eventually(lambda: blocked(app) == 1)
-            steer.cancel(connection, run, Person("ann"), datetime.now(UTC), timedelta(seconds=5))
+            steer.cancel(connection, run, actor("ann"))
         assert decides.result(60) == {(made.id, row.id)}
     parked = stage.row(row.id)
     with app.store.read() as connection:
@@ -172,6 +171,5 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
     nobody = cast(Any, None)
-    given: dict[str, Any] = {"grace": timedelta(milliseconds=300), "lease": timedelta(seconds=30)}
-    sweeper = Sweeper(app.namespace, app.store, intake(app), nobody, app.clock, app.telemetry, **given)
+    sweeper = Sweeper(app.make_dispatcher_deps(), intake(app), nobody, lease=timedelta(seconds=30))
     assert sweeper.decide_forgotten() == 1

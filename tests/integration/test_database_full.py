@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,10 +24,9 @@ from aft.store.postgres import dedicated_connection
 from aft.telemetry import RunReleased
 from tests.servers import PrivatePostgres
 from tests.setups import Setup, eventually, migrate
-from tests.world import gates
+from tests.world import gates, ledger
 
 T = TypeVar("T")
-executed: dict[str, list[str]] = defaultdict(list)
 #: SQLite's own limit of pages.
 UNLIMITED = 2**30
 
@@ -36,7 +34,7 @@ UNLIMITED = 2**30
 @aft.activity(name="roomless_write")
 def write(order: str) -> str:
     """Its result needs room."""
-    executed[order].append(aft.current().key)
+    ledger[order].append(aft.current().key)
     assert gates[order].wait(60)
     return "x" * 200_000
 
@@ -74,7 +72,7 @@ def test_a_run_waits_for_room_on_a_full_disk_and_goes_on(tmp_path: Path) -> None
     with app, app.dispatcher():
         event.listen(app.store.engine, "handle_error", lambda context: refused.append(str(context.original_exception)))
         run = app.submit(writing, order)
-        eventually(lambda: executed[order])
+        eventually(lambda: ledger[order])
         with disk.filled():
             gates[order].set()
             eventually(lambda: refused.count("database or disk is full") > 2)
@@ -82,7 +80,7 @@ def test_a_run_waits_for_room_on_a_full_disk_and_goes_on(tmp_path: Path) -> None
         another = secrets.token_hex(4)
         gates[another].set()
         assert app.submit(writing, another).result(60) == 200_000
-    assert set(executed[order]) == {executed[order][0]}
+    assert set(ledger[order]) == {ledger[order][0]}
 
 
 def test_a_disk_that_stays_full_stops_the_run_and_not_the_process(tmp_path: Path) -> None:
@@ -94,12 +92,12 @@ def test_a_disk_that_stays_full_stops_the_run_and_not_the_process(tmp_path: Path
     app.telemetry.subscribe(events.append)
     with app, app.dispatcher():
         run = app.submit(writing, order)
-        eventually(lambda: executed[order])
+        eventually(lambda: ledger[order])
         with disk.filled():
             gates[order].set()
             eventually(lambda: any(isinstance(each, RunReleased) and each.run == run.id for each in events))
         assert run.result(60) == 200_000
-    assert set(executed[order]) == {executed[order][0]}
+    assert set(ledger[order]) == {ledger[order][0]}
     assert run.status is Status.COMPLETED
 
 
@@ -204,10 +202,10 @@ def test_an_activity_may_be_about_something_else_between_two_statements_of_its_t
 @aft.activity(name="cut_off", transactional=True, levels=[])
 def cut_off(order: str, how: str) -> int:
     """Lose the connection the first time: seen by a statement that fails, swallowed, or taken for a failed one."""
-    executed[order].append(f"attempt {aft.current().attempt}")
+    ledger[order].append(f"attempt {aft.current().attempt}")
     session = aft.session()
     connection = session.connection()
-    if len(executed[order]) == 1:
+    if len(ledger[order]) == 1:
         try:
             session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         except DBAPIError:
@@ -230,12 +228,12 @@ def test_what_an_activity_says_whose_connection_was_lost_means_nothing(migrated_
     with Setup("cut off", migrated_url, "embedded").app() as app:
         assert app.start(cutting_off, order, how).result(60) == 2
         assert app.faults() == []
-    assert executed[order] == ["attempt 1", "attempt 1"]
+    assert ledger[order] == ["attempt 1", "attempt 1"]
 
 
 @aft.activity(name="crowded_work", transactional=True)
 def crowd(order: str) -> int:
-    executed[order].append(aft.current().key)
+    ledger[order].append(aft.current().key)
     return int(aft.session().execute(text("SELECT 1 FROM pg_sleep(0.1)")).scalar_one())
 
 
@@ -273,4 +271,4 @@ def test_a_server_with_fewer_connections_than_we_have_threads_is_shared() -> Non
             options = {order: crowding.options(key=order) for order in orders}
             started = [patiently(partial(app.submit, flow, order)) for order, flow in options.items()]
             assert [patiently(partial(run.result, 60)) for run in started] == [2] * 40
-        assert all(len(set(executed[order])) == 2 for order in orders), "a step has one key, however often it is tried"
+        assert all(len(set(ledger[order])) == 2 for order in orders), "a step has one key, however often it is tried"

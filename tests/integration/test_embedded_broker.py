@@ -27,7 +27,7 @@ from aft.brokers.embedded.consumer import EmbeddedConsumer
 from aft.brokers.embedded.watch import IDLE, QUICK, pause_between_polls
 from aft.errors import BrokerError, Unroutable
 from aft.store import Store, schema
-from aft.store.postgres.dedicated_connection import Apart
+from aft.store.postgres.dedicated_connection import DedicatedConnection
 from aft.store.tables import messages, queues
 
 NAMESPACE = "shop"
@@ -104,7 +104,7 @@ def broker(store: Store) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def fail_to_connect(engine: Engine) -> Apart:
+def fail_to_connect(engine: Engine) -> DedicatedConnection:
     raise psycopg.OperationalError("no connection for listeners")
 
 

@@ -66,7 +66,7 @@ def paths(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) ->
     while (frame := top(stage, owner, scope, late=late)) is not None:
         found.append(str(frame.path))
         with stage.store.write() as connection:
-            stack.settle(connection, owner.run_id, frame.seq, FrameState.UNDONE)
+            stack.pop(connection, owner.run_id, frame.seq, FrameState.UNDONE)
     return found
 
 
@@ -178,8 +178,8 @@ def test_a_person_settles_the_frame_of_the_generation_that_is_undone(stage: Stag
     for generation in (0, 1):
         push(stage, owner, "1", journaled=False, args="{}", value="1", key_generation=generation)
     with stage.store.write() as connection:
-        stack.settle_step(connection, owner.run_id, "1", 1, FrameState.SKIPPED, "lost")
-        stack.settle_step(connection, owner.run_id, "1", 1, FrameState.SKIPPED, "lost again")
+        stack.pop_step(connection, owner.run_id, "1", 1, FrameState.SKIPPED, "lost")
+        stack.pop_step(connection, owner.run_id, "1", 1, FrameState.SKIPPED, "lost again")
         frames = stack.of_run(connection, owner.run_id)
     assert [(frame.key_generation, frame.note) for frame in frames] == [(1, "lost"), (0, None)]
 
@@ -254,7 +254,7 @@ def test_a_settled_frame_keeps_its_note_and_its_time(stage: Stage, owner: Owner)
     push(stage, owner, "1")
     push(stage, owner, "2")
     with stage.store.write() as connection:
-        stack.settle_step(connection, owner.run_id, "1", None, FrameState.DONE, "by phone")
+        stack.pop_step(connection, owner.run_id, "1", None, FrameState.DONE, "by phone")
         frames = stack.of_run(connection, owner.run_id)
     assert not any_skipped(owner)
     assert [(frame.path, frame.state, frame.note) for frame in frames] == [
@@ -267,7 +267,7 @@ def test_a_settled_frame_keeps_its_note_and_its_time(stage: Stage, owner: Owner)
 def test_a_frame_that_a_person_let_go_is_remembered(stage: Stage, owner: Owner) -> None:
     push(stage, owner, "1")
     with stage.store.write() as connection:
-        stack.settle_step(connection, owner.run_id, "1", None, FrameState.SKIPPED, "lost")
+        stack.pop_step(connection, owner.run_id, "1", None, FrameState.SKIPPED, "lost")
     assert any_skipped(owner)
     assert top(stage, owner) is None
 
@@ -275,7 +275,7 @@ def test_a_frame_that_a_person_let_go_is_remembered(stage: Stage, owner: Owner) 
 def test_settling_a_step_by_hand_leaves_what_was_undone(stage: Stage, owner: Owner) -> None:
     push(stage, owner, "1", state=FrameState.UNDONE)
     with stage.store.write() as connection:
-        stack.settle_step(connection, owner.run_id, "1", None, FrameState.SKIPPED, "late")
+        stack.pop_step(connection, owner.run_id, "1", None, FrameState.SKIPPED, "late")
     assert not any_skipped(owner)
 
 

@@ -21,22 +21,13 @@ from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
 from aft.store.tables import late_effects
 from aft.telemetry import EffectLate, RunParked
-from tests.storing import GRACE, Stage, at_once, journal_in
+from tests.storing import Stage, at_once, journal_in
 
 
 @pytest.fixture
 def sweeper(stage: Stage) -> Sweeper:
     nobody = cast(Any, None)  # late effects need neither intake nor relay
-    return Sweeper(
-        stage.namespace,
-        stage.store,
-        nobody,
-        nobody,
-        stage.clock,
-        stage.telemetry,
-        grace=GRACE,
-        lease=timedelta(seconds=30),
-    )
+    return Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
 
 
 @pytest.fixture
@@ -106,7 +97,7 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
     with stage.store.write() as connection:
         frame = stack.fields(StepPath("1"), "", "charge", "refund", at=datetime.now(UTC))
         stack.push(connection, owner.run_id, 99, frame)
-        stack.settle(connection, owner.run_id, 99, FrameState.UNDONE)
+        stack.pop(connection, owner.run_id, 99, FrameState.UNDONE)
     stage.change(owner.run_id, worker_id=None)
     assert sweeper.sweep_late_effects() == 1  # executed anew, the step has another key
     assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]

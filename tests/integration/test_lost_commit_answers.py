@@ -15,7 +15,6 @@ import pytest
 from sqlalchemy import Connection, PoolProxiedConnection, event, select
 
 import aft
-from aft.dispatcher.decisions_batch import BatchDecision
 from aft.errors import StoreError
 from aft.runs.new_runs import NewRunWrite
 from aft.runs.ownership.owner_writes import FencedWrite
@@ -67,7 +66,7 @@ HELD: dict[str, Callable[[Any], bool]] = {
     "UPDATE aft_frames": lambda item: isinstance(item, FencedWrite) and item.write.undone is not None,
     "SET state = 'resolved'": lambda item: isinstance(item, FencedWrite) and item.write.ends,
     "INSERT INTO aft_runs": lambda item: isinstance(item, NewRunWrite),
-    "why=": lambda item: isinstance(item, BatchDecision),
+    "why=": lambda item: isinstance(item, dict) and "why" in item,
     "DELETE FROM aft_outbox": lambda item: isinstance(item, int),
 }
 

@@ -124,7 +124,7 @@ def test_a_recoverable_fault_goes_through_its_delay_queue_to_resume(app: aft.Aft
     relay(app).run_once()
     dispatcher = intake(app)
     eventually(lambda: stepped(dispatcher) and app.faults(state="waiting"))
-    dispatcher.stop_consuming()
+    dispatcher.receiver.stop_consuming()
     assert run.row.wake_id == app.faults()[0].id
     delivery = receive_one(app, names.resume(app.namespace))
     assert envelope.decode(delivery.body).fault == app.faults()[0].id
@@ -137,7 +137,7 @@ def test_an_unrecoverable_fault_goes_to_compensate(app: aft.Aft, order: str) -> 
     relay(app).run_once()
     dispatcher = intake(app)
     eventually(lambda: stepped(dispatcher) and app.faults(state="final"))
-    dispatcher.stop_consuming()
+    dispatcher.receiver.stop_consuming()
     message = envelope.decode(receive_one(app, names.compensate(app.namespace)).body)
     assert (message.kind, message.fault) == ("compensate", app.faults()[0].id)
 

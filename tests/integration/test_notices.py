@@ -163,7 +163,7 @@ def listen() -> Iterator[Listen]:
 
 def sender(stage: Stage, secret: str | None = SECRET, limit: float = LONG, chance: float = 0.0) -> Notices:
     return Notices(
-        *(stage.namespace, stage.store, stage.telemetry, stage.clock),
+        stage.dispatcher_deps(),
         secrets=[] if secret is None else [secret],
         receivers=Receivers(["127.0.0.1", "localhost"]),
         limit=limit,

@@ -13,15 +13,15 @@ from aft.errors import OrderRefused
 from aft.fault import FaultKind, FaultState
 from aft.ids import StepPath
 from aft.runs import orders
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.ownership.owner import Owner
 from aft.runs.records import audit, inbox
 from aft.runs.records.inbox import InboxItem, InboxVerb
 from aft.runs.states import Status
-from tests.storing import GRACE, Stage, at_once
+from tests.storing import Stage, actor, at_once
 
 Order = Callable[..., None]
-ANNE = Person("anne", "called the bank")
+ANNE = actor("anne", "called the bank")
 ORDERS = pytest.mark.parametrize(
     ("order", "verb"),
     [(orders.retry, InboxVerb.RETRY), (orders.skip_frame, InboxVerb.SKIP), (orders.frame_done, InboxVerb.DONE)],
@@ -37,10 +37,10 @@ def parked(stage: Stage, **fault: Any) -> Owner:
     return owner
 
 
-def give(stage: Stage, owner: Owner, order: Order, by: Person = ANNE) -> None:
+def give(stage: Stage, owner: Owner, order: Order, by: Actor = ANNE) -> None:
     row = stage.row(owner.run_id)
     with stage.store.write() as connection:
-        order(connection, row, by, stage.clock.now(), GRACE)
+        order(connection, row, by)
 
 
 def items(stage: Stage, owner: Owner) -> list[InboxItem]:
@@ -98,7 +98,7 @@ def test_of_two_people_who_order_at_once_one_is_refused(stage: Stage) -> None:
 
     def order(name: str) -> str:
         try:
-            give(stage, owner, orders.retry, Person(name))
+            give(stage, owner, orders.retry, actor(name))
         except OrderRefused:
             return ""
         return name
@@ -112,12 +112,12 @@ def test_of_two_people_who_order_at_once_one_is_refused(stage: Stage) -> None:
 @pytest.mark.parametrize("note", [None, "", "  \n"])
 def test_a_frame_is_settled_by_hand_only_with_a_note(stage: Stage, order: Order, note: str | None) -> None:
     with pytest.raises(OrderRefused, match="needs a note that says why"):
-        give(stage, parked(stage), order, Person("anne", note))
+        give(stage, parked(stage), order, actor("anne", note))
 
 
 def test_trying_again_needs_no_note(stage: Stage) -> None:
     owner = parked(stage)
-    give(stage, owner, orders.retry, Person("anne"))
+    give(stage, owner, orders.retry, actor("anne"))
     assert items(stage, owner)[0].verb is InboxVerb.RETRY
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -23,9 +22,9 @@ from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
 from tests.setups import Setup, eventually
 from tests.storing import HandClock, Stage, at_once
+from tests.world import gates
 
 MINUTE = timedelta(minutes=1)
-gates: dict[str, threading.Event] = {}
 
 
 @aft.activity(expected="50ms", resource="payments", levels=["20ms"])
@@ -55,7 +54,6 @@ def stumbling(order: str) -> str:
 @pytest.fixture
 def order() -> str:
     made = secrets.token_hex(4)
-    gates[made] = threading.Event()
     return made
 
 

@@ -11,7 +11,6 @@ from aft.dispatcher.sweeper import Sweeper
 from aft.ids import RunId, StepPath, new_id
 from aft.runs import park as parking
 from aft.runs import steer
-from aft.runs.orders import Person
 from aft.runs.records import inbox, late_effects
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.records.journal import Entry, EntryKind, Outcome
@@ -19,14 +18,14 @@ from aft.runs.records.late_effects import LateEffect
 from aft.runs.states import Status
 from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
-from tests.storing import GRACE, Stage, journal_in
+from tests.storing import GRACE, Stage, actor, journal_in
 
 
 def cancel(stage: Stage, run_id: RunId) -> None:
     with stage.store.write() as connection:
         run = wake.lock(connection, stage.namespace, run_id)
         assert run is not None
-        steer.cancel(connection, run, Person("ann"), datetime.now(UTC), GRACE)
+        steer.cancel(connection, run, actor("ann"))
 
 
 def park(stage: Stage, run_id: RunId) -> bool:
@@ -117,8 +116,7 @@ def test_a_run_is_parked_for_a_late_effect_only_when_its_orders_are_carried_out(
     cancel(stage, owner.run_id)
     woken = stage.row(owner.run_id).wake_id
     nobody = cast(Any, None)
-    times: dict[str, Any] = {"grace": GRACE, "lease": timedelta(seconds=30)}
-    sweeper = Sweeper(stage.namespace, stage.store, nobody, nobody, stage.clock, stage.telemetry, **times)
+    sweeper = Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
     assert sweeper.sweep_late_effects() == 0
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.WAITING, woken)

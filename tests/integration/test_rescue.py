@@ -18,7 +18,6 @@ from aft.ids import RunId, StepPath, WorkerId
 from aft.recovery import takeover as takeover_module
 from aft.recovery.takeover import Takeover
 from aft.runs import orders
-from aft.runs.orders import Person
 from aft.runs.ownership.claims import claim, find_due
 from aft.runs.ownership.executing_runs import ExecutingRuns, Expect
 from aft.runs.ownership.owner import Fenced, Owner
@@ -32,7 +31,7 @@ from aft.store.leases import Lease, end_leases
 from aft.store.tables import outbox, runs, workers
 from aft.telemetry import RunRescued, WorkerDied
 from tests.setups import eventually
-from tests.storing import GRACE, KNOWN, Stage, at_once, recording
+from tests.storing import KNOWN, Stage, actor, at_once, recording
 
 
 def rescue(stage: Stage, limit: int = 100) -> list[RunId]:
@@ -292,7 +291,7 @@ def test_whoever_has_written_anything_has_no_deaths_behind_it(stage: Stage) -> N
 def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     with stage.store.write() as connection:
-        orders.release(connection, stage.row(owner.run_id), Person("ann", "it hangs"), stage.clock.now(), GRACE)
+        orders.release(connection, stage.row(owner.run_id), actor("ann", "it hangs"))
     row = stage.row(owner.run_id)
     assert (row.worker_id, row.epoch, row.deaths) == (None, owner.epoch + 1, 0)
     (fault,) = stage.faults(owner.run_id)
@@ -305,16 +304,14 @@ def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stag
     with pytest.raises(Fenced):
         owner.write(nothing)
     with stage.store.write() as connection, pytest.raises(OrderRefused, match="has no worker"):
-        orders.release(connection, row, Person("bob"), stage.clock.now(), GRACE)
+        orders.release(connection, row, actor("bob"))
 
 
 def test_the_end_of_a_lease_by_hand_takes_all_its_runs_away(stage: Stage) -> None:
     lease, other = stage.lease(), stage.lease()
     owners, spared = [stage.owned(lease) for _ in range(3)], stage.owned(other)
     with stage.store.write() as connection:
-        taken = orders.release_worker(
-            connection, stage.namespace, lease.worker, Person("ann", "old"), stage.clock.now()
-        )
+        taken = orders.release_worker(connection, stage.namespace, lease.worker, actor("ann", "old"))
     assert set(taken) == {owner.run_id for owner in owners}
     assert stage.row(spared.run_id).worker_id == other.worker
     before = lease.worker

@@ -21,9 +21,8 @@ from aft.ids import OrderId
 from aft.recovery.takeover import Takeover
 from aft.runs.records import faults
 from aft.runs.states import Status
-from aft.security.seal import Seal
 from tests.setups import eventually
-from tests.storing import GRACE, Stage
+from tests.storing import Stage
 
 CHARGED: list[str] = []
 
@@ -199,10 +198,7 @@ def test_who_executes_runs_makes_queues_again_that_are_gone(app: aft.Aft, stage:
 def test_who_decides_about_faults_makes_queues_again_that_are_gone(stage: Stage) -> None:
     wiped: Any = Wiped()
     nobody = cast(Any, None)
-    intake = Intake(
-        *(stage.namespace, stage.store, wiped, wiped, nobody, stage.clock, stage.telemetry, GRACE, nobody, nobody),
-        seal=Seal(),
-    )
+    intake = Intake(stage.dispatcher_deps(), wiped, wiped, nobody, nobody)
     assert intake.step() == 0.0
     assert (len(wiped.declared), wiped.closed) == (1, 1)
 

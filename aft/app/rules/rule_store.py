@@ -61,7 +61,7 @@ class RuleStore:
         return found
 
     def find_damaged(self, connection: Connection) -> list[str]:
-        """Tell why trees and exlets in force cannot be read."""
+        """Return why trees and exlets in force cannot be read."""
         told = []
         for revision in rows.latest_trees(connection, self.namespace):
             try:

@@ -100,7 +100,7 @@ class RuleDesk:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._namespace = parts.namespace
-        self._shelf = RuleStore(parts.namespace, parts.store)
+        self._rule_store = RuleStore(parts.namespace, parts.store)
         self._past = Retrospective(parts.namespace, parts.store, Judge(parts.namespace, parts.store, parts.rule_cache))
 
     # Looking ----------------------------------------------------------------------------------------------------
@@ -108,29 +108,29 @@ class RuleDesk:
     def trees(self, *, damaged: bool = False) -> list[Tree]:
         """Return every tree in force, built-in ones included; ``damaged``: without those that cannot be read."""
         with self._read() as connection:
-            return list(self._shelf.trees(connection, damaged=damaged).values())
+            return list(self._rule_store.trees(connection, damaged=damaged).values())
 
     def tree(self, flow: str, on: On | str, activity: str = "") -> Tree:
         """Return one tree; an empty one of revision 0 if it was never taught anything."""
         key = make_key(flow, on, activity)
         with self._read() as connection:
-            return self._shelf.trees(connection).get(key) or Tree(*key)
+            return self._rule_store.trees(connection).get(key) or Tree(*key)
 
     def tree_at(self, key: Key, revision: int) -> Tree:
         """Return a revision of a tree; 0 is the built-in one, or an empty one. Raises RuleRefused if there is none."""
         checks.check_count("revision", revision, least=0)
         with self._read() as connection:
-            return self._shelf.tree_at(connection, key, revision)
+            return self._rule_store.tree_at(connection, key, revision)
 
     def exlets(self, *, damaged: bool = False) -> list[Exlet]:
         """Return every exlet in force, built-in ones included; ``damaged``: without those that cannot be read."""
         with self._read() as connection:
-            return list(self._shelf.exlets(connection, damaged=damaged).values())
+            return list(self._rule_store.exlets(connection, damaged=damaged).values())
 
     def find_damaged(self) -> list[str]:
-        """Tell why trees and exlets in force cannot be read; empty if all can."""
+        """Return why trees and exlets in force cannot be read; empty if all can."""
         with self._read() as connection:
-            return self._shelf.find_damaged(connection)
+            return self._rule_store.find_damaged(connection)
 
     def exlet(self, name: str) -> Exlet:
         """Return one exlet; raises RuleRefused if there is none of that name."""
@@ -200,7 +200,7 @@ class RuleDesk:
         """Save an exlet, and return its revision; it is in force at once, where rules choose it. Raises RuleRefused."""
         maker = name_of(by, RuleRefused)
         self._parts.check()
-        self._shelf.check([], [exlet], self.sources())
+        self._rule_store.check([], [exlet], self.sources())
         if exlet.name in BUILT_IN:
             raise RuleRefused(f"exlet {exlet.name!r} is built in and stays as it is; choose another name")
         self._write([], [(exlet, base)], maker, note)
@@ -262,7 +262,7 @@ class RuleDesk:
             wanted = latest.number - 1 if to is None else checks.check_count("to", to, least=0)
             if wanted == latest.number:
                 raise RuleRefused(f"{format_key(key)} is at revision {wanted} already")
-            tree = self._shelf.tree_at(connection, key, wanted)
+            tree = self._rule_store.tree_at(connection, key, wanted)
         return self._save(tree, maker, f"back to revision {wanted}", latest.number)
 
     def preview(self, tree: Tree, limit: int = MOST_LOOKED_AT) -> Preview:
@@ -297,7 +297,7 @@ class RuleDesk:
         found, built, maker = list(trees), [one for one in made if not _is_built_in(one)], name_of(by, RuleRefused)
         _check_bases(bases)
         self._parts.check()
-        self._shelf.check(found, built, self.sources())
+        self._rule_store.check(found, built, self.sources())
         exlets_with = [(one, (bases or {}).get(one.name)) for one in built]
         self._write([(tree, tree.revision) for tree in found], exlets_with, maker, note)
 
@@ -308,14 +308,14 @@ class RuleDesk:
         return self._parts.store.read()
 
     def _save(self, tree: Tree, by: str, note: str | None, base: int) -> int:
-        self._shelf.check([tree], [], self.sources())
+        self._rule_store.check([tree], [], self.sources())
         return self._write([(tree, base)], [], by, note)[0]
 
     def _write(
         self, trees: list[tuple[Tree, int]], made: list[tuple[Exlet, int | None]], by: str, note: str | None
     ) -> list[int]:
         """Save an edit. It is in force in this process when this returns; in others, when their rule caches reload."""
-        numbers = self._shelf.write(trees, made, by, note)
+        numbers = self._rule_store.write(trees, made, by, note)
         self._parts.rule_cache.refresh()
         return numbers
 
@@ -323,7 +323,7 @@ class RuleDesk:
         """Return the rules in force, with this tree in its place."""
         known = self.sources()
         with self._read() as connection:
-            trees = self._shelf.trees(connection)
+            trees = self._rule_store.trees(connection)
         if tree is not None:
             trees[key_of(tree)] = tree
         return RuleSet(0, compile_all(trees, known), {}, frozenset(On))
@@ -337,7 +337,7 @@ class RuleDesk:
             for asked in walk.asked:
                 key = (asked.flow, On(walk.on), asked.activity)
                 try:
-                    found[key] = self._shelf.tree_at(connection, key, asked.revision)
+                    found[key] = self._rule_store.tree_at(connection, key, asked.revision)
                 except RuleRefused:
                     continue  # the walk still has the numbers of its rules
         return found

@@ -56,5 +56,5 @@ def read(connection: Connection, namespace: str, run_id: RunId, depth: int = DEP
 
 
 def _most_telling(children: list[RunRow]) -> list[RunRow]:
-    """Choose the children whose stories are included: those not completed first, then the oldest."""
+    """Choose the children whose stories are included: those that have not completed first, then the oldest."""
     return sorted(children, key=lambda child: child.status is Status.COMPLETED)[:MOST_CHILDREN]

@@ -60,7 +60,7 @@ class StoryEventKind(StrEnum):
     RETURNED = "returned"  #: a child's end was recorded
     PATCH = "patch"  #: the code asked whether it runs with a change
     PIVOT = "pivot"  #: from here on it only goes forward
-    DEED = "deed"  #: a person, or its parent, did something
+    ACTION = "action"  #: a person, or its parent, did something
     PARKED = "parked"
     ENDED = "ended"
 
@@ -105,11 +105,13 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
         story += _of_fault(fault, plans.get(fault.id))
     for frame in stack.of_run(connection, run_id):
         story += _of_frame(frame)
-    for deed in audit.of_run(connection, run_id):
-        if deed.action == audit.SIGNAL:
+    for audited in audit.of_run(connection, run_id):
+        if audited.action == audit.SIGNAL:
             continue  # among the inbox's items
-        story.append(StoryEvent(deed.at, StoryEventKind.DEED, None, deed.action, _format_audit_entry(deed, run_id)))
-    story += [happening for item in items for happening in _of_letter(item)]
+        story.append(
+            StoryEvent(audited.at, StoryEventKind.ACTION, None, audited.action, _format_audit_entry(audited, run_id))
+        )
+    story += [happening for item in items for happening in _of_inbox_item(item)]
     story += _of_waits(row, {entry.path for entry in entries})
     story += _of_end(row, story)
     # The sort is stable: what happened in one transaction stays in the order in which it is added here. Two clocks, the
@@ -118,11 +120,11 @@ def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow,
     return row, [started, *sorted(story, key=lambda happening: happening.at)]
 
 
-def _format_audit_entry(deed: AuditEntry, run_id: RunId) -> str:
+def _format_audit_entry(entry: AuditEntry, run_id: RunId) -> str:
     """Format the actor and the note; an exlet that was chosen for this very run has its reason where it was chosen."""
-    if deed.actor.startswith("exlet ") and (deed.note or "").endswith(f"of run {run_id}"):
-        return f"by {deed.actor}"
-    return f"by {deed.actor}: {deed.note or 'no note'}"
+    if entry.actor.startswith("exlet ") and (entry.note or "").endswith(f"of run {run_id}"):
+        return f"by {entry.actor}"
+    return f"by {entry.actor}: {entry.note or 'no note'}"
 
 
 #: Events for outcomes that an exlet has decided.
@@ -188,7 +190,7 @@ def _of_child(child: RunRow) -> StoryEvent:
     )
 
 
-def _of_letter(item: InboxItem) -> list[StoryEvent]:
+def _of_inbox_item(item: InboxItem) -> list[StoryEvent]:
     name = str(item.payload.get("name", item.verb.value))
     value = stored_to_text(str(item.payload.get("value", "")), name)
     if item.verb is InboxVerb.SIGNAL and item.note is not None and item.taken_by is None:
@@ -197,14 +199,14 @@ def _of_letter(item: InboxItem) -> list[StoryEvent]:
     if item.read and (item.note or "").startswith("refused: "):
         why = (item.note or "").removeprefix("refused: ")
         detail = f"of {item.actor} was not carried out: {why}"
-        return [StoryEvent(item.at, StoryEventKind.DEED, None, item.verb.value, detail, by=item.actor)]
+        return [StoryEvent(item.at, StoryEventKind.ACTION, None, item.verb.value, detail, by=item.actor)]
     if item.read and item.note is not None:
-        return [StoryEvent(item.at, StoryEventKind.DEED, None, item.verb.value, f"of {item.actor} was {item.note}")]
+        return [StoryEvent(item.at, StoryEventKind.ACTION, None, item.verb.value, f"of {item.actor} was {item.note}")]
     if item.verb not in (InboxVerb.CHILD, InboxVerb.RULING) and not item.read:
         return [StoryEvent(item.at, StoryEventKind.UNREAD, None, name, value, by=item.actor)]
     if item.verb in (InboxVerb.CANCEL, InboxVerb.COMPENSATE) and item.actor == PARENT:
         # Orders of people are audited, and shown from there.
-        return [StoryEvent(item.at, StoryEventKind.DEED, None, item.verb.value, "by its parent", by=item.actor)]
+        return [StoryEvent(item.at, StoryEventKind.ACTION, None, item.verb.value, "by its parent", by=item.actor)]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Previews the undo of a run: what would be undone if it were compensated now, in order, and what could not be.
+"""Previews the undo of a run: what would be undone now, in order, and what could not be.
 
 Reads only. The order is that of the unwinding: children that have not ended, then the stack from its top; a completed
 child, where its frame lies, as a whole. Effects that would remain are listed, too, in the run and in all runs below:
@@ -159,7 +159,7 @@ class _Preview:
                 yield _undo(run.id, frame, f"run {run.id} is not undone: it stands")
 
     def _standing_of(self, run: RunRow, scope: str, generation: int | None) -> Iterator[Undo]:
-        """Yield what remains in any case: done before a pivot, dropped by hand, or without a compensator."""
+        """Yield what would remain in any case: done before a pivot, skipped by hand, or without a compensator."""
         frames = stack.of_run(self._connection, run.id)
         framed = {(frame.path, frame.key_generation) for frame in frames}
         others = {(frame.path, frame.key_generation) for frame in frames if frame.compensator != stack.NOTHING}

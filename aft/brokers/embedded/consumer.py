@@ -167,7 +167,7 @@ class EmbeddedConsumer:
         return sorted(ids)
 
     def _is_unacknowledged(self, tag: Tag) -> bool:
-        """Tell whether this very delivery is held; a redelivery of the same message is another one."""
+        """Return whether this very delivery is held; a redelivery of the same message is another one."""
         row = self._unacknowledged.get(tag.id)
         return row is not None and row.deliveries == tag.deliveries
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from aft import durations
 from aft.brokers.embedded.background import Background
-from aft.store.postgres.dedicated_connection import Apart, connect
+from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 
 #: The longest back-off, in seconds, before a lost connection is made again; the first one is a twentieth of that.
 RECONNECT = 2.0
@@ -41,7 +41,7 @@ class Listener:
         self._channel = channel
         self._on_payload = on_payload
         self._on_connected = on_connected
-        self._connection: Apart | None = None
+        self._connection: DedicatedConnection | None = None
         self._thread: Background | None = None
 
     def connect(self) -> None:

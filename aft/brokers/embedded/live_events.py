@@ -17,7 +17,7 @@ from aft import names
 from aft.brokers.embedded.listener import RECONNECT, Listener
 from aft.clock import SystemClock
 from aft.errors import BrokerError
-from aft.store.postgres.dedicated_connection import Apart, connect
+from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 
 #: Bytes of the longest payload that PostgreSQL takes.
 LARGEST = 7999
@@ -36,7 +36,7 @@ class PostgresEventSender:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._connection: Apart | None = None
+        self._connection: DedicatedConnection | None = None
         self._not_before = 0.0
         self._closed = False
 

@@ -133,7 +133,7 @@ def release(connection: Connection, consumer: str, ids: Collection[int]) -> None
 
 
 def acknowledge(connection: Connection, consumer: str, ids: Collection[int]) -> None:
-    """Delete those messages that this consumer still holds; those that others have taken since stay."""
+    """Delete those messages that this consumer still holds; those that another one has taken since stay."""
     for chunk in _chunks(ids):
         held = _held(consumer, chunk)
         connection.execute(delete(messages).where(messages.c.id.in_(select(held.c.id))))

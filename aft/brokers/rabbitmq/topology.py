@@ -108,7 +108,7 @@ class TopologyClient:
             channel.queue_bind(name, queue, key)
 
     def exists(self, queue: str) -> bool:
-        """Tell whether a queue exists and this role may use it."""
+        """Return whether a queue exists and this role may use it."""
         link = self._connect()
         try:
             link.request(declare_queue(queue, {}, passive=True))

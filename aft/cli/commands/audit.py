@@ -1,4 +1,4 @@
-"""``aft db audit``: lists what was done by hand, and verifies that nothing of the audit is gone."""
+"""``aft db audit``: lists the actions of people, and verifies that no record was removed or changed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KEYS = "record=seq hash at by=actor os_user db_user action run=run_id note"
 
 @click.command("audit")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many of the newest.")
-@click.option("--verify", "is_verified", is_flag=True, help="Go through the whole chain instead: is anything gone?")
-@click.option("--known", metavar="NUMBER:HASH", help="With --verify: what it said last time.")
+@click.option("--verify", "is_verified", is_flag=True, help="Verify the whole chain instead.")
+@click.option("--known", metavar="NUMBER:HASH", help="With --verify: the position that it printed last time.")
 @json_option
 @click.pass_obj
 def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, as_json: bool) -> None:
-    """Show who did what to runs by hand, or check that no record of that is gone.
+    """List the actions of people, or verify that no record of them is gone or changed.
 
     Each record covers the one before. Keep what `--verify` says last, outside of this database: with it, `--known`
     tells later whether the end was cut off.
@@ -40,9 +40,9 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
     if is_verified:
         _print_verdict(verdict, as_json)
     elif as_json:
-        print_json([document(deed, KEYS) for deed in found])
+        print_json([document(entry, KEYS) for entry in found])
     elif not found:
-        print_message("Nobody has done anything by hand.")
+        print_message("No action by hand is recorded.")
     else:
         _print(found)
 
@@ -50,7 +50,7 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
 def _read_position(known: str) -> Position:
     seq, _, digest = known.partition(":")
     if not seq.isdecimal() or len(digest) != 64:
-        raise click.BadParameter(f"{known!r} is not what --verify says: NUMBER:HASH", param_hint="--known")
+        raise click.BadParameter(f"{known!r} is not a position that --verify prints: NUMBER:HASH", param_hint="--known")
     return Position(int(seq), digest)
 
 
@@ -67,16 +67,16 @@ def _print(found: list[AuditEntry]) -> None:
     ]
     cells = [
         [
-            "" if deed.seq is None else str(deed.seq),
-            moment(deed.at),
-            deed.actor,
-            deed.os_user or "",
-            deed.db_user or "",
-            deed.action,
-            short_id(deed.run_id),
-            deed.note or "",
+            "" if entry.seq is None else str(entry.seq),
+            moment(entry.at),
+            entry.actor,
+            entry.os_user or "",
+            entry.db_user or "",
+            entry.action,
+            short_id(entry.run_id),
+            entry.note or "",
         ]
-        for deed in found
+        for entry in found
     ]
     print_table(columns, cells)
 
@@ -86,7 +86,7 @@ def _print_verdict(verdict: ChainCheck, as_json: bool) -> None:
         last = None if verdict.last is None else str(verdict.last)
         told = {"records": verdict.count, "not_chained_yet": verdict.loose, "last": last, "problems": verdict.problems}
         print_json({"ok": not verdict.problems, **told})
-    loose = f"; {verdict.loose} not chained yet, which a dispatcher does" if verdict.loose else ""
+    loose = f"; {verdict.loose} not chained yet; a dispatcher does that" if verdict.loose else ""
     if verdict.problems:
         raise Failure(f"the audit was tampered with: {'; '.join(verdict.problems)}")
     if not as_json:

@@ -28,7 +28,7 @@ KEYS = "name exists messages consumers problem"
 
 @click.group(cls=Noun)
 def broker() -> None:
-    """Declare the queues, look at them.
+    """Declare the queues, or show their state.
 
     A namespace has a queue for faults, two for work, one for what cannot be delivered, and one for each wait of the
     settings' ladder and of the activities in MODULE. On RabbitMQ, workers with the same flows have two more, which they
@@ -40,7 +40,7 @@ def broker() -> None:
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.pass_obj
 def declare(given: Given, modules: tuple[str, ...]) -> None:
-    """Make the queues exist. Harmless twice; a dispatcher does it when it starts."""
+    """Declare the queues. Idempotent; a dispatcher does it when it starts."""
     loaded = load(modules)
     with opened(given, loaded) as app:
         app.check()

@@ -1,4 +1,4 @@
-"""The checks of ``aft doctor``: each examines one thing and says how it is and what to do; it never raises.
+"""The checks of ``aft doctor``: each examines one thing, reports its state and what to do, and never raises.
 
 The database or the broker may be away: what can still be checked is checked. Checks change nothing; a SQLite file that
 does not exist is not created.
@@ -137,22 +137,22 @@ class Examination:
 
     def _transport(self) -> Iterator[Check]:
         """Warn of unencrypted connections; the settings allow them, or the application would not have started."""
-        advice = "use TLS that checks who answers, and unset AFT_ALLOW_INSECURE_TRANSPORT (docs/security.md)"
+        advice = "use TLS that verifies the server, and unset AFT_ALLOW_INSECURE_TRANSPORT (docs/security.md)"
         for name, found in (("database", self._app.store.exposure), ("broker", self._app.broker.exposure)):
             if found is not None and not (name == "broker" and self._app.settings.broker_url == "embedded"):
-                yield warning("transport", f"what is said to the {name} could be listened to: {found}", advice)
+                yield warning("transport", f"others could read the traffic to the {name}: {found}", advice)
 
     def _database(self) -> Iterator[Check]:
         app = self._app
         try:
             if is_missing(app):
-                yield warning("database", f"{app.store.url}: no database yet; the first run makes it")
+                yield warning("database", f"{app.store.url}: no database yet; the first run creates it")
                 return
             with app.store.read() as connection:
                 version = health.server_version(connection)
             found = schema.current(app.store)
         except AftError as error:
-            first = "start it" if app.store.file is None else "look after its file and directory"
+            first = "start it" if app.store.file is None else "check its file and directory"
             yield problem("database", str(error), f"{first}, or correct AFT_DATABASE_URL or --database")
             return
         yield ok("database", f"{app.store.url} ({version})")
@@ -164,17 +164,17 @@ class Examination:
         if found == schema.HEAD:
             return ok("schema", f"{found}, as needed")
         if found is None and self._app.store.dialect == "sqlite":
-            return warning("schema", "no aft tables yet; the first run makes them")
+            return warning("schema", "no aft tables yet; the first run creates them")
         has = "no aft tables" if found is None else f"at {found}"
         newer = found is not None and found > schema.HEAD
-        advice = "use the newer aft that made it" if newer else "run `aft db upgrade`"
+        advice = "use the newer aft that migrated it" if newer else "run `aft db upgrade`"
         return problem("schema", f"{has}; this aft needs {schema.HEAD}", advice)
 
     def _broker(self, ready: bool) -> Iterator[Check]:
         app = self._app
         if app.settings.broker_url == "embedded":
             if not ready:
-                yield warning("broker", "embedded, in that database; its queues cannot be looked at yet")
+                yield warning("broker", "embedded, in that database; its queues cannot be checked yet")
                 return
             yield ok("broker", "embedded, in the database")
         try:
@@ -188,7 +188,7 @@ class Examination:
             yield ok("broker", f"{app.broker.url} ({version})")
         wrong = [one for one in found if is_wrong(one)]
         if not wrong:
-            yield ok("queues", f"{len(found)}, as they should be")
+            yield ok("queues", f"{len(found)} declared, none differs")
         elif not any(one.exists for one in found):
             yield warning(
                 "queues", "none declared yet", "a dispatcher declares them when it starts, or: aft broker declare"
@@ -220,24 +220,24 @@ class Examination:
 
 def _check_files(database: str) -> Iterator[Check]:
     if is_open_to_others(database):
-        says = f"others than its owner may read or write {database!r}, which holds arguments and results"
+        says = f"users other than its owner may read or write {database!r}, which holds arguments and results"
         yield warning("files", says, f"chmod go-rwx {shlex.quote(database)}*")
     for says in find_unused(resolve(database)):
-        yield warning("files", says, "remove it: aft makes one of its own")
+        yield warning("files", says, "remove it: aft creates its own")
 
 
 def _workers(found: Health, lease: timedelta) -> Check:
     work = sum(found.unfinished.values()) - found.waiting
     missing = [role.value for role in Role if role.value not in found.roles]
     if not missing:
-        return ok("workers", f"{len(found.workers)} alive; every role is taken{_by_heartbeat(found, lease)}")
+        return ok("workers", f"{len(found.workers)} alive, with every role{_by_heartbeat(found, lease)}")
     start = "start one: `aft dispatcher MODULE`"
     if len(missing) == len(Role):
         says = f"no dispatcher is alive{_died(found, lease)}"
         if work:
-            return problem("workers", f"{says}, and {count(work, 'unfinished run')} should go on", start)
+            return problem("workers", f"{says}, and {count(work, 'unfinished run')} cannot go on", start)
         return warning("workers", says, start)
-    says = f"nobody has the role {' or '.join(missing)}{_died(found, lease)}"
+    says = f"no live process has the role {' or '.join(missing)}{_died(found, lease)}"
     advice = f"start one: `aft dispatcher {'MODULE ' if 'work' in missing else ''}--only {','.join(missing)}`"
     return problem("workers", says, advice)
 
@@ -249,7 +249,7 @@ def _by_heartbeat(found: Health, lease: timedelta) -> str:
         return ""
     oldest = min(worker.heartbeat(lease) for worker in unseen)
     who = "it has" if len(unseen) == len(found.workers) == 1 else f"{len(unseen)} of them have"
-    return f"; {who} no lock that would tell of a death, last heartbeat {format_age(found.at, oldest)} ago"
+    return f"; {who} no liveness lock, last heartbeat {format_age(found.at, oldest)} ago"
 
 
 def _died(found: Health, lease: timedelta) -> str:
@@ -272,7 +272,7 @@ def _flows(found: Health) -> Iterator[Check]:
     for flow, runs in found.homeless.items():
         yield problem(
             "flows",
-            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow; nobody touches "
+            f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow: no worker can continue "
             f"{'it' if runs == 1 else 'them'}",
             "start a dispatcher with the module, and the version, that declares it",
         )
@@ -306,13 +306,13 @@ def _stuck(found: Health) -> Iterator[Check]:
         says = f"{count(found.orphans, 'run')} owned by a dead worker"
         yield problem("orphans", says, _who(Role.SWEEP, found, "it rescues them"))
     if found.late_effects:
-        says = f"{count(found.late_effects, 'effect')} finished after the run was lost"
-        yield warning("late", says, _who(Role.SWEEP, found, "it settles them"))
+        says = f"{count(found.late_effects, 'effect')} arrived after their step was recorded or their run taken over"
+        yield warning("late", says, _who(Role.SWEEP, found, "it decides about them"))
     if found.stuck_exlets.count:
         yield _waiting(found, found.stuck_exlets, "exlets", "exlet", "stuck", Role.INTAKE)
     if found.unheard.count or found.given_up:
-        says = f"{count(found.unheard.count, 'notice')} not heard yet, {found.given_up} given up"
-        yield warning("notices", says, "is the receiver up? a dispatcher's log tells which, and why")
+        says = f"{count(found.unheard.count, 'notice')} not acknowledged yet, {found.given_up} given up"
+        yield warning("notices", says, "check the receivers; a dispatcher's log names them, and the reasons")
 
 
 def _overdue(found: Health) -> Check:
@@ -376,10 +376,10 @@ def _schedules(found: Health, scheduled: list[ScheduleRow]) -> Iterator[Check]:
     broken = [row for row in scheduled if row.broken is not None]
     live = [row for row in scheduled if row.broken is None and not row.paused]
     for row in broken:
-        advice = f"declare it anew, or correct its row and `aft schedules resume {row.name}`"
+        advice = f"declare it again, or correct its row and `aft schedules resume {row.name}`"
         yield problem("schedules", f"{row.name!r} is broken: {row.broken}", advice)
     if live and Role.SWEEP not in found.roles:
-        yield problem("schedules", f"nobody fires {count(len(live), 'schedule')}", _who(Role.SWEEP, found, ""))
+        yield problem("schedules", f"no live process fires {count(len(live), 'schedule')}", _who(Role.SWEEP, found, ""))
     elif live and not broken:
         yield ok("schedules", f"{count(len(live), 'schedule')} fired when due")
 
@@ -387,7 +387,7 @@ def _schedules(found: Health, scheduled: list[ScheduleRow]) -> Iterator[Check]:
 def _quarantine(found: Health) -> Check:
     if not found.quarantined:
         return ok("quarantine", "no message was refused")
-    says = f"{count(found.quarantined, 'message')} refused at the door"
+    says = f"{count(found.quarantined, 'message')} refused by admission"
     return warning("quarantine", says, "see `aft faults list --quarantined`")
 
 

@@ -19,16 +19,16 @@ BASE = "base"
 
 @click.group(cls=Noun)
 def db() -> None:
-    """Bring the database's schema up to date, see who did what by hand.
+    """Migrate the database's schema; list the actions of people.
 
-    A new SQLite file does so by itself; PostgreSQL only by `aft db upgrade`.
+    A new SQLite file is migrated automatically, PostgreSQL only by `aft db upgrade`.
     """
 
 
 @db.command()
 @click.pass_obj
 def upgrade(given: Given) -> None:
-    """Bring the schema up to what this aft needs."""
+    """Upgrade the schema to the version that this aft needs."""
     with opened(given) as app:
         before = _version(app)
         if before not in (BASE, *_revisions()):
@@ -68,14 +68,14 @@ def check(given: Given) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def downgrade(given: Given, to: str, yes: bool) -> None:
-    """Take the schema down to an older version. What the newer tables hold is lost."""
+    """Downgrade the schema to an older version. The data of newer tables is lost."""
     with opened(given) as app:
         before = _version(app)
         _refuse_upward(before, to)
         if before == to:
             click.echo(f"{app.store.url}: is at {to} already")
             return
-        lost = "every run, fault and message in it is lost" if to == BASE else "what the newer tables hold is lost"
+        lost = "every run, fault and message in it is lost" if to == BASE else "the data of newer tables is lost"
         confirm(f"{app.store.url}: {before} → {to}; {lost}", yes)
         schema.downgrade(app.store, to)
         click.echo(f"{app.store.url}: {before} → {_version(app)}")
@@ -106,5 +106,5 @@ def _refuse_upward(before: str, to: str) -> None:
 def _newer(app: Aft, found: str) -> str:
     return (
         f"the database {app.store.url!r} is at schema {found}, which this aft does not know; "
-        "use the newer aft that made it"
+        "use the newer aft that migrated it"
     )

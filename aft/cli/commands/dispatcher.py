@@ -1,4 +1,4 @@
-"""``aft dispatcher``: the process that keeps runs going, until it is told to stop."""
+"""``aft dispatcher``: runs a dispatcher process until it is told to stop."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ LEVELS = ("debug", "info", "warning", "error")
 def dispatcher(
     given: Given, modules: tuple[str, ...], concurrency: int | None, only: tuple[str, ...], log_level: str
 ) -> None:
-    """Keep runs going until stopped.
+    """Run a dispatcher until it is stopped.
 
     MODULE holds flows: `shop.orders`, or `shop.orders:app` to use the aft.Aft that it defines. The current directory
     is on the path.
 
     \b
     Roles; several --only, or one with commas, combine:
-      intake  takes faults off their queue and decides about them
+      intake  consumes faults and decides about them
       work    executes runs; the only one that needs MODULE
-      relay   publishes what the outbox still holds
-      sweep   finds what lost messages and dead workers left lying, fires schedules
+      relay   publishes messages that were left in the outbox
+      sweep   rescues runs of dead workers, wakes runs whose message was lost, fires schedules
 
-    SIGTERM or Ctrl-C drains: nothing new is taken, each run is let go after the step it is in, no attempt is counted.
+    SIGTERM or Ctrl-C drains: no run is claimed, each is released after its current step, and no attempt is counted.
     A second one stops at once.
     """
     roles = read_roles(only)
@@ -79,7 +79,7 @@ def read_roles(only: Sequence[str]) -> list[Role]:
 
 
 def introduce(app: Aft, roles: Sequence[Role], concurrency: int) -> None:
-    """Print what this process is going to do, and where."""
+    """Print what this process is going to do, and on which database and broker."""
     works = Role.WORK in roles
     embedded = app.settings.broker_url == "embedded"
     print_fields(

@@ -1,4 +1,4 @@
-"""``aft doctor``: says what is wrong, and what to do about it."""
+"""``aft doctor``: checks the installation, and says what to do about each problem."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ quarantined_messages=quarantined
 @json_option
 @click.pass_context
 def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> None:
-    """Say what is wrong here, and what to do about it.
+    """Check the installation, and say what to do about each problem.
 
-    Looks at settings, database, broker, queues, workers and what waits; with MODULE also at the flows and waits that
+    Checks settings, database, broker, queues, workers and backlogs; with MODULE also the flows and waits that
     it declares. Changes nothing. Exit status 1 if something is wrong.
     """
     given: Given = context.obj
@@ -55,7 +55,7 @@ def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
             settings = settings_of(app, given, loaded.app_name)
             found = _examine_for_programs(app, settings) if as_json else _examine(app, settings)
     except ConfigError as error:
-        found = [problem("settings", str(error), "correct it; nothing else can be looked at before")]
+        found = [problem("settings", str(error), "correct it; nothing else can be checked until then")]
         if as_json:
             print_json(shape([], found, None, timedelta(0)))
         else:
@@ -118,7 +118,7 @@ def _print_workers(health: Health, lease: timedelta) -> None:
             Column("PID", right=True),
             Column("ROLES", flexible=True),
             Column("SINCE UTC"),
-            Column("LAST SIGN OF LIFE"),
+            Column("LAST SEEN"),
             Column("FLOWS", flexible=True),
         ],
         [
@@ -144,8 +144,8 @@ def _sign_of_life(worker: WorkerSeen, health: Health, lease: timedelta) -> str:
 def _summary(found: list[Check]) -> str:
     wrong = sum(check.state is CheckState.PROBLEM for check in found)
     if wrong:
-        return f"{wrong} thing{'' if wrong == 1 else 's'} wrong."
-    return "Nothing is wrong."
+        return f"{wrong} problem{'' if wrong == 1 else 's'} found."
+    return "No problems found."
 
 
 def shape(settings: list[Setting], found: list[Check], health: Health | None, lease: timedelta) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``aft faults``: what went wrong, what was decided about it, and which messages were refused."""
+"""``aft faults``: faults, what was decided about them, and messages that were refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_SHOWN = 1_000
 
 @click.group(cls=Noun)
 def faults() -> None:
-    """Look at what went wrong; let refused messages in after a fix."""
+    """List faults; release or discard refused messages."""
 
 
 # Looking --------------------------------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def faults() -> None:
 
 @faults.command("list")
 @click.option("--state", type=click.Choice(STATES), metavar="STATE", help=f"One of {', '.join(STATES)}.")
-@click.option("--quarantined", is_flag=True, help="Refused messages instead: those that are still held.")
+@click.option("--quarantined", is_flag=True, help="Refused messages instead: those still in quarantine.")
 @click.option("--all", "settled", is_flag=True, help="With --quarantined: also those released or discarded since.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
 def list_faults(given: Given, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool) -> None:
@@ -136,7 +136,7 @@ def _print_refused(found: list[Refusal]) -> None:
 def show(given: Given, fault: str, as_json: bool) -> None:
     """Show all about one fault, or one refused message.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for what it is parked for, or its latest fault.
+    FAULT is its id, or an unambiguous part of it; or a run's, for what it is parked for, or its latest fault.
     """
     with looking(given) as app:
         app.check()
@@ -156,7 +156,7 @@ def show(given: Given, fault: str, as_json: bool) -> None:
             _show(found, plan)
             if others:
                 told = "has another fault" if others == 1 else f"has {others} other faults"
-                print_message(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` tells its story.")
+                print_message(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` shows its story.")
 
 
 def find(app: Aft, part: str) -> Fault | Refusal:
@@ -183,7 +183,7 @@ def _show(one: Fault, plan: Plan | None) -> None:
     if one.traceback:
         click.echo(f"\n{printable(one.traceback).rstrip()}")
     if one.decision is not None:
-        print_message(f"\n`aft rules explain {short_id(one.id)}` tells which rules were asked.")
+        print_message(f"\n`aft rules explain {short_id(one.id)}` shows which rules were asked.")
 
 
 def _show_refused(app: Aft, one: Refusal) -> None:
@@ -205,7 +205,7 @@ def _show_refused(app: Aft, one: Refusal) -> None:
     click.echo(f"\n{shorten(one.body.decode(errors='backslashreplace'), MOST_SHOWN)}")
     if one.state is QuarantineState.HELD:
         short = short_id(one.id)
-        now = f"It could not be let in now, either: {objection}." if objection else "It could be let in now."
+        now = f"It cannot be released yet: {objection}." if objection else "It can be released now."
         print_message(f"\n{printable(now)}")
         print_message(f"After the fix: `aft faults release {short}`; or `aft faults discard {short} --note WHY`.")
 
@@ -266,9 +266,9 @@ def _position(one: Fault) -> str:
 @click.option("--note", metavar="TEXT", help="What was fixed; kept with the message.")
 @click.pass_obj
 def release(given: Given, message: str, note: str | None) -> None:
-    """Let a refused message in after a fix.
+    """Release a refused message after a fix.
 
-    MESSAGE is its id, or an unmistakable part of it. It goes to the queue that it came for, once.
+    MESSAGE is its id, or an unambiguous part of it. It is published to its queue, once.
     """
     with looking(given) as app:
         found = _settle(app, message, partial(quarantine.release, by=me(), note=note))
@@ -281,9 +281,9 @@ def release(given: Given, message: str, note: str | None) -> None:
 @click.option("--note", required=True, metavar="TEXT", help="Why; kept with the message.")
 @click.pass_obj
 def discard(given: Given, message: str, note: str) -> None:
-    """Throw a refused message away, for good.
+    """Discard a refused message, for good.
 
-    MESSAGE is its id, or an unmistakable part of it. Nothing is sent; who and why stay on record.
+    MESSAGE is its id, or an unambiguous part of it. Nothing is sent; who and why stay on record.
     """
     with looking(given) as app:
         found = _settle(app, message, partial(quarantine.discard, by=me(), note=note))

@@ -19,7 +19,7 @@ KEYS = "flow version runs oldest workers undoable"
 
 @click.group(cls=Noun)
 def flows() -> None:
-    """See which versions of flows are still needed."""
+    """List the versions of flows that are still needed."""
 
 
 @flows.command("list")
@@ -28,7 +28,7 @@ def flows() -> None:
 def list_flows(given: Given, as_json: bool) -> None:
     """List flows by version: runs that have not ended, and workers that have the code.
 
-    A version with no runs is not needed any more: its flow may go. To undo a run needs no flow, only the compensators
+    A version without runs is not needed any more: its flow can be removed. Undoing a run needs only the compensators
     of its activities: keep those as long as completed runs may be compensated. To undo to a savepoint needs the flow.
     """
 
@@ -68,15 +68,15 @@ def _print(found: list[VersionSeen]) -> None:
 def _about(one: VersionSeen, found: list[VersionSeen]) -> str:
     if one.runs and not one.workers:
         return (
-            "its runs wait untouched: start a dispatcher that has this version; to cancel or compensate them, one that "
+            "its runs cannot go on: start a dispatcher that has this version; to cancel or compensate them, one that "
             "has the compensators of their activities will do"
         )
     newest = max(other.version for other in found if other.flow == one.flow)
     if not one.runs and one.version < newest and one.undoable:
         return (
-            "not needed any more: its flow may go; completed runs of it can be undone as long as a worker has the "
+            "no longer needed: its flow can be removed; completed runs of it can be undone as long as a worker has the "
             "compensators of their activities"
         )
     if not one.runs and one.version < newest:
-        return "not needed any more: its code may go"
+        return "not needed any more: its code can be removed"
     return ""

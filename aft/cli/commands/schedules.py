@@ -41,7 +41,7 @@ _Listed: TypeAlias = tuple[ScheduleRow, Status | None]
 
 @click.group(cls=Noun)
 def schedules() -> None:
-    """See and steer flows that are run at certain times."""
+    """List and steer schedules: flows that are run at certain times."""
 
 
 # Looking --------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def schedules() -> None:
 @json_option
 @click.pass_obj
 def list_schedules(given: Given, as_json: bool) -> None:
-    """List schedules by name, with their next and last moments."""
+    """List schedules by name, with their next and last occurrence."""
 
     def read(app: Aft) -> tuple[list[_Listed], str]:
         with app.store.read() as connection:
@@ -139,7 +139,7 @@ def _warn_of_broken(found: list[ScheduleRow]) -> None:
     for row in found:
         if row.broken is not None:
             print_message(
-                f"Schedule {row.name!r} is broken; declare it anew, then it goes on: `aft schedules add --replace …`."
+                f"Schedule {row.name!r} is broken; declare it again to continue it: `aft schedules add --replace …`."
             )
 
 
@@ -149,13 +149,13 @@ def _warn_of_broken(found: list[ScheduleRow]) -> None:
 _TIMING = (
     click.option("--cron", metavar="LINE", help="Five fields, quoted: '0 3 * * *'."),
     click.option("--every", metavar="DURATION", help="An interval instead: 15m, 6h."),
-    click.option("--zone", default="UTC", show_default=True, metavar="ZONE", help="Whose clocks the cron line means."),
+    click.option("--zone", default="UTC", show_default=True, metavar="ZONE", help="The time zone of the cron line."),
     click.option(
         "--catch-up",
         type=click.Choice(POLICIES),
         default="skip",
         show_default=True,
-        help="What becomes of moments that no dispatcher was there for.",
+        help="What to do about occurrences for which no dispatcher was alive.",
     ),
     click.option("--overlap", is_flag=True, help="Make a run though the last one has not ended."),
 )
@@ -179,7 +179,7 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
-@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="The module of FLOW.")
 @timing_options
 @run_options
 @click.option("--replace", is_flag=True, help="Replace the schedule of that name.")
@@ -197,7 +197,7 @@ def add(
     """Run a flow at certain times.
 
     An ARGUMENT is a JSON value, or a plain text if it is not JSON, or NAME=VALUE. FLOW is run in its newest version, or
-    in the one that FLOW@VERSION names. What is said about a run holds for each of the schedule's.
+    in the one that FLOW@VERSION names. The options of a run apply to each of the schedule's.
 
     \b
       aft schedules add nightly shop:close_day vienna --cron '0 3 * * *' --zone Europe/Vienna
@@ -249,19 +249,19 @@ def _named(given: Given, name: str) -> Iterator[tuple[Aft, Schedule]]:
 @click.argument("name")
 @click.pass_obj
 def pause(given: Given, name: str) -> None:
-    """Fire a schedule no more until it is resumed."""
+    """Stop firing a schedule until it is resumed."""
     with _named(given, name) as (_, schedule):
         schedule.pause()
-        print_message(f"Schedule {name!r} is paused; `aft schedules resume {name}` lets it go on.")
+        print_message(f"Schedule {name!r} is paused; `aft schedules resume {name}` continues it.")
 
 
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
 def resume(given: Given, name: str) -> None:
-    """Fire a schedule again, from its next moment on.
+    """Fire a schedule again, from its next occurrence on.
 
-    What came while it was paused is not made up for.
+    Occurrences during the pause are not made up for.
     """
     with _named(given, name) as (app, schedule):
         schedule.resume()
@@ -273,7 +273,7 @@ def resume(given: Given, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(given: Given, name: str) -> None:
-    """Forget a schedule; its runs stay, and go on."""
+    """Remove a schedule; its runs stay, and go on."""
     with _named(given, name) as (_, schedule):
         schedule.remove()
         print_message(f"Schedule {name!r} was removed; code that declares it makes it again when it starts.")
@@ -285,9 +285,9 @@ def remove(given: Given, name: str) -> None:
 def now(given: Given, name: str) -> None:
     """Make a run of a schedule at once, and print its id.
 
-    Its moments stay as they are.
+    Its occurrences are not changed.
     """
     with _named(given, name) as (_, schedule):
         run = schedule.run_now()
         click.echo(run.id)
-        print_message(f"`aft runs show {short_id(run.id)}` tells how it stands.")
+        print_message(f"`aft runs show {short_id(run.id)}` shows its state.")

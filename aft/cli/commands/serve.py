@@ -195,7 +195,7 @@ def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: InHand) -> 
     try:
         left = process.leftover(in_hand.released)
     except AftError as error:
-        return f"what it left cannot be looked up: {error}"
+        return f"the runs that it left cannot be read: {error}"
     if not (left.interrupted or left.cut_off):
         return "no run was interrupted"
     said = []
@@ -225,7 +225,7 @@ def _give_up(process: DispatcherProcess, failure: AftError, in_hand: InHand) -> 
     """End a process that has lost its database file; what it executes has a moment to end by itself."""
     if process.stop(LAST_MOMENT):
         raise Failure(str(failure))
-    _end_at_once(f"{failure}; {in_hand}, and what it does from now on is recorded nowhere")
+    _end_at_once(f"{failure}; {in_hand}, and what it does from now on is not recorded")
 
 
 def _end_at_once(last_words: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``aft stack``: what a run owes to be undone, the top first."""
+"""``aft stack``: the compensation stack of a run, the top first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_VALUE = 200
 def stack(given: Given, run: str, as_json: bool) -> None:
     """Show a run's compensation stack, the top first.
 
-    RUN is an id, or as much of its beginning or end as is unmistakable.
+    RUN is an id, or an unambiguous beginning or end of one.
     """
     with looking(given) as app:
         found = app.run(run)

@@ -17,22 +17,22 @@ from aft.cli.show.lists import print_listing
 from aft.cli.show.output import Column, json_option, moment, print_message, print_table, short_id
 from aft.ids import WorkerId
 from aft.runs import orders
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 
 
 @click.group(cls=Noun)
 def workers() -> None:
-    """See who executes runs, end a worker's lease by hand."""
+    """List workers, or end a worker's lease by hand."""
 
 
 @workers.command("list")
 @json_option
 @click.pass_obj
 def list_workers(given: Given, as_json: bool) -> None:
-    """List the workers whose lease stands, oldest first, and which of them are dead all the same."""
+    """List the workers with a valid lease, oldest first, and show which of them are dead."""
 
     def read(app: Aft) -> tuple[list[WorkerSeen], str]:
-        none = f"No worker lives in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
+        none = f"No live worker in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
         return _seen(app), none
 
     print_listing(given, read, as_json=as_json, document=documents.worker, table=_print, nothing="No workers")
@@ -80,15 +80,15 @@ def _state(one: WorkerSeen) -> str:
 def release(given: Given, worker: str, note: str) -> None:
     """End a worker's lease now: its runs go on elsewhere.
 
-    WORKER is an id, or as much of its beginning or end as is unmistakable. What it is doing may be done a second time,
-    under the same key, as after its death. A worker that lives goes on as another one.
+    WORKER is an id, or an unambiguous beginning or end of one. Its current steps may be executed twice,
+    under the same key, as after its death. A worker that is alive continues under another id.
     """
     with looking(given) as app:
         app.check()
         found = _find(app, worker)
         with app.store.write() as connection:
-            person = Person(me(), note)
-            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), person, app.clock.now())
+            actor = Actor(me(), note, app.clock.now(), app.settings.grace)
+            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 

@@ -225,7 +225,7 @@ class _Layout:
 
 def turned(story: Story) -> StoryEvent | None:
     """Return the event by which a parent had this child undone; None if there is none."""
-    return next((one for one in story.happenings if one.what is StoryEventKind.DEED and one.by == PARENT), None)
+    return next((one for one in story.happenings if one.what is StoryEventKind.ACTION and one.by == PARENT), None)
 
 
 def _turns(story: Story) -> Iterator[StoryEvent]:

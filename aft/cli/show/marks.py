@@ -57,7 +57,7 @@ MARKS = {
     StoryEventKind.RETURNED: EventStyle("✓", "*", "green"),
     StoryEventKind.PATCH: EventStyle("◇", "o", "cyan"),
     StoryEventKind.PIVOT: EventStyle("◆", "o", "cyan"),
-    StoryEventKind.DEED: EventStyle("☞", ">", "magenta"),
+    StoryEventKind.ACTION: EventStyle("☞", ">", "magenta"),
     StoryEventKind.PARKED: EventStyle("└", "+", "bold red"),
     StoryEventKind.ENDED: EventStyle("└", "+", "bold"),
 }

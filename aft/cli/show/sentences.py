@@ -55,12 +55,12 @@ def word(row: RunRow, happening: StoryEvent, room: int, number: str = "") -> Tex
         case StoryEventKind.REMOVED:
             return Text.assemble((name, style), "  removed: its branch ends here")
         case StoryEventKind.RULED:
-            return Text.assemble((name, style), "  its constraint is settled; it goes on")
+            return Text.assemble((name, style), "  its constraint was decided; it goes on")
         case StoryEventKind.ABORTED:
             return Text(detail, style)
         case StoryEventKind.FINAL | StoryEventKind.PARKED:
             return Text.assemble((happening.what.value, style), f"  {detail}")
-        case StoryEventKind.FAULT | StoryEventKind.DEED | StoryEventKind.PATCH | StoryEventKind.PIVOT:
+        case StoryEventKind.FAULT | StoryEventKind.ACTION | StoryEventKind.PATCH | StoryEventKind.PIVOT:
             return Text.assemble((name, style), f"  {detail}")
         case _:
             assert_never(happening.what)
@@ -90,7 +90,7 @@ def _read(detail: str) -> Any:
 
 
 def _frame(happening: StoryEvent, name: str, detail: str) -> str:
-    """Format what became of a frame, or of all frames under a savepoint, without its compensator's result."""
+    """Format what was done to a frame, or to all frames under a savepoint, without the compensator's result."""
     if happening.what is StoryEventKind.PUSHED:
         return f"push {happening.name}"
     if happening.what is StoryEventKind.FORGOTTEN:
@@ -140,7 +140,7 @@ def _item(row: RunRow, happening: StoryEvent, style: str) -> Text:
     if not happening.detail:
         return Text.assemble((happening.name, style), f"  from {happening.by}: not read yet")
     asked = any(wait.kind is WaitKind.SIGNAL and wait.name == happening.name for wait in row.waits)
-    when = "never asked for" if row.status.ended else "not taken yet" if asked else "not asked for yet"
+    when = "never waited for" if row.status.ended else "not taken yet" if asked else "not waited for yet"
     return Text.assemble(
         (f"signal {happening.name!r}", style), (f"  {detail}", "dim"), f"  from {happening.by}: {when}"
     )

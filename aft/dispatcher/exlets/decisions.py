@@ -14,6 +14,7 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
+from aft.dispatcher.decision import again, texts_of
 from aft.dispatcher.judge import retry_route, route_of_primitive
 from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Settled, route
 from aft.errors import OrderRefused, RuleRefused
@@ -27,7 +28,7 @@ from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
 from aft.runs import park as parking
 from aft.runs import steer
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import faults as fault_rows
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.rulings import Ruling, RulingAction
@@ -75,13 +76,20 @@ def decide(
             locked.rule(replace(ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
         case primitives.Retry():
             locked.follow(retry_route(locked.fault, primitive, why))
-        case _ if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
-            locked.follow(chosen)
+        case (
+            primitives.Unwind() | primitives.Complete() | primitives.Fail() | primitives.Park() | primitives.Continue()
+        ):
+            if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
+                locked.follow(chosen)
+        case primitives.Suspend() | primitives.Remove() | primitives.Notify():
+            pass  # not about the step itself (``exlets.plans``)
+        case _:
+            assert_never(primitive)
     return None
 
 
 def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime, grace: timedelta) -> None:
-    """Decide about a fault that no primitive has decided about: with the values that were set, or as aft itself would.
+    """Decide about a fault that no primitive has decided about: by the values that were set, or as aft itself.
 
     Called in the transaction that ends its plan: from then on nothing else would wake the run. Unread orders of the run
     change nothing about that: they may be for other steps, or be refused.
@@ -111,18 +119,6 @@ def park(
     locked = _lock(connection, namespace, run_id, fault_id, "exlet", at, grace)
     if locked is not None:
         locked.follow(ParkRun(why))
-
-
-def again(fault: Fault, ruling: Ruling | None = None) -> Ruling:
-    """Return the ruling that tries a step again; a step that had its effect is undone first."""
-    return replace(ruling or Ruling(), do=RulingAction.AGAIN if step_snapshot.had_effect(fault) else None)
-
-
-def fault_of(fault: Fault, ruling: Ruling) -> dict[str, Any]:
-    """Return the other columns of the fault that a ruling changes: a constraint fails with the exlet's message."""
-    if ruling.do is RulingAction.FAIL and ruling.why and fault.kind is FaultKind.CONSTRAINT:
-        return {"message": ruling.why, "args": json.dumps([ruling.why])}
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ class _LockedFault:
 
     def rule(self, ruling: Ruling, state: FaultState, why: str, seconds: float = 0.0, **more: Any) -> None:
         """Write a ruling into the fault, due in ``seconds``, and send the run an inbox item about it."""
-        more |= fault_of(self.fault, ruling)
+        more |= texts_of(self.fault, ruling)
         self.change(state=state.value, ruling=ruling.encode(), why=why, due_at=later(seconds), **more)
         self._send()
 
@@ -209,9 +205,10 @@ def _lock(
 
 
 def _unwind_to(locked: _LockedFault, plan: Plan, savepoint: str) -> str | None:
-    by, ruling = Person(plan.actor, f"for fault {plan.fault_id}"), locked.ruling
+    by = Actor(plan.actor, f"for fault {plan.fault_id}", locked.item.at, locked.item.grace)
+    ruling = locked.ruling
     try:
-        steer.undo_to(locked.connection, locked.run, by, locked.item.at, locked.item.grace, savepoint=savepoint)
+        steer.undo_to(locked.connection, locked.run, by, savepoint=savepoint)
         told = f"exlet {plan.exlet.name}: unwind to {savepoint!r}"
         failed = replace(ruling, do=RulingAction.FAIL)
         locked.change(state=FaultState.FINAL.value, ruling=failed.encode(), why=told)

@@ -9,12 +9,11 @@ on.
 from __future__ import annotations
 
 import queue
-from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, select
 
-from aft.clock import Clock
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets import decisions
 from aft.errors import AftError, OrderRefused, StoreError
 from aft.ids import RunId
@@ -22,15 +21,14 @@ from aft.rules.exlets import plans, primitives
 from aft.rules.exlets.plans import Plan, PlanState
 from aft.rules.exlets.primitives import Target
 from aft.runs import run_rows, steer
-from aft.runs.orders import Person
+from aft.runs.orders import Actor
 from aft.runs.records import notices
 from aft.runs.run_rows import RunRow
 from aft.runs.steer import Order
 from aft.runs.wakes import wake
-from aft.store import Store
 from aft.store.tables import runs
-from aft.telemetry import ExletDone, ServiceFailed, Telemetry, logger
-from aft.texts import escape_unstorable, shorten
+from aft.telemetry import ExletDone, ServiceFailed, logger
+from aft.texts import describe_error
 
 #: Plans read in one round, and runs that one transaction of a primitive for many changes.
 BATCH = 100
@@ -47,12 +45,12 @@ _TOLD = ("run.flow", "run.key", "run.owner", "activity.name", "fault.type", "fau
 class Plans:
     """Carries plans out. Thread-safe. Emits: ExletDone, ServiceFailed."""
 
-    def __init__(self, namespace: str, store: Store, clock: Clock, telemetry: Telemetry, grace: timedelta) -> None:
-        self._namespace = namespace
-        self._store = store
-        self._clock = clock
-        self._telemetry = telemetry
-        self._grace = grace
+    def __init__(self, deps: DispatcherDependencies) -> None:
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._clock = deps.clock
+        self._telemetry = deps.telemetry
+        self._grace = deps.grace
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._looked = float("-inf")
 
@@ -90,7 +88,7 @@ class Plans:
 
     def _put_off(self, plan_id: str, error: Exception) -> None:
         self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
-        told = shorten(escape_unstorable(str(error) or repr(error)))
+        told = describe_error(error)
         try:
             with self._store.write() as connection:
                 if isinstance(error, StoreError) and error.transient:
@@ -106,7 +104,7 @@ class Plans:
         if found is None:
             return
         run_id, fault_id = found
-        by = Person("exlet", f"for fault {fault_id} of run {run_id}")
+        by = self._actor("exlet", fault_id, run_id)
         held = plans.held(connection, plan_id, MOST_HELD)
         for one in held:
             self._let_go_on(connection, by, one, plan_id)
@@ -153,12 +151,22 @@ class Plans:
                 return self._order_many(connection, plan, target, order)[:2]
             case primitives.Notify():
                 return True, self._notify(connection, plan, primitive)
-        return True, decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+            case primitives.Continue() | primitives.Remove():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Restart() | primitives.Complete() | primitives.Fail() | primitives.Retry():
+                return True, self._decide(connection, plan, primitive)
+            case primitives.Unwind() | primitives.Park() | primitives.Set():
+                return True, self._decide(connection, plan, primitive)
+            case _:
+                assert_never(primitive)
+
+    def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
+        return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
-        def hold(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+        def hold(connection: Connection, run: RunRow, by: Actor) -> None:
             if not steer.join_hold(connection, run, by, plan.id):
-                steer.hold(connection, run, by, at, grace)
+                steer.hold(connection, run, by)
 
         done, note, obeyed = self._order_many(connection, plan, target, hold)
         plans.hold(connection, plan, target, obeyed)
@@ -166,16 +174,18 @@ class Plans:
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         held = plans.held(connection, plan.id, BATCH, target)
-        notes = [self._let_go_on(connection, _by(plan), run_id, plan.id) for run_id in held]
+        by = self._actor(plan.actor, plan.fault_id, plan.run_id)
+        notes = [self._let_go_on(connection, by, run_id, plan.id) for run_id in held]
         plans.release_held(connection, plan.id, held)
         return len(held) < BATCH, _first(notes)
 
     def _order_many(
         self, connection: Connection, plan: Plan, target: Target, order: Order
     ) -> tuple[bool, str | None, list[RunId]]:
-        """Give an order to the plan's run, or to a batch of its target runs; return (done, note, runs that obeyed)."""
+        """Give an order to the plan's run, or to a batch of its targets; return (done, note, runs that accepted it)."""
         found = self._targets(connection, plan, target)
-        notes = {run_id: self._order(connection, _by(plan), run_id, order) for run_id in found}
+        by = self._actor(plan.actor, plan.fault_id, plan.run_id)
+        notes = {run_id: self._order(connection, by, run_id, order) for run_id in found}
         obeyed = [run_id for run_id, note in notes.items() if note is None]
         done = len(found) < BATCH or target is not Target.FLOW
         if not done:
@@ -198,27 +208,30 @@ class Plans:
             statement = statement.where(runs.c.id > plan.reached)
         return [RunId(found) for found in connection.execute(statement).scalars()]
 
-    def _order(self, connection: Connection, by: Person, run_id: RunId, order: Order) -> str | None:
+    def _actor(self, name: str, fault_id: str, run_id: RunId) -> Actor:
+        return Actor(name, f"for fault {fault_id} of run {run_id}", self._clock.now(), self._grace)
+
+    def _order(self, connection: Connection, by: Actor, run_id: RunId, order: Order) -> str | None:
         """Give an order to one run; return why it was refused, or None."""
         run = wake.lock(connection, self._namespace, run_id)
         if run is None:
             return f"run {run_id} is gone"
         try:
-            order(connection, run, by, self._clock.now(), self._grace)
+            order(connection, run, by)
         except OrderRefused as refused:
             return str(refused)
         return None
 
-    def _let_go_on(self, connection: Connection, by: Person, run_id: RunId, plan_id: str) -> str | None:
+    def _let_go_on(self, connection: Connection, by: Actor, run_id: RunId, plan_id: str) -> str | None:
         """Resume a run that no other plan holds; return why it was not, or None.
 
         The caller deletes the hold in the same transaction, which has the run locked: of two plans that release one
         run at the same time, the second finds that it is the last.
         """
 
-        def resume(connection: Connection, run: RunRow, by: Person, at: datetime, grace: timedelta) -> None:
+        def resume(connection: Connection, run: RunRow, by: Actor) -> None:
             steer.check_last_hold(connection, run.id, plan_id)
-            steer.resume_held(connection, run, by, at, grace)
+            steer.resume_held(connection, run, by)
 
         return self._order(connection, by, run_id, resume)
 
@@ -233,10 +246,6 @@ class Plans:
         }
         notices.put(connection, self._namespace, plan.run_id, primitive.url, body)
         return None
-
-
-def _by(plan: Plan) -> Person:
-    return Person(plan.actor, f"for fault {plan.fault_id} of run {plan.run_id}")
 
 
 def _ancestors(connection: Connection, run: RunRow) -> list[RunId]:

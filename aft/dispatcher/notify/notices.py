@@ -17,7 +17,7 @@ from typing import assert_never
 
 from sqlalchemy import Connection
 
-from aft.clock import Clock
+from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.notify.receivers import Receivers
 from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, WebhookReply, judge, post
 from aft.ids import NoticeId
@@ -25,8 +25,7 @@ from aft.recovery.http_hints import read_retry_after
 from aft.runs.records import notices
 from aft.runs.records.notices import Notice, wait_after
 from aft.security.signing import HEADER, sign
-from aft.store import Store
-from aft.telemetry import Event, Telemetry
+from aft.telemetry import Event
 from aft.version import __version__
 
 #: Requests at a time.
@@ -44,20 +43,17 @@ class Notices:
 
     def __init__(
         self,
-        namespace: str,
-        store: Store,
-        telemetry: Telemetry,
-        clock: Clock,
+        deps: DispatcherDependencies,
         secrets: Sequence[str] = (),
         receivers: Receivers | None = None,
         *,
         limit: float = LIMIT,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._namespace = namespace
-        self._store = store
-        self._telemetry = telemetry
-        self._clock = clock
+        self._namespace = deps.namespace
+        self._store = deps.store
+        self._telemetry = deps.telemetry
+        self._clock = deps.clock
         self._secrets = secrets
         self._receivers = receivers or Receivers()
         self._limit = limit

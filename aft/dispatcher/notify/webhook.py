@@ -31,7 +31,7 @@ _PASSING = (408, 425, 429)
 
 
 class ReplyMeaning(Enum):
-    """What an answer means for the notice."""
+    """The consequence of an answer for its notice."""
 
     HEARD = auto()
     LATER = auto()  #: a later try may succeed
@@ -54,7 +54,7 @@ class NoAnswer(Exception):
 
 
 def judge(status: int) -> ReplyMeaning:
-    """Return what a status means; anything that is neither a 2xx nor a permanent 4xx is tried again later."""
+    """Return what a status means; all but a 2xx or a permanent 4xx are tried again later."""
     if 200 <= status < 300:
         return ReplyMeaning.HEARD
     if 400 <= status < 500 and status not in _PASSING:

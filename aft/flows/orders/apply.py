@@ -102,7 +102,7 @@ class _SortedOrders:
 
 @dataclass(frozen=True, slots=True)
 class _FaultChanges:
-    """The faults that orders settle."""
+    """The faults that orders close, or that start again."""
 
     settled: list[Fault]
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
@@ -113,9 +113,8 @@ class _FaultChanges:
     def write(self, connection: Connection, run_id: RunId) -> None:
         if self.gives_up_doubts:
             faults.keep_aborts(connection, run_id)
-        faults.settle(
-            connection, [fault.id for fault in self.settled if fault.id not in self.again], FaultState.RESOLVED
-        )
+        resolved = [fault.id for fault in self.settled if fault.id not in self.again]
+        faults.close(connection, resolved, FaultState.RESOLVED)
         for fault_id, ruling in self.again.items():
             faults.reopen(connection, fault_id, ruling)
 
@@ -152,7 +151,7 @@ class OrderHandler:
         self._note(orders, effect)
 
     def _sort(self, items: list[InboxItem]) -> _SortedOrders:
-        """Find out which orders apply, and what they come to together."""
+        """Sort orders into those that apply and those that are refused, and find their effect together."""
         refused = _find_taken_back(items)
         refused += [(item, why) for item in items if (why := self._why_not(item)) is not None]
         items = [item for item in items if all(item is not other for other, _ in refused)]
@@ -358,7 +357,7 @@ def _settle_frame(connection: Connection, owner: Owner, item: InboxItem) -> None
         # Only a run that is undone as a whole reaches frames of earlier generations.
         whole = owner.run.cause is not None or owner.run.ended_as is not None
         generation = None if whole else owner.run.key_generation
-        stack.settle_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
+        stack.pop_step(connection, owner.run_id, _step_of(item), generation, _BY_HAND[item.verb], note)
 
 
 def _step_of(item: InboxItem) -> str:

@@ -71,7 +71,7 @@ class Interrupts:
         return self._ahead
 
     def bounds(self, pause: timedelta | None) -> Iterable[Bounded]:
-        """Yield when the run must be back: at its future deadline, or after ``pause``, to begin more steps."""
+        """Yield when the run must be taken up again: at its deadline, or after ``pause``, to begin more steps."""
         limits = [] if self._ahead is None else [self._ahead]
         if pause is not None:
             limits.append(self._session.run_inbox.now + pause)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from aft.errors import ActivityFailed, is_a, text_of
 from aft.flows.course.flow_loop import FlowLoop, foreign_awaitable
 from aft.flows.exceptions import failures
+from aft.flows.replay.exits import PassExit
 from aft.flows.scheduler.scheduler import StepScheduler
 from aft.flows.session.blocks import ContinueAsNew, Leave
 from aft.flows.steps.request import Raises, Returns, StepRequest
@@ -29,6 +30,7 @@ class Driver:
         scheduler: StepScheduler,
         outcome: Callable[[StepRequest], Returns | Raises],
         told: Callable[[StepPath], None],
+        exit: PassExit,
     ) -> None:
         """``told`` is called with each step whose outcome is about to be delivered."""
         self._loop = loop
@@ -36,20 +38,21 @@ class Driver:
         self._scheduler = scheduler
         self._outcome = outcome
         self._told = told
+        self._exit = exit
 
-    def drive(self, check_leaving: Callable[[], None], park: Callable[[BaseException], NoReturn]) -> Any:
+    def drive(self) -> Any:
         """Run the flow to its end and return its result; raises Leave, or the exception of the flow."""
         self._loop.run_ready()
         while not self._main.done():
-            check_leaving()
-            if (step := self._scheduler.next()) is None:
-                park(foreign_awaitable("what aft knows nothing of"))
+            self._exit.check()
+            if (step := self._next()) is None:
+                self._exit.park(foreign_awaitable("what aft knows nothing of"))
             self._deliver(step)
             self._loop.run_ready()
-        check_leaving()
+        self._exit.check()
         if (mistake := self._find_mistake()) is not None:
-            park(mistake)
-        self._end_tasks(check_leaving)
+            self._exit.park(mistake)
+        self._end_tasks()
         result = self._result()
         self._raise_unheard()
         return result
@@ -70,6 +73,9 @@ class Driver:
             if task.closes and task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
+    def _next(self) -> StepRequest | None:
+        return self._exit.guard(self._scheduler.next)
+
     def _deliver(self, step: StepRequest) -> None:
         self._told(step.path)
         try:
@@ -83,7 +89,7 @@ class Driver:
         else:
             step.future.set_result(outcome.value)
 
-    def _end_tasks(self, check_leaving: Callable[[], None]) -> None:
+    def _end_tasks(self) -> None:
         """Cancel the tasks that are left when the flow has ended, and wait for their end.
 
         If the flow has returned, steps that have effects are completed, with their ladders and children. So are, in any
@@ -96,7 +102,7 @@ class Driver:
                 task.cancel()
         while True:
             self._loop.run_ready()
-            check_leaving()
+            self._exit.check()
             self._scheduler.drop(
                 step for step in self._scheduler.pending.values() if not step.needed and step.is_dropped
             )
@@ -104,7 +110,7 @@ class Driver:
                 if self._loop.close_generators():
                     continue
                 return
-            if (step := self._scheduler.next()) is not None:
+            if (step := self._next()) is not None:
                 self._deliver(step)
 
     def _has_returned(self) -> bool:

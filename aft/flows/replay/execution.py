@@ -120,11 +120,10 @@ class Execution:
         loop = self._loop = self.exit.renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._session.course.watch(loop)
         with running_on(loop), loop.closing_generators():
-            driver = Driver(
-                loop, loop.run_main(coroutine), self._scheduler, self._calls.read_outcome, self._session.course.hand_out
-            )
+            main, told = loop.run_main(coroutine), self._session.course.hand_out
+            driver = Driver(loop, main, self._scheduler, self._calls.read_outcome, told, self.exit)
             try:
-                return driver.drive(self.exit.check, self.exit.park)
+                return driver.drive()
             except BaseException as error:
                 self.exit.given = error if is_a(error, Leave) else self.exit.given
                 self.exit.leave_for_mistake(error)

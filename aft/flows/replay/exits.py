@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeVar
 
-from aft.errors import CodecError, ReplayDiverged
 from aft.fault import FaultKind, FaultState
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
@@ -17,7 +16,7 @@ from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.continue_as_new import NextGeneration
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.runtime.generators import is_closing
-from aft.flows.session.blocks import Block, InboxChanged, Leave, OrdersArrived, Parks, WriteFailed
+from aft.flows.session.blocks import Block, Leave, Parks, explain_leave
 from aft.flows.steps.run_session import RunSession
 
 T = TypeVar("T")
@@ -33,13 +32,18 @@ class PassExit:
         self.given: Leave | None = None
         self.renewal = NextGeneration()
 
-    def leave(self, leave: Leave) -> NoReturn:
-        """Raise Leave where the flow's code has called; GeneratorExit in a generator that is being closed."""
-        self.given = leave
+    def leave(self, error: BaseException) -> NoReturn:
+        """Raise the Leave that an exception of the engine means, where the flow's code has called.
+
+        In a generator that is being closed it raises GeneratorExit.
+        """
+        self.given = leave = explain_leave(error, self.make_parking)
         if is_closing():
             leave.__context__ = None
             raise GeneratorExit
-        raise leave
+        if leave is error:
+            raise leave
+        raise leave from error
 
     def leave_for_mistake(self, error: BaseException) -> None:
         """Prepare to park if the code ended by a programming error: generators closed after that execute no step."""
@@ -82,12 +86,5 @@ class PassExit:
         """Call the engine; any exception of its own makes the run leave."""
         try:
             return engine()
-        except Leave as leave:
-            self.leave(leave)
-        except InboxChanged:
-            self.leave(Leave(OrdersArrived()))
-        except (CodecError, ReplayDiverged) as error:
-            self.leave(Leave(self.make_parking(error)))
         except BaseException as error:
-            # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were its own failure.
-            self.leave(Leave(WriteFailed(error)))
+            self.leave(error)

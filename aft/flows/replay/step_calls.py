@@ -17,7 +17,7 @@ from aft.flows.exceptions import failures
 from aft.flows.orders import rulings
 from aft.flows.replay.exits import PassExit
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import BranchRemoved, Leave
+from aft.flows.session.blocks import BranchRemoved
 from aft.flows.steps import marks
 from aft.flows.steps.activity_step import NOT_EXECUTED
 from aft.flows.steps.request import Raises, Returns, StepRequest
@@ -69,8 +69,8 @@ class StepCalls:
         """Return each step's result; when all have ended, the first failure is raised, as its own class."""
         try:
             self._scheduler.complete(steps, most)
-        except Leave as leave:
-            self._exit.leave(leave)
+        except BaseException as error:
+            self._exit.leave(error)
         self._exit.guard(lambda: self._end_interrupted(steps))
         ended = [(step.entry.seq, place) for place, step in enumerate(steps) if step.entry is not None]
         outcomes = {steps[place].path: self.read_outcome(steps[place]) for _, place in sorted(ended)}

@@ -24,7 +24,6 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
 from aft.flows.scheduler.frontier import Frontier
 from aft.flows.scheduler.step_threads import StepThreads
-from aft.flows.session import blocks
 from aft.flows.session.blocks import Block, Leave, Parks, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay
 from aft.flows.steps.request import StepRequest
@@ -39,7 +38,6 @@ class StepScheduler:
     def __init__(self, session: RunSession, entries: list[Entry], parking: Callable[[BaseException], Parks]) -> None:
         self.replay = JournalReplay(entries)
         self._session = session
-        self._parking = parking
         #: Steps requested by an async flow whose outcomes were not delivered yet.
         self.pending: dict[StepPath, StepRequest] = {}
         self.interrupts = Interrupts(session)
@@ -59,25 +57,24 @@ class StepScheduler:
         Once one has failed for good no more are begun, except those that an earlier owner has begun, or may have. If
         the journal goes on after such a failure, the flow has gone on without the steps that have no outcome.
         """
-        with blocks.leave_if_kept(self._parking):
-            if self._session.step_states.undo_orders:
-                self.complete_doubted()
-            goes_on = self._take_recorded(steps)
-            if not goes_on:
-                return
-            while goes_on:
-                if len(steps) != 1 or self._threads.running:
-                    self._complete_beside(steps, most)
-                else:
-                    (step,) = steps
-                    if self._may_begin(step):
-                        with self._session.step_states.branch():
-                            self._threads.perform(step, None, step.perform)
-                    if step.blocks:
-                        self._interrupt(step)
-                missed = self._blocked.unblock_missed((*steps, *self.pending.values()))
-                goes_on = missed and self._take_recorded(steps)
-            self.check_blocks(steps)
+        if self._session.step_states.undo_orders:
+            self.complete_doubted()
+        goes_on = self._take_recorded(steps)
+        if not goes_on:
+            return
+        while goes_on:
+            if len(steps) != 1 or self._threads.running:
+                self._complete_beside(steps, most)
+            else:
+                (step,) = steps
+                if self._may_begin(step):
+                    with self._session.step_states.branch():
+                        self._threads.perform(step, None, step.perform)
+                if step.blocks:
+                    self._interrupt(step)
+            missed = self._blocked.unblock_missed((*steps, *self.pending.values()))
+            goes_on = missed and self._take_recorded(steps)
+        self.check_blocks(steps)
 
     def _take_recorded(self, steps: Sequence[StepRequest]) -> bool:
         """Take recorded outcomes, and spread interrupts among them; False: the flow has gone on since."""
@@ -193,10 +190,6 @@ class StepScheduler:
 
     def next(self) -> StepRequest | None:
         """Return the next pending step that has its outcome; None: none is pending. Raises Leave if all are blocked."""
-        with blocks.leave_if_kept(self._parking):
-            return self._next()
-
-    def _next(self) -> StepRequest | None:
         while True:
             if (path := self.replay.next_of(self.pending)) is not None:
                 self._find_recorded([self.pending[path]])

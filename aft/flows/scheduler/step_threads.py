@@ -13,14 +13,12 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from aft.errors import CodecError, LimitExceeded, ReplayDiverged, StoreError
 from aft.flows.scheduler.blocked_steps import BlockedSteps
 from aft.flows.scheduler.finished_steps import FinishedSteps
 from aft.flows.session import blocks
-from aft.flows.session.blocks import HandsBack, InboxChanged, Leave, NotBegun, OrdersArrived, Parks, WriteFailed
+from aft.flows.session.blocks import HandsBack, NotBegun, Parks, explain_leave
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
-from aft.runs.ownership.owner import Fenced
 from aft.runs.records.journal import Entry
 
 #: Brings a step to its outcome.
@@ -80,17 +78,8 @@ class StepThreads:
             step_states.begun.check(step.path, step.kind, step.name)
             step.entry = perform(finish)
             step.blocks = ()
-        except Leave as leave:
-            step.blocks = leave.blocks
-        except InboxChanged:
-            step.blocks = [OrdersArrived()]
-        except (Fenced, StoreError) as error:
-            step.blocks = [WriteFailed(error)]
-        except (ReplayDiverged, CodecError, LimitExceeded) as error:
-            step.blocks = [self._parking(error)]
         except BaseException as error:
-            # Ctrl-C, or a defect of aft: the flow's code must not go on as if this were the activity's failure.
-            step.blocks = [WriteFailed(error)]
+            step.blocks = explain_leave(error, self._parking).blocks
 
     # Until one finishes -------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class Blockers:
 
     @property
     def is_plain_failure(self) -> bool:
-        """Whether one failed step is all there is to write."""
+        """Whether its only content to be written is the failure of one step."""
         others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.hands_back, self.begins_more)
         return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].items)
 

@@ -9,12 +9,11 @@ at work. When none is any more, the runner releases the run, in one transaction 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from aft.errors import CodecError, ReplayDiverged
+from aft.errors import CodecError, LimitExceeded, ReplayDiverged
 from aft.fault import Fault, FaultState
 from aft.runs.records.inbox import InboxItem
 from aft.runs.records.journal import Entry
@@ -106,7 +105,7 @@ class Suspends:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """A write failed, or aft has a defect: the run is no longer ours, or will soon not be."""
+    """A write failed, or aft has a defect: this process does not own the run any more, or soon will not."""
 
     error: BaseException
 
@@ -218,16 +217,12 @@ class Leave(BaseException):
 CONTROL_FLOW = (Leave, ContinueAsNew, BranchRemoved)
 
 
-@contextmanager
-def leave_if_kept(parking: Callable[[BaseException], Parks]) -> Iterator[None]:
-    """Turn every exception of the engine into Leave: it must not reach the flow's code as if a step had failed."""
-    try:
-        yield
-    except Leave:
-        raise
-    except InboxChanged:
-        raise Leave(OrdersArrived()) from None
-    except (ReplayDiverged, CodecError) as error:
-        raise Leave(parking(error)) from error
-    except BaseException as error:  # Ctrl-C, or a defect of aft, beside what cannot be read or written
-        raise Leave(WriteFailed(error)) from error
+def explain_leave(error: BaseException, parking: Callable[[BaseException], Parks]) -> Leave:
+    """Return the Leave that an exception of the engine means: the flow's code must not get it as a step's failure."""
+    if isinstance(error, Leave):
+        return error
+    if isinstance(error, InboxChanged):
+        return Leave(OrdersArrived())
+    if isinstance(error, (ReplayDiverged, CodecError, LimitExceeded)):
+        return Leave(parking(error))
+    return Leave(WriteFailed(error))  # Ctrl-C, or a defect of aft, beside what cannot be read or written

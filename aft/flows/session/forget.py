@@ -30,4 +30,4 @@ def forget(connection: Connection, run_id: RunId, steps: Sequence[Forgotten]) ->
     # Faults of steps that keep their key are parked, for a person who may let them start again; the others are closed.
     for again, state in ((True, FaultState.PARKED), (False, FaultState.RESOLVED)):
         paths = [step.entry.path for step in steps if step.same_key is again]
-        faults.settle_final(connection, run_id, paths, state)
+        faults.close_final(connection, run_id, paths, state)

@@ -1,4 +1,4 @@
-"""Saves late effects, so that they are undone although no owner waits for them.
+"""Saves late effects, so that they are undone although no owner waits for their result.
 
 An effect is late if its function was given up, if the run has another owner by now, or if the database was unreachable
 for so long that it is unknown whether it was recorded. One that owes no undo (``only_if``) is not saved.

@@ -196,15 +196,14 @@ def _announcement(deps: Dependencies, fault: Fault) -> tuple[str, Message]:
 
 def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block: Failed) -> None:
     """Record a fault that replaces those before it."""
-    faults.settle(connection, block.replaces, FaultState.TRIED)
+    faults.close(connection, block.replaces, FaultState.TRIED)
     faults.add(connection, deps.namespace, block.fault)
     if block.items:
         inbox.mark_read(connection, owner.run_id, owner.epoch, block.items)
 
 
 def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks) -> None:
-    if block.replaces:
-        faults.settle(connection, block.replaces, FaultState.TRIED)
+    faults.close(connection, block.replaces, FaultState.TRIED)
     forget(connection, owner.run_id, block.forgets)
     for item, note in block.answers:
         if note == PUT_OFF:
@@ -215,15 +214,14 @@ def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks
         return
     if block.reopens and block.fault.path is not None:
         journal.reopen(connection, block.fault.run_id, block.fault.path)
-        faults.settle(connection, [block.fault.id], FaultState.PARKED)
+        faults.close(connection, [block.fault.id], FaultState.PARKED)
     else:
         # The fault keeps the reason: the run's own is cleared when it is claimed again.
         faults.add(connection, deps.namespace, replace(block.fault, why=block.reason))
 
 
 def _keep_doubts(deps: Dependencies, owner: Owner, connection: Connection, handover: Handover) -> None:
-    if handover.settled:
-        faults.settle(connection, handover.settled, FaultState.RESOLVED)
+    faults.close(connection, handover.settled, FaultState.RESOLVED)
     for named in handover.named:
         at = deps.clock.now()
         abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, str(named), at, named.encode())
@@ -292,11 +290,8 @@ def end(
     checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
     undone = owner.run.ended_as is None and status in (Status.COMPENSATED, Status.FAILED)
     write = OwnerWrite(changes=_end_changes(status, result), ends=not in_doubt)
-    if not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt:
-        read_to = min(owner.read_to, owner.late_checked_to) if undone else owner.read_to
-        if owner.share(write, read_to=read_to) is not None:
-            deps.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
-            return
+    is_plain = not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt
+    read_to = min(owner.read_to, owner.late_checked_to) if undone else owner.read_to
 
     def then(connection: Connection, seq: int) -> None:
         if checked:
@@ -306,10 +301,11 @@ def end(
         _answer_orders(owner, connection, status, items, stopped)
         if in_doubt:
             faults.keep_aborts(connection, owner.run_id)
-            faults.settle_rest(connection, owner.run_id)
+            faults.close_rest(connection, owner.run_id)
         child_runs.notify_parent(connection, owner.run, deps.clock.now(), deps.grace)
 
-    owner.write(Recording(write, then))
+    if not is_plain or owner.share(write, read_to=read_to) is None:
+        owner.write(Recording(write, then))
     deps.telemetry.emit(RunEnded(run=owner.run_id, flow=owner.run.flow, status=status.value))
 
 
@@ -337,7 +333,7 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
         stack.carry_over(connection, owner.run_id)
         late_frames.keep_failures(connection, owner.run_id)
         journal.forget(connection, owner.run_id)
-        faults.settle_all(connection, owner.run_id)
+        faults.close_all(connection, owner.run_id)
         # As a replay will read it: the flow's code sees this time.
         began[:] = [connection.execute(select(runs.c.started_at).where(runs.c.id == owner.run_id)).scalar_one()]
 

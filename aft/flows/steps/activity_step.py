@@ -72,9 +72,9 @@ class ActivityStep(Step):
     def execute(self) -> Entry:
         """Execute the activity and return its recorded outcome, or raise Leave with a fault."""
         self.session.check_may_go_on()
-        self._standing.check_ladder(self.path, self.status)
+        self._states.check_ladder(self.path, self.status)
         self._check_before()
-        self.doubtful = self._standing.is_doubtful(self.path)
+        self.doubtful = self._states.is_doubtful(self.path)
         self.begin(self.session.generation(self.path))
         self.probe = self.activity.make_probe_call(self.stored, self.key)
         self.watch = self._watch()
@@ -101,14 +101,14 @@ class ActivityStep(Step):
         return self._recording(self._entry)
 
     def recorded(self) -> None:
-        self._standing.armed.discard(self.path)
+        self._states.armed.discard(self.path)
         if self._objection is not None:
             if self._owed:
                 # Its frame is committed: whatever is decided about the step, the undo is owed.
-                self._standing.armed.add(self.path)
-            self._standing.note_failed(self._objection)
+                self._states.armed.add(self.path)
+            self._states.note_failed(self._objection)
             release.emit_raised(self._deps, self._objection.fault)
-            raise Leave(self._standing.wrote(self._objection))
+            raise Leave(self._states.wrote(self._objection))
         assert self._entry is not None
         self.session.numbered(self._entry)
         if self._on_recorded is not None:
@@ -140,7 +140,7 @@ class ActivityStep(Step):
 
     def _check_before(self) -> None:
         """Raise Leave if the rules object to this step before it begins; asked once for a step, not before each try."""
-        step_states, path = self._standing, self.path
+        step_states, path = self._states, self.path
         before, in_doubt = step_states.fault(path), path in step_states.doubts
         is_lost = in_doubt and before is None and not step_states.doubts.was_tried(path)
         asked = step_states.was_begun(path) and not is_lost and not constraints.asks_again(before)
@@ -174,20 +174,20 @@ class ActivityStep(Step):
         choice = self.session.constraints.find_objection(On.ACTIVITY_POST, facts)
         if choice is None:
             return None
-        before, ladder = self._standing.fault(self.path), self._deps.ladder_of(self.policy)
+        before, ladder = self._states.fault(self.path), self._deps.ladder_of(self.policy)
         fault = self.session.constraints.make_fault(On.ACTIVITY_POST, choice, self.path, facts, before, ladder)
-        return self._standing.block(self.path, fault, self.status)
+        return self._states.block(self.path, fault, self.status)
 
     def _facts(self, value: str | None = None, *, elapsed: float | None = None) -> StepFacts:
-        return StepFacts(self.name, self.stored, value, self._standing.failures(self.path), elapsed=elapsed)
+        return StepFacts(self.name, self.stored, value, self._states.failures(self.path), elapsed=elapsed)
 
     def _record_effect(self, connection: Connection, seq: int, *, failed: Failed, value: str) -> None:
         """Record a step's effect and its owed undo, but no outcome: an exlet decides that."""
         run_id, generation = self.owner.run_id, self.session.generation(self.path)
         release.write_fault(self._deps, self.owner, connection, failed)
-        if self.path in self._standing.armed and self._owed:
+        if self.path in self._states.armed and self._owed:
             stack.learn(connection, run_id, self.path, generation, value)
-        elif self.path in self._standing.armed:
+        elif self.path in self._states.armed:
             stack.disarm(connection, run_id, self.path, generation)
         elif self.activity.compensator is not None and self._owed:
             stack.push(connection, run_id, seq, self._armed_frame(self.activity.compensator.name, value))
@@ -202,28 +202,28 @@ class ActivityStep(Step):
         not executed, so that a late effect of the step is not taken for it.
         """
         checked = self.activity.result.encode(self.activity.result.decode(value), "result")
-        entry, armed = self._outcome(checked), self.path in self._standing.armed
+        entry, armed = self._outcome(checked), self.path in self._states.armed
         self._entry = entry if executed or armed else replace(entry, key_generation=NOT_EXECUTED)
         complete = partial(_complete, run_id=self.owner.run_id, entry=self._entry) if armed else None
         self.owner.write(self.session.recording(self._entry, more=complete), self.recorded)
-        self._standing.note_recorded(self.path)
+        self._states.note_recorded(self.path)
         return self._emit_recorded(0.0)
 
     def record_failure(self, fault: Fault, outcome: Outcome) -> Entry:
         """Journal that the step has ended with this fault."""
         entry = replace(self._outcome(None), outcome=outcome, attempts=fault.attempt, fault_id=fault.id)
         recorded = self.session.record(entry, on_recorded=self._on_recorded)
-        self._standing.note_recorded(self.path)
+        self._states.note_recorded(self.path)
         return recorded
 
     def arm(self) -> None:
         """Push the frame of an activity whose undo is owed whatever its outcome, in its own commit."""
         undo = self.activity.compensator
-        if undo is None or self.path in self._standing.armed:
+        if undo is None or self.path in self._states.armed:
             return
         frame = self._armed_frame(undo.name, None)
         self.owner.write(Recording(OwnerWrite(frame=frame)))
-        self._standing.armed.add(self.path)
+        self._states.armed.add(self.path)
 
     def _encode(self, value: Any) -> str:
         """Encode a result; if it cannot be stored, arm the undo of its effect first, then raise CodecError."""
@@ -256,7 +256,7 @@ class ActivityStep(Step):
             name=self.name,
             outcome=Outcome.OK,
             recorded_at=self._deps.clock.now(),
-            attempts=self._standing.failures(self.path) + 1,
+            attempts=self._states.failures(self.path) + 1,
             args=self.stored,
             value=value,
             key_generation=self.session.generation(self.path),
@@ -265,7 +265,7 @@ class ActivityStep(Step):
 
     def _recording(self, entry: Entry) -> Recording:
         """Return the write that records an outcome with its frame; if no undo is owed, an armed frame is disarmed."""
-        undo, armed = self.activity.compensator, self.path in self._standing.armed
+        undo, armed = self.activity.compensator, self.path in self._states.armed
         owed = self.activity.owes(entry.args or "{}", entry.value or "null")
         if undo is None or (not owed and not armed):
             return self.session.recording(entry)

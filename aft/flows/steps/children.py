@@ -346,7 +346,7 @@ class Children:
         owner = self._session.owner
         owner.forget_wait(f"{frame.path}/undo")
         left = waits.encode(owner.run.waits)
-        owner.write(lambda connection, seq: stack.settle(connection, owner.run_id, frame.seq, state, note), waits=left)
+        owner.write(lambda connection, seq: stack.pop(connection, owner.run_id, frame.seq, state, note), waits=left)
 
     def _order(self, child: RunRow, verb: InboxVerb, payload: dict[str, Any]) -> None:
         """Send an order to a child, once (by its key), in a transaction of its own."""

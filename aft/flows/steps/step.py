@@ -82,7 +82,7 @@ class Step(ABC):
         self.name = name
         self.policy = policy
         self.fn = fn
-        self._standing = session.step_states
+        self._states = session.step_states
         self._deps = session.deps
 
     def begin(self, generation: int) -> None:
@@ -90,7 +90,7 @@ class Step(ABC):
         #: The generation of its keys, also for what arrives late: the step may have been undone and restarted by then.
         self.generation = generation
         self.key = self.session.key(self.path, generation)
-        self.failed = self._standing.failures(self.path)
+        self.failed = self._states.failures(self.path)
         self.immediate = self._deps.immediate_of(self.policy)
         self.args, self.kwargs = self.arguments()
 
@@ -99,7 +99,7 @@ class Step(ABC):
         self.args, self.kwargs = self.arguments()
 
     def current(self, again: int) -> Current:
-        """Return what ``aft.current()`` says in an attempt: the first one, or the immediate retry with this number."""
+        """Return the value of ``aft.current()`` in an attempt: the first, or the immediate retry with this number."""
         number = self.failed * (self.immediate + 1) + 1 + again
         return Current(self.owner.run_id, self.key, number, self.owner.epoch, self.name)
 
@@ -156,12 +156,12 @@ class Step(ABC):
             self._park(error)
         except Leave as leave:
             if any(isinstance(block, HandsBack) and block.doubt for block in leave.blocks):
-                self._standing.note_unknown(self.path)
+                self._states.note_unknown(self.path)
             raise
-        self._standing.note_recorded(self.path)
+        self._states.note_recorded(self.path)
 
     def _fail(self, error: BaseException, on: On | None = None, elapsed: float | None = None) -> NoReturn:
-        ladder, before = self._deps.ladder_of(self.policy), self._standing.fault(self.path)
+        ladder, before = self._deps.ladder_of(self.policy), self._states.fault(self.path)
         fault = failures.describe(error, self._site(), self.policy, ladder, self._deps.clock.now())
         rule_type = on or (On.UNAVAILABLE if is_a(error, ResourceUnavailable) else None)
         # What is large is not copied with every try: rules see no arguments then.
@@ -173,7 +173,7 @@ class Step(ABC):
 
     def _violate(self, decision: RuleChoice) -> NoReturn:
         """Raise Leave with the fault of an attempt that the rules objected to."""
-        facts, before = StepFacts(self.name, self.stored, None, self.failed), self._standing.fault(self.path)
+        facts, before = StepFacts(self.name, self.stored, None, self.failed), self._states.fault(self.path)
         ladder = self._deps.ladder_of(self.policy)
         fault = self.session.constraints.make_fault(On.VIOLATED, decision, self.path, facts, before, ladder)
         self.session.fail(self.path, fault, self.status)
@@ -186,10 +186,10 @@ class Step(ABC):
             f"{self.what} (step {self.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        replaced, spent = self._standing.replaced(self.path), self._standing.spend(self.path)
-        self._standing.note_known(self.path)
+        replaced, spent = self._states.replaced(self.path), self._states.spend(self.path)
+        self._states.note_known(self.path)
         raise Leave(Parks(reason, fault, replaced, answers=spent))
 
     def _site(self) -> FaultSite:
-        failed = self._standing.failures(self.path)
+        failed = self._states.failures(self.path)
         return FaultSite(self.owner.run_id, self.owner.epoch, self.path, self.kind, self.name, failed)

@@ -158,7 +158,7 @@ class UndoStep(Step):
 
     def undo(self) -> None:
         """Run the compensator and pop its frame, or raise Leave with a fault. Emits: FrameCompensated."""
-        frame, step_states = self.frame, self._standing
+        frame, step_states = self.frame, self._states
         self.session.check_may_go_on()
         step_states.check_ladder(self.path, self.status)
         self.begin(frame.key_generation)
@@ -190,8 +190,8 @@ class UndoStep(Step):
         return (), self.compensator.arguments({**offered, "result": result, "fault": self.cause, "key": key})
 
     def record(self, value: Any) -> Recording:
-        write = OwnerWrite(undone=self.frame.seq, settled=self._standing.settled(self.path, FaultState.RESOLVED))
-        return Recording(write, self._standing.with_signal_read(self.path, None))
+        write = OwnerWrite(undone=self.frame.seq, settled=self._states.settled(self.path, FaultState.RESOLVED))
+        return Recording(write, self._states.with_signal_read(self.path, None))
 
     def recorded(self) -> None:
         pass

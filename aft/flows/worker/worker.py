@@ -31,7 +31,7 @@ from sqlalchemy import Row
 from aft import names
 from aft.brokers.base import Broker, Consumer, Delivery
 from aft.envelope import Message, MessageKind
-from aft.errors import AftError, BrokerError, Unroutable
+from aft.errors import AftError
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.worker.claimer import RunClaimer
 from aft.flows.worker.executor import RunExecutor
@@ -42,6 +42,7 @@ from aft.flows.worker.unserved_runs import UnservedRecall, claim_undoable, find_
 from aft.ids import RunId
 from aft.recovery.admission import Admission, Admitted
 from aft.recovery.lease_guard import is_leased, while_leased
+from aft.recovery.receiver import Receiver
 from aft.recovery.service import Service, countdown
 from aft.recovery.takeover import Takeover
 from aft.runs.ownership.executing_runs import Expect
@@ -72,8 +73,7 @@ class Worker:
         kinds = (MessageKind.RESUME, MessageKind.COMPENSATE)
         self._admission = Admission(deps.namespace, deps.store, deps.telemetry, kinds, deps.seal, deps.clock)
         self._takeover = takeover
-        self._declare = declare
-        self._consumer: Consumer | None = None
+        self.receiver = Receiver(self._begin_consuming, declare)
         self._held = HeldDeliveries(deps.clock)
         self._executor = RunExecutor(deps, self._slots, self._held)
         self._claimer = RunClaimer(deps)
@@ -86,7 +86,7 @@ class Worker:
         self._undoable_alone: list[Undoable] = []
         self._solitary = Solitary(deps, self._slots, self._is_due_alone, self._execute_alone)
         self._services = [
-            Service("receiver", while_leased(deps.lease, self._receive), deps.telemetry, self._interrupt),
+            Service("receiver", while_leased(deps.lease, self._receive), deps.telemetry, self.receiver.interrupt),
             Service("timer", while_leased(deps.lease, self._take_due), deps.telemetry),
             Service("solitary", self._solitary.take, deps.telemetry),
             Service("recall", while_leased(deps.lease, UnservedRecall(deps).step), deps.telemetry),
@@ -115,57 +115,34 @@ class Worker:
         left = countdown(self._deps.clock, timeout)
         # One may be in a call to a database that does not answer.
         ended = [service.join(left()) for service in self._services]
-        if self._consumer is not None:
-            # Held deliveries are redelivered to other workers, which find the owner alive: that costs nothing.
-            with suppress(AftError):
-                self._consumer.ack(self._held.pop_done())
-            self.stop_consuming()
+        # Held deliveries are redelivered to other workers, which find the owner alive: that costs nothing.
+        self.receiver.stop_consuming(self._acknowledge_done)
         idle = self._slots.wait_idle(left()) and all(ended)
         self._executor.close(wait=idle)
         return idle
 
+    def _acknowledge_done(self, consumer: Consumer) -> None:
+        with suppress(AftError):
+            consumer.ack(self._held.pop_done())
+
     # Woken by a message -----------------------------------------------------------------------------------------
 
     def _receive(self) -> float:
-        consumer: Consumer | None = None
-        try:
-            if self._deps.abandoned.is_full:
-                self.stop_consuming()
-                return PATIENCE
-            consumer = self._open_consumer()
-            consumer.ack(self._held.pop_done())
-            # Slots are not held while waiting for messages: the timer may need them meanwhile.
-            if free := self._slots.free(timeout=PATIENCE):
-                # Not just as many as there are slots: with the next ones at hand, more of them are claimed at once.
-                deliveries = consumer.receive(self._slots.size, PATIENCE)
-                if len(deliveries) > free:
-                    self._flowed_at = self._deps.clock.ticks()
-                self._take_all(consumer, deliveries)
-        except Unroutable:
-            # The broker has lost its queues: wiped, or a new node. The timer claims the runs of their messages.
-            self.stop_consuming()
-            self._declare()
-        except BrokerError:
-            if self._consumer is consumer:
-                raise  # it connects again by itself, and goes on with what it has begun
-            # Otherwise the lease guard has closed it meanwhile.
-        except Exception:
-            # Unacknowledged messages are redelivered to the next consumer.
-            self.stop_consuming()
-            raise
+        if self._deps.abandoned.is_full:
+            self.receiver.stop_consuming()
+            return PATIENCE
+        self.receiver.use(self._receive_from)
         return 0.0
 
-    def _interrupt(self) -> None:
-        """Stop the receiver's wait for messages."""
-        consumer = self._consumer
-        if consumer is not None:
-            consumer.interrupt()
-
-    def stop_consuming(self) -> None:
-        """Close the consumer, so that unacknowledged deliveries go to other workers. Thread-safe."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+    def _receive_from(self, consumer: Consumer) -> None:
+        consumer.ack(self._held.pop_done())
+        # Slots are not held while waiting for messages: the timer may need them meanwhile.
+        if free := self._slots.free(timeout=PATIENCE):
+            # Not just as many as there are slots: with the next ones at hand, more of them are claimed at once.
+            deliveries = consumer.receive(self._slots.size, PATIENCE)
+            if len(deliveries) > free:
+                self._flowed_at = self._deps.clock.ticks()
+            self._take_all(consumer, deliveries)
 
     def _take_all(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         admitted = self._admission.admit(deliveries)
@@ -218,18 +195,15 @@ class Worker:
     def _leased(self) -> bool:
         return is_leased(self._deps.lease)
 
-    def _open_consumer(self) -> Consumer:
-        consumer = self._consumer
-        if consumer is None:
-            namespace = self._deps.namespace
-            queues = [names.resume(namespace), names.compensate(namespace)]
+    def _begin_consuming(self) -> Consumer:
+        namespace = self._deps.namespace
+        queues = [names.resume(namespace), names.compensate(namespace)]
+        return self._broker.consumer(
+            queues,
             # For each queue: as many as are held while they are executed, and as many again that wait for a slot.
-            consumer = self._consumer = self._broker.consumer(
-                queues,
-                prefetch=2 * self._slots.size * len(queues),
-                keys={names.key(flow, version) for flow, version in self._known},
-            )
-        return consumer
+            prefetch=2 * self._slots.size * len(queues),
+            keys={names.key(flow, version) for flow, version in self._known},
+        )
 
     # Woken by time ----------------------------------------------------------------------------------------------
 

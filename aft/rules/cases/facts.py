@@ -82,8 +82,6 @@ KINDS: Mapping[str, FactType] = {
     "timeout.activity": FactType.TEXT,  #: the activity that timed out
     "trigger.name": FactType.TEXT,
 }
-#: Every name that conditions may mention, sources aside.
-NAMES: tuple[str, ...] = tuple(KINDS)
 #: Prefix of a source's name.
 SOURCE = "source."
 #: The types that a source may have.

@@ -1,4 +1,4 @@
-"""Bounds the cost of a condition. CEL stops after 10,000 loop iterations; a rule must never come near that.
+"""Bounds the cost of a condition, so that a rule stays far below CEL's own limit of 10,000 loop iterations.
 
 CEL has no recursion and no assignment, so time grows only where something is repeated: loops, texts and lists joined to
 longer ones, regular expressions. With facts that are cut to size (aft.rules.cases.facts) these bounds keep the

@@ -102,7 +102,7 @@ class RuleCache:
         return self._rules
 
     def refresh(self) -> RuleSet:
-        """Read the rules now, whatever was read just before, and return them."""
+        """Read the rules now, even if they were read just before, and return them."""
         with self._reading, suppress(StoreError):
             self._read()
         return self._rules

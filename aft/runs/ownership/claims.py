@@ -22,7 +22,7 @@ from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.run_rows import NAMES, RunRow, read
-from aft.runs.states import Status
+from aft.runs.states import GOING, Status
 from aft.store import Store
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import SQLITE_NOW
@@ -42,7 +42,7 @@ Wake = tuple[RunId, str]
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When work is due: ``next`` is the seconds until the next run that the timer may claim, None if there is none.
+    """When work is due: ``next`` is the seconds until the next run that the timer may claim; None: there is none.
 
     ``urgent``: a run with a priority is due. ``alone``: a run that must be executed alone is due.
     """
@@ -177,7 +177,7 @@ def _are(*values: Status | FaultState) -> str:
 #: does so only until the journal shows it: its message may be sent again by others with access to the broker.
 _CALLED = f"""
     r.wake_id IS NOT NULL
-    AND r.status IN ({_are(Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)})
+    AND r.status IN ({_are(*GOING, Status.COMPENSATING)})
     AND EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
         AND (f.state = '{FaultState.WAITING.value}' OR f.state = '{FaultState.FINAL.value}' AND f.settled_at IS NULL))
 """

@@ -101,11 +101,11 @@ class Owner:
         return self.run.id
 
     def holds(self) -> bool:
-        """Tell whether work may be started for the run: this worker's lease has not expired by its own clock."""
+        """Return whether work may be started for the run: this worker's lease has not expired by its own clock."""
         return self.lease.holds(self.worker)
 
     def is_first_to_hear(self, seq: int) -> bool:
-        """Tell whether no earlier owner can have given the flow's code the outcome numbered ``seq``.
+        """Return whether no earlier owner can have given the flow's code the outcome numbered ``seq``.
 
         Then no earlier owner has come as far: every step begun after it was begun by this owner.
         """
@@ -191,7 +191,7 @@ class Owner:
         return found[-1]
 
     def resolve_unknown_commit(self) -> bool:
-        """Tell whether a transaction whose COMMIT had no answer has committed, and raise ``seq`` if so."""
+        """Return whether a transaction whose COMMIT had no answer has committed, and raise ``seq`` if so."""
         happened = False
         with self.lock:
             for attempt in self._while_leased():

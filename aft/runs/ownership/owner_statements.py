@@ -18,7 +18,8 @@ from aft.fault import FaultState
 from aft.runs.records.faults import UNSETTLED
 from aft.store.batch.row_format import as_record, insert_one, type_of
 from aft.store.db_time import SQLITE_NOW, Moment
-from aft.store.tables import faults, frames, journal, outbox, runs
+from aft.store.outbox import put_selected
+from aft.store.tables import faults, frames, journal, runs
 
 #: The columns that an owner writes in each table; the others have defaults, or are written later.
 JOURNAL = tuple(column.name for column in journal.columns if column.name not in ("run_id", "seq"))
@@ -103,8 +104,7 @@ _WRITTEN = {
     WHERE fault.run_id {{among}} AND fault.run_id = ours.id AND fault.state IN ({_UNSETTLED})
 """,
     "message": f"""
-    INSERT INTO aft_outbox (namespace, queue, body, taken_until)
-    SELECT {{its_namespace}}, {{queue}}, {{body}}, {_LATER_BY.format("{hold}")} FROM ours {{there}}
+    {put_selected("{its_namespace}", "{queue}", "{body}", "{hold}")} FROM ours {{there}}
     RETURNING id, body
 """,
 }
@@ -244,7 +244,4 @@ SETTLED = f"UPDATE aft_faults SET state = ?, settled_at = {SQLITE_NOW} WHERE id 
 DROPPED = (
     f"UPDATE aft_faults SET state = '{FaultState.RESOLVED.value}', settled_at = {SQLITE_NOW} "
     f"WHERE run_id = ? AND state IN ({_UNSETTLED})"
-)
-TOLD = (
-    f"INSERT INTO {outbox.name} (namespace, queue, body, taken_until) VALUES (?, ?, ?, {SQLITE_NOW} + ?) RETURNING id"
 )

@@ -27,6 +27,7 @@ from aft.runs.states import sources
 from aft.store.batch.committer import Executor
 from aft.store.batch.row_format import Fields, as_json, as_texts, encode_value, for_sqlite
 from aft.store.db_time import FromNow
+from aft.store.outbox import PUT_SQLITE
 from aft.store.postgres.libpq import Parameters
 
 #: Changes of a write that is no progress: deaths keep their counts.
@@ -209,5 +210,5 @@ def _write_one(connection: Executor, item: FencedWrite, fence: str) -> tuple[int
         connection.execute(statements.SETTLED, (state.value, id))
     if write.ends:
         connection.execute(statements.DROPPED, (run_id,))
-    told = None if write.message is None else connection.execute(statements.TOLD, write.message).fetchall()[0][0]
+    told = None if write.message is None else connection.execute(PUT_SQLITE, write.message).fetchall()[0][0]
     return found[0][0], told

@@ -56,7 +56,7 @@ def is_orphaned() -> ColumnElement[bool]:
 
 
 def any_expired(connection: Connection, namespace: str) -> bool:
-    """Tell whether there is a run to rescue; reads only."""
+    """Return whether there is a run to rescue; reads only."""
     statement = (
         select(runs.c.id)
         .outerjoin(workers, workers.c.id == runs.c.worker_id)

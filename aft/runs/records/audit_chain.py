@@ -56,7 +56,7 @@ class ChainCheck:
 
 
 def any_loose(connection: Connection) -> bool:
-    """Tell whether there are records without a position."""
+    """Return whether there are records without a position."""
     return connection.execute(select(audit.c.id).where(audit.c.seq.is_(None)).limit(1)).first() is not None
 
 
@@ -71,9 +71,9 @@ def extend(connection: Connection, limit: int) -> int:
     limit = limit if free is None else min(limit, free - seq - 1)
     loose = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.id).limit(limit)
     found = [read(row) for row in connection.execute(loose)]
-    for deed in found:
-        seq, before = seq + 1, hash_of(deed, before)
-        connection.execute(update(audit).where(audit.c.id == deed.id).values(seq=seq, hash=before))
+    for entry in found:
+        seq, before = seq + 1, hash_of(entry, before)
+        connection.execute(update(audit).where(audit.c.id == entry.id).values(seq=seq, hash=before))
     return len(found)
 
 
@@ -102,18 +102,18 @@ def _is_alone(connection: Connection) -> bool:
     return bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": _LOCK}).scalar())
 
 
-def hash_of(deed: AuditEntry, before: str) -> str:
+def hash_of(entry: AuditEntry, before: str) -> str:
     """Return the hash of a record that follows one with the hash ``before``."""
-    said = [before, deed.id, deed.run_id, deed.actor, deed.action, deed.note, deed.at.isoformat()]
-    return hashlib.sha256(json.dumps([*said, deed.os_user, deed.db_user]).encode()).hexdigest()
+    hashed = [before, entry.id, entry.run_id, entry.actor, entry.action, entry.note, entry.at.isoformat()]
+    return hashlib.sha256(json.dumps([*hashed, entry.os_user, entry.db_user]).encode()).hexdigest()
 
 
 def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
     """Verify the whole chain; ``known`` is a position noted earlier, which must still be in it."""
     verdict, before, is_there = ChainCheck(), Position(0, NONE), known is None
-    for deed in _go_through(connection):
-        here = Position(deed.seq or 0, deed.hash or NONE)
-        problem = _find_problem(deed, before, here)
+    for entry in _go_through(connection):
+        here = Position(entry.seq or 0, entry.hash or NONE)
+        problem = _find_problem(entry, before, here)
         if problem is not None and len(verdict.problems) < MOST_PROBLEMS:
             verdict.problems.append(problem)
         verdict.count, verdict.last, before = verdict.count + 1, here, here
@@ -138,10 +138,10 @@ def _go_through(connection: Connection) -> Iterator[AuditEntry]:
         last = rows[-1].seq
 
 
-def _find_problem(deed: AuditEntry, before: Position, here: Position) -> str | None:
+def _find_problem(entry: AuditEntry, before: Position, here: Position) -> str | None:
     first, last = before.seq + 1, here.seq - 1
     if first < last:
         return f"records {first} to {last} are gone"
     if first == last:
         return f"record {first} is gone"
-    return None if here.hash == hash_of(deed, before.hash) else f"record {here.seq} was changed, or put in its place"
+    return None if here.hash == hash_of(entry, before.hash) else f"record {here.seq} was changed, or put in its place"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
 
 from aft.errors import UnknownFault
 from aft.fault import Answer, Fault, FaultKind, FaultState
@@ -138,37 +138,35 @@ def reopen(connection: Connection, fault_id: str, ruling: str) -> None:
     connection.execute(update(faults).where(faults.c.id == fault_id).values(**again))
 
 
-def settle_rest(connection: Connection, run_id: RunId) -> None:
+def close(connection: Connection, ids: Collection[str], state: FaultState) -> None:
+    """Close faults with this final state."""
+    if ids:
+        _close(connection, state, faults.c.id.in_(ids))
+
+
+def close_rest(connection: Connection, run_id: RunId) -> None:
     """Resolve the faults of a run that ends; those that failed a step for good stay ``final``."""
-    left = faults.c.state.in_(UNSETTLED)
-    connection.execute(
-        update(faults).where(faults.c.run_id == run_id, left).values(state=FaultState.RESOLVED.value, settled_at=now())
-    )
+    _close(connection, FaultState.RESOLVED, faults.c.run_id == run_id, faults.c.state.in_(UNSETTLED))
+
+
+def close_all(connection: Connection, run_id: RunId) -> None:
+    """Resolve all faults of a run that are in a live state, also the final ones."""
+    live = faults.c.state.in_([state.value for state in LIVE])
+    _close(connection, FaultState.RESOLVED, faults.c.run_id == run_id, live)
+
+
+def close_final(connection: Connection, run_id: RunId, paths: Collection[str], state: FaultState) -> None:
+    """Move the final faults of these steps to another state, because the journal forgets the steps."""
+    if paths:
+        final = (faults.c.path.in_(paths), faults.c.state == FaultState.FINAL.value)
+        _close(connection, state, faults.c.run_id == run_id, *final)
 
 
 def keep_aborts(connection: Connection, run_id: RunId) -> None:
     """Make the open abort faults of a run final: it ends with the effects of lost workers unknown."""
-    here = (faults.c.run_id == run_id, faults.c.kind == FaultKind.ABORT.value, faults.c.state.in_(UNSETTLED))
-    connection.execute(update(faults).where(*here).values(state=FaultState.FINAL.value, settled_at=now()))
+    aborts = (faults.c.kind == FaultKind.ABORT.value, faults.c.state.in_(UNSETTLED))
+    _close(connection, FaultState.FINAL, faults.c.run_id == run_id, *aborts)
 
 
-def settle_all(connection: Connection, run_id: RunId) -> None:
-    """Resolve all faults of a run that are in a live state, also the final ones."""
-    live = faults.c.state.in_([state.value for state in LIVE])
-    connection.execute(
-        update(faults).where(faults.c.run_id == run_id, live).values(state=FaultState.RESOLVED.value, settled_at=now())
-    )
-
-
-def settle_final(connection: Connection, run_id: RunId, paths: Collection[str], state: FaultState) -> None:
-    """Move the final faults of these steps to another state, because the journal forgets the steps."""
-    if paths:
-        final = (faults.c.path.in_(list(paths)), faults.c.state == FaultState.FINAL.value)
-        connection.execute(
-            update(faults).where(faults.c.run_id == run_id, *final).values(state=state.value, settled_at=now())
-        )
-
-
-def settle(connection: Connection, ids: Iterable[str], state: FaultState) -> None:
-    """Close faults with this final state."""
-    connection.execute(update(faults).where(faults.c.id.in_(list(ids))).values(state=state.value, settled_at=now()))
+def _close(connection: Connection, state: FaultState, *which: ColumnElement[bool]) -> None:
+    connection.execute(update(faults).where(*which).values(state=state.value, settled_at=now()))

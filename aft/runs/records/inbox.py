@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from aft.ids import OrderId, RunId, StepPath
 from aft.store import db_time
@@ -53,10 +53,10 @@ _NO_ORDERS = sorted(verb.value for verb in FINDS)
 PUT_OFF = "put off: a step of the run has to be told of it first"
 #: Prefix of the note on a signal that an attempt of a step has taken, while the attempt's outcome is not recorded.
 TAKEN_BY = "taken by a try of step "
-#: The condition that a run, with ``{run}`` as the expression of its id, has an order that no owner has looked at.
-HAS_NEW_ORDER = (
-    f"EXISTS (SELECT 1 FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
-    f"AND i.kind NOT IN ({', '.join(repr(kind) for kind in _NO_ORDERS)}))"
+#: What ``find_new_order`` returns, as an expression, with ``{run}`` as the expression of the run's id.
+NEW_ORDER = (
+    f"(SELECT i.id FROM {inbox.name} AS i WHERE i.run_id = {{run}} AND i.read_epoch IS NULL AND i.note IS NULL "
+    f"AND i.kind NOT IN ({', '.join(repr(kind) for kind in _NO_ORDERS)}) ORDER BY i.seq DESC LIMIT 1)"
 )
 
 
@@ -140,7 +140,7 @@ def of_run(connection: Connection, run_id: RunId) -> list[InboxItem]:
 
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
-    """Tell whether there is an order, numbered above ``after``, that no owner has acted on."""
+    """Return whether there is an order, numbered above ``after``, that no owner has acted on."""
     statement = select(inbox.c.seq).where(
         inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(_NO_ORDERS)
     )
@@ -157,20 +157,18 @@ def find_new_order(connection: Connection, run_id: RunId) -> OrderId | None:
 
 def put_off(connection: Connection, run_id: RunId, number: int) -> None:
     """Mark an order as put off: it is carried out later, stays unread until then, and wakes no run."""
-    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == number)
-    connection.execute(statement.values(note=PUT_OFF))
+    _change(connection, run_id, inbox.c.seq == number, note=PUT_OFF)
 
 
 def mark_taken(connection: Connection, run_id: RunId, item: InboxItem, path: StepPath) -> None:
     """Record, before the attempt begins, which step takes a signal: a later owner gives it to no other step."""
-    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == item.seq, inbox.c.read_epoch.is_(None))
-    connection.execute(statement.values(note=f"{TAKEN_BY}{path}"))
+    unread = (inbox.c.seq == item.seq, inbox.c.read_epoch.is_(None))
+    _change(connection, run_id, *unread, note=f"{TAKEN_BY}{path}")
 
 
 def mark_heard(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:
     """Mark entries as read that only point at other rows: the owner of this epoch has read those rows."""
-    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(list(numbers)))
-    connection.execute(statement.values(read_epoch=epoch))
+    _change(connection, run_id, inbox.c.seq.in_(list(numbers)), read_epoch=epoch)
 
 
 def give_back(connection: Connection, run_id: RunId, name: str, value: str | None) -> None:
@@ -180,15 +178,14 @@ def give_back(connection: Connection, run_id: RunId, name: str, value: str | Non
     for seq, payload in connection.execute(statement.order_by(inbox.c.seq.desc())):
         given = json.loads(payload)
         if (given.get("name"), given.get("value")) == (name, value):
-            item = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == seq)
-            connection.execute(item.values(read_epoch=None))
+            _change(connection, run_id, inbox.c.seq == seq, read_epoch=None)
             return
 
 
 def refuse_orders(connection: Connection, run_id: RunId, epoch: int, why: str) -> None:
     """Refuse every unread order, with the reason as its note."""
-    left = (inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.kind.not_in(_NO_ORDERS))
-    connection.execute(update(inbox).where(*left).values(read_epoch=epoch, note=f"refused: {why}"))
+    orders = (inbox.c.read_epoch.is_(None), inbox.c.kind.not_in(_NO_ORDERS))
+    _change(connection, run_id, *orders, read_epoch=epoch, note=f"refused: {why}")
 
 
 def mark_read(
@@ -197,11 +194,13 @@ def mark_read(
     """Mark items as read, in the transaction in which the owner of this epoch acts; ``note``: why it does not."""
     numbers = [item.seq for item in items]
     if numbers:
-        statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq.in_(numbers))
-        connection.execute(statement.values(read_epoch=epoch, note=note))
+        _change(connection, run_id, inbox.c.seq.in_(numbers), read_epoch=epoch, note=note)
 
 
 def keep(connection: Connection, run_id: RunId, item: InboxItem) -> None:
     """Store a signal's payload as the flow declares it, so that a value it takes as a secret is never shown."""
-    statement = update(inbox).where(inbox.c.run_id == run_id, inbox.c.seq == item.seq)
-    connection.execute(statement.values(payload=json.dumps(item.payload)))
+    _change(connection, run_id, inbox.c.seq == item.seq, payload=json.dumps(item.payload))
+
+
+def _change(connection: Connection, run_id: RunId, *which: ColumnElement[bool], **values: Any) -> None:
+    connection.execute(update(inbox).where(inbox.c.run_id == run_id, *which).values(**values))

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, delete, select
 
 from aft.ids import FaultId, RunId, StepPath
 from aft.store import db_time
@@ -99,22 +99,22 @@ def fields(entry: Entry, epoch: int, beside: int | None = None) -> dict[str, Any
 
 def forget(connection: Connection, run_id: RunId) -> None:
     """Delete all outcomes of a run."""
-    connection.execute(delete(journal).where(journal.c.run_id == run_id))
+    _delete(connection, run_id)
 
 
 def reopen(connection: Connection, run_id: RunId, path: StepPath) -> None:
     """Delete the outcome of a failed step, so that it is tried again."""
-    connection.execute(
-        delete(journal).where(
-            journal.c.run_id == run_id, journal.c.path == path, journal.c.outcome == Outcome.FAILED.value
-        )
-    )
+    _delete(connection, run_id, journal.c.path == path, journal.c.outcome == Outcome.FAILED.value)
 
 
 def drop(connection: Connection, run_id: RunId, paths: Collection[StepPath]) -> None:
     """Delete the outcomes of these steps, because a retry rewinds to before them."""
     if paths:
-        connection.execute(delete(journal).where(journal.c.run_id == run_id, journal.c.path.in_(list(paths))))
+        _delete(connection, run_id, journal.c.path.in_(paths))
+
+
+def _delete(connection: Connection, run_id: RunId, *which: ColumnElement[bool]) -> None:
+    connection.execute(delete(journal).where(journal.c.run_id == run_id, *which))
 
 
 def load(connection: Connection, run_id: RunId) -> list[Entry]:
@@ -135,13 +135,6 @@ def read(values: Sequence[Any]) -> Entry:
     path, scope, kind, name, outcome, at, *rest = values
     moment = cast(datetime, db_time.read(at))
     return Entry(path, scope, EntryKind(kind), name, Outcome(outcome), moment, *rest)
-
-
-def last(connection: Connection, run_id: RunId) -> Entry | None:
-    """Read the outcome that was recorded last."""
-    statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq.desc()).limit(1)
-    row = connection.execute(statement).one_or_none()
-    return None if row is None else read(row)
 
 
 def names_of_completed(connection: Connection, run_id: RunId) -> list[str]:

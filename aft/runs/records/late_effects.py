@@ -35,7 +35,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, exists, insert, s
 
 from aft.ids import RunId, StepPath
 from aft.runs.records.journal import RESTARTED, Outcome
-from aft.runs.states import ENDS, FrameState, Status
+from aft.runs.states import ENDS, GOING, FrameState, Status
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import frames, journal, late_effects, runs
@@ -83,8 +83,6 @@ class FoundEffect:
     ours: bool = False
 
 
-#: States in which a run is woken to undo a late effect before it goes on.
-GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 #: Whether an effect is open about which the run's owner may have to decide.
 OPEN = PreparedQuery.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
 _FIELDS = tuple(LateEffect.__slots__)
@@ -154,7 +152,7 @@ def find_ours(connection: Connection, run_id: RunId) -> list[FoundEffect]:
 
 
 def any_undoable(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run has an open late effect with a compensator."""
+    """Return whether a run has an open late effect with a compensator."""
     here = (late_effects.c.run_id == run_id, late_effects.c.state == "open", late_effects.c.compensator.is_not(None))
     return connection.execute(select(late_effects.c.id).where(*here).limit(1)).first() is not None
 
@@ -222,7 +220,7 @@ def decide(found: FoundEffect) -> LateDecision:
 
 
 def _is_left_behind(found: FoundEffect) -> bool:
-    """Tell whether the run will not record the effect any more, and the effect may be handled now."""
+    """Return whether the run will not record the effect any more, and the effect may be handled now."""
     if found.status.ended:
         return True
     if found.status is Status.COMPENSATING:

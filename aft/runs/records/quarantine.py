@@ -230,7 +230,7 @@ def _address(connection: Connection, namespace: str, refusal: Refusal) -> str:
 
 
 def _is_ours(namespace: str, queue: str) -> bool:
-    """Tell whether a namespace has such a queue: a work queue, or a delay queue."""
+    """Return whether a namespace has such a queue: a work queue, or a delay queue."""
     if queue in (names.faults(namespace), names.resume(namespace), names.compensate(namespace)):
         return True
     wait = queue.removeprefix(f"{namespace}.delay.").removesuffix(f".{names.TOPOLOGY}")

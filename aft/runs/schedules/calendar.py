@@ -176,7 +176,7 @@ class ExecutionSpan:
 
 
 def is_within(moment: datetime, executions: Iterable[ExecutionSpan]) -> bool:
-    """Tell whether an occurrence came while a run executed."""
+    """Return whether an occurrence came while a run executed."""
     return any(run.made <= moment and (run.ended is None or moment < run.ended) for run in executions)
 
 

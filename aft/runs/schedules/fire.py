@@ -97,7 +97,7 @@ class _Firing:
         return self._events
 
     def _waits_its_turn(self, policy: CatchUp, moment: datetime) -> bool:
-        """Tell whether an occurrence is fired when the previous run has ended, instead of being skipped.
+        """Return whether an occurrence is fired when the previous run has ended, instead of being skipped.
 
         With ``CatchUp.ALL`` missed ones are caught up one after the other. An occurrence that is not missed yet waits
         if no run executed when it came: then it was the dispatcher that was late. One that came while a run executed is

@@ -33,11 +33,6 @@ def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None
     return None if row is None else from_row(row)
 
 
-def namespace_of(connection: Connection, run_id: RunId) -> str:
-    """Return the namespace of a run."""
-    return str(connection.execute(select(runs.c.namespace).where(runs.c.id == run_id)).scalar_one())
-
-
 def of(connection: Connection, run_id: RunId) -> list[RunRow]:
     """Return the children of a run, oldest first."""
     statement = select(*COLUMNS).where(runs.c.parent_id == run_id).order_by(runs.c.created_at)
@@ -92,7 +87,7 @@ def unframed(connection: Connection, run_id: RunId, under: str = "", generation:
 
 
 def stands(connection: Connection, child: RunRow) -> bool:
-    """Tell whether a child has, or may have, effects left that its parent would have to undo, or could not.
+    """Return whether a child has, or may have, effects left that its parent would have to undo, or could not.
 
     A frame that a person skipped counts, and so do effects of grandchildren without a frame in the child's stack. A
     grandchild that goes on, though the child has ended, was ordered to end without undo: its effects may stand. So may
@@ -109,14 +104,14 @@ def stands(connection: Connection, child: RunRow) -> bool:
 
 
 def _has_frames(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run has frames that are owed, or that a person skipped."""
+    """Return whether a run has frames that are owed, or that a person skipped."""
     states = [state.value for state in (FrameState.ARMED, FrameState.OWED, FrameState.LATE, FrameState.SKIPPED)]
     statement = select(exists().where(frames.c.run_id == run_id, frames.c.state.in_(states)))
     return bool(connection.execute(statement).scalar())
 
 
 def was_in_doubt(connection: Connection, run_id: RunId) -> bool:
-    """Tell whether a run ends, or has ended, with effects of a lost worker unknown."""
+    """Return whether a run ends, or has ended, with effects of a lost worker unknown."""
     abort = (faults.c.run_id == run_id, faults.c.kind == FaultKind.ABORT.value)
     return bool(connection.execute(select(exists().where(*abort, faults.c.state == FaultState.FINAL.value))).scalar())
 
@@ -135,7 +130,7 @@ def order(connection: Connection, namespace: str, run_id: RunId, post: NewInboxI
 
 
 def _may_obey(row: RunRow) -> bool:
-    """Tell whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
+    """Return whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
     return row.status is not Status.PARKED or row.cause is None
 
 
@@ -152,10 +147,13 @@ def notify_parent(connection: Connection, child: RunRow, at: datetime, grace: ti
         return
     place = {"parent_seq": parent.seq, "parent_inbox_seq": parent.inbox_seq}
     connection.execute(update(runs).where(runs.c.id == child.id).values(**place))
-    post = NewInboxItem(
-        InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}"
-    )
-    wake.send(connection, parent, post, lambda row: _is_told(row, child.id))
+    wake.send(connection, parent, _item_about(child, at, grace), lambda row: _is_told(row, child.id))
+
+
+def _item_about(child: RunRow, at: datetime, grace: timedelta) -> NewInboxItem:
+    """Return the inbox item that reports a child's end to its parent, once for each owner of the child."""
+    key = f"child/{child.id}/{child.epoch}"
+    return NewInboxItem(InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key)
 
 
 # Late effects below -----------------------------------------------------------------------------------------------
@@ -210,19 +208,16 @@ def notify_settled(connection: Connection, child: RunRow, at: datetime, grace: t
     """Wake a parent that is parked for this child's late effect, in the transaction in which the child handled it."""
     parent = None if child.parent_id is None else wake.lock(connection, child.namespace, child.parent_id)
     if parent is not None and _is_parked_for(parent, child.id):
-        post = NewInboxItem(
-            InboxVerb.CHILD, {"child": child.id}, child.id, at, grace, key=f"child/{child.id}/{child.epoch}"
-        )
-        wake.send(connection, parent, post, lambda row: True)
+        wake.send(connection, parent, _item_about(child, at, grace), lambda row: True)
 
 
 def _is_parked_for(row: RunRow, child_id: RunId) -> bool:
-    """Tell whether an ended run is parked for a late effect in this child."""
+    """Return whether an ended run is parked for a late effect in this child."""
     return row.status is Status.PARKED and row.ended_as is not None and _names(row, child_id)
 
 
 def _is_told(row: RunRow, child_id: RunId) -> bool:
-    """Tell whether the end of a child wakes a run: it waits for that, is ``compensated``, or is parked for it."""
+    """Return whether the end of a child wakes a run: it waits for that, is ``compensated``, or is parked for it."""
     return _awaits_child(row, child_id) or row.status is Status.COMPENSATED or _is_parked_for(row, child_id)
 
 

@@ -16,21 +16,19 @@ from sqlalchemy import ColumnElement, Connection, exists, select, update
 
 from aft.fault import FaultState
 from aft.ids import OrderId, RunId, new_id
-from aft.runs.states import Status
+from aft.runs.states import GOING, Status
 from aft.runs.wakes import wake as waking
 from aft.store.db_time import later
 from aft.store.tables import faults, runs
 
 #: Seconds without a change after which a run counts as forgotten.
 QUIET = 60.0
-#: The states of a run that goes on by itself.
-_GOING = (Status.RUNNING, Status.WAITING, Status.RECOVERING, Status.COMPENSATING)
 #: The states of a fault that the dispatcher acts on. One that waits for a time is none: its run has a timer, too.
 _ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
 
 
 def any_forgotten(connection: Connection, namespace: str) -> bool:
-    """Tell whether there is a forgotten run; locks nothing."""
+    """Return whether there is a forgotten run; locks nothing."""
     return connection.execute(select(runs.c.id).where(*_forgotten(namespace)).limit(1)).first() is not None
 
 
@@ -49,7 +47,7 @@ def _forgotten(namespace: str) -> tuple[ColumnElement[bool], ...]:
     acted_on = faults.c.state.in_([state.value for state in _ACTED_ON]) | awaits_signal
     return (
         runs.c.namespace == namespace,
-        runs.c.status.in_([status.value for status in _GOING]),
+        runs.c.status.in_([status.value for status in (*GOING, Status.COMPENSATING)]),
         runs.c.worker_id.is_(None),
         runs.c.wake_id.is_(None),
         runs.c.sweep_at.is_(None),

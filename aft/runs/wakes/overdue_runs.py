@@ -20,7 +20,7 @@ from aft.telemetry import RunOverdue
 
 
 def any_overdue(connection: Connection, namespace: str) -> bool:
-    """Tell whether there may be a run to report; locks nothing."""
+    """Return whether there may be a run to report; locks nothing."""
     return connection.execute(_past(namespace, runs.c.id).limit(1)).first() is not None
 
 

@@ -63,7 +63,7 @@ def served_flows(connection: Connection, namespace: str) -> set[str]:
 
 
 def any_unserved(connection: Connection, namespace: str, served: Iterable[str]) -> bool:
-    """Tell whether a run would be postponed."""
+    """Return whether a run would be postponed."""
     return connection.execute(_due(namespace, served).limit(1)).first() is not None
 
 

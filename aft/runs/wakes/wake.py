@@ -67,7 +67,7 @@ def send(connection: Connection, run: RunRow, post: NewInboxItem, wakes: Callabl
 
 
 def _is_spoilt(run: RunRow) -> bool:
-    """Tell whether a run's waits cannot be read: it is woken, and its next owner parks it with the reason."""
+    """Return whether a run's waits cannot be read: it is woken, and its next owner parks it with the reason."""
     return run.unreadable is not None and run.status in (Status.WAITING, Status.RECOVERING)
 
 

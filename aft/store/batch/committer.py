@@ -89,9 +89,9 @@ class Committer(Generic[T]):
     ``_batch`` until it is signalled, and the leader signals all of its batch and hands over, whatever happens.
     """
 
-    def __init__(self, store: Store, deed: BatchWrite[T]) -> None:
+    def __init__(self, store: Store, batch_write: BatchWrite[T]) -> None:
         self._store = store
-        self._deed = deed
+        self._batch_write = batch_write
         self._lock = threading.Lock()
         self._queue: deque[_Waiting] = deque()
         #: The items that are being written.
@@ -138,7 +138,7 @@ class Committer(Generic[T]):
                 waiting.told(answer)
         except Exception as error:
             if not isinstance(error, StoreError):
-                logger.exception("a deed cannot be written: deed=%s", type(self._deed).__name__)
+                logger.exception("a batch cannot be written: kind=%s", type(self._batch_write).__name__)
             for waiting in self._batch:
                 waiting.error = error
 
@@ -147,7 +147,7 @@ class Committer(Generic[T]):
         with self._store.turn():
             lent = self._take_kept() or self._store.checkout()
             try:
-                return self._store.write_batch(lent, self._deed, items)
+                return self._store.write_batch(lent, self._batch_write, items)
             finally:
                 # Also after a lock timeout: the next leader must not wait for another connection.
                 if lent.is_valid:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def write_sqlite(connection: sqlite3.Connection, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
+def write_sqlite(connection: sqlite3.Connection, batch_write: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
     """Write items in one transaction; returns their answers."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        answers = deed.write_sqlite(connection, items)
+        answers = batch_write.write_sqlite(connection, items)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -36,10 +36,10 @@ def write_sqlite(connection: sqlite3.Connection, deed: BatchWrite[Item], items: 
 
 
 def write_postgresql(
-    connection: psycopg.Connection[Any], prepared: set[bytes], deed: BatchWrite[Item], items: Sequence[Item]
+    connection: psycopg.Connection[Any], prepared: set[bytes], batch_write: BatchWrite[Item], items: Sequence[Item]
 ) -> list[Any]:
     """Execute the statement of a batch, which is a transaction; returns the answers of the items."""
-    found = libpq.execute(connection, prepared, *deed.for_postgresql(items))
+    found = libpq.execute(connection, prepared, *batch_write.for_postgresql(items))
     answers: list[Any] = [None] * len(items)
     for row in range(found.ntuples):
         place, *answer = (found.get_value(row, column) for column in range(found.nfields))
@@ -47,12 +47,12 @@ def write_postgresql(
     return answers
 
 
-def write_within(connection: Connection, deed: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
+def write_within(connection: Connection, batch_write: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
     """Write items in a transaction that the caller has begun; returns their answers. Raises errors of SQLAlchemy."""
     if connection.dialect.name == "sqlite":
-        return deed.write_sqlite(_Executor(connection), items)
+        return batch_write.write_sqlite(_Executor(connection), items)
     answers: list[Any] = [None] * len(items)
-    statement, given = deed.for_postgresql(items)
+    statement, given = batch_write.for_postgresql(items)
     texts = {f"p{number}": each.decode() if isinstance(each, bytes) else each for number, each in enumerate(given, 1)}
     for place, *answer in connection.exec_driver_sql(_named(statement), texts):
         answers[place] = answer

@@ -32,7 +32,7 @@ class LivenessLock(Protocol):
         ...
 
     def give(self, worker: WorkerId) -> None:
-        """Take the lock of this worker, and release that of the one before; does not raise if it cannot be taken."""
+        """Take the lock of this worker, and release the former one's; does not raise if that fails."""
         ...
 
     def take_back(self) -> None:

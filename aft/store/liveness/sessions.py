@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, text
 
 from aft import after_fork, durations
 from aft.ids import WorkerId
-from aft.store.postgres.dedicated_connection import Apart, connect
+from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 from aft.telemetry import logger
 
 #: What a lock of this kind begins with; the server's start and the lock's number follow.
@@ -82,7 +82,7 @@ class LockHolder:
         self.lock: str | None = None
         self._engine = engine
         self._worker = worker
-        self._session: Apart | None = None
+        self._session: DedicatedConnection | None = None
         self._stopping = threading.Event()
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._keep, name="aft-lock", daemon=True)
@@ -133,7 +133,7 @@ class LockHolder:
         self._session, self.lock = session, f"{KIND}{started}:{number_of(self._worker)}"
         return True
 
-    def _wait(self, seconds: float | None, session: Apart | None) -> bool:
+    def _wait(self, seconds: float | None, session: DedicatedConnection | None) -> bool:
         """Wait up to ``seconds`` to be stopped, or for the session's end; True if the session has ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -173,7 +173,7 @@ def _number(lock: object, ours: str) -> int | None:
     return int(number) if _NUMBER.fullmatch(number) else None
 
 
-def _take_lock(session: Apart, number: int) -> str | None:
+def _take_lock(session: DedicatedConnection, number: int) -> str | None:
     """Take the lock and return the server's start time; None if it cannot be taken."""
     try:
         pid, started = session.execute(_WHERE).fetchone() or (None, None)
@@ -186,8 +186,8 @@ def _take_lock(session: Apart, number: int) -> str | None:
     return str(started) if taken else None
 
 
-def _answers(session: Apart) -> bool:
-    """Tell whether a session with unexpected input is still alive: the input may have been a notice."""
+def _answers(session: DedicatedConnection) -> bool:
+    """Return whether a session with unexpected input is still alive: the input may have been a notice."""
     try:
         session.execute("SELECT 1")
     except psycopg.Error:

@@ -19,10 +19,10 @@ _ALIVE = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5"
 #: Milliseconds after which it gives up sending us an answer. Not every system that PostgreSQL runs on can do that.
 _HEARD = "SET tcp_user_timeout = 30000"
 
-Apart = psycopg.Connection[Any]
+DedicatedConnection = psycopg.Connection[Any]
 
 
-def connect(engine: Engine) -> Apart:
+def connect(engine: Engine) -> DedicatedConnection:
     """Connect outside the pool, in autocommit; raises psycopg.Error.
 
     A fresh connection, never a pooled one: after the server was away, the pool's are dead one by one.
@@ -38,7 +38,7 @@ def connect(engine: Engine) -> Apart:
     return connection
 
 
-def watch_line(connection: Apart, *settings: str) -> None:
+def watch_line(connection: DedicatedConnection, *settings: str) -> None:
     """Make the server detect a dead client; other settings are sent in the same round trip."""
     try:
         connection.execute("; ".join([_DATES, *settings, _ALIVE, _HEARD]))

@@ -23,8 +23,8 @@ from aft.errors import StoreError
 SQLITES = ("-wal", "-shm", "-journal")
 #: What aft's own end with.
 OURS = ("-turn", "-workers")
-#: The modes of a new file and a new folder: access for the owner only.
-ALONE, ALONE_INSIDE = 0o600, 0o700
+#: The mode of a new file: access for the owner only.
+ALONE = 0o600
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -37,7 +37,7 @@ def make_database(path: str) -> None:
 
 
 def check_database(path: str, real: str, url: str) -> None:
-    """Raise StoreError if a database's file, or one of SQLite's beside it, may have been put there by somebody else.
+    """Raise StoreError if a database's file, or one of SQLite's beside it, may be another user's.
 
     ``real`` is the path with links resolved. Costs a few microseconds, and does not open a file: that would end locks.
     """
@@ -54,7 +54,7 @@ def check_database(path: str, real: str, url: str) -> None:
 
 
 def find_unused(database: str) -> list[str]:
-    """Tell which of aft's own files beside a database are not used, because they are links or somebody else's."""
+    """Return a message for each of aft's files beside a database that is a link, or another user's, so not used."""
     found = ((f"{database}{end}", _lstat(f"{database}{end}")) for end in OURS)
     owners = _owners(database)
     return [
@@ -91,7 +91,7 @@ def make_folder_beside(path: Path, database: str) -> None:
 
 
 def is_open_to_others(path: str) -> bool:
-    """Tell whether users other than its owner have access to a file; False if there is none."""
+    """Return whether users other than its owner have access to a file; False if there is none."""
     try:
         return bool(Path(path).stat().st_mode & 0o077)
     except OSError:
@@ -99,7 +99,7 @@ def is_open_to_others(path: str) -> bool:
 
 
 def _mode_of(database: str) -> int:
-    """Return the mode of a file beside a database: nobody opens it who may not write to the database.
+    """Return the mode of a file beside a database: only users who may write to the database can open it.
 
     Whoever may open a file may lock it, and so block those who write.
     """
@@ -131,7 +131,7 @@ def _lstat(path: str) -> os.stat_result | None:
 
 
 def _is_open(found: os.stat_result) -> bool:
-    """Tell whether everybody may write to a file, or make files in a folder."""
+    """Return whether all users may write to a file, or make files in a folder."""
     return bool(found.st_mode & stat.S_IWOTH)
 
 

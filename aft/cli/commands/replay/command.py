@@ -39,7 +39,7 @@ class CannotPlay(click.ClickException):
 @click.command()
 @click.argument("named", metavar="EXAMPLE")
 @click.option("--scenario", "wanted", multiple=True, metavar="NAME", help="Play only this one; may be repeated.")
-@click.option("--list", "only_list", is_flag=True, help="Say what can be played; play nothing.")
+@click.option("--list", "only_list", is_flag=True, help="List the scenarios; play none.")
 @json_option
 @click.pass_context
 def replay(context: click.Context, named: str, wanted: tuple[str, ...], only_list: bool, as_json: bool) -> None:

@@ -1,1 +1,1 @@
-"""``aft rules`` and ``aft exlets``: show, teach and undo what is done about which fault."""
+"""``aft rules`` and ``aft exlets``: show, teach and undo the rules that decide about faults."""

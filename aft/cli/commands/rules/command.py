@@ -1,4 +1,4 @@
-"""``aft rules``: shows the rule trees, the facts that they use, and who changed them."""
+"""``aft rules``: shows the rule trees, their facts, and their history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ on_argument = click.argument("on", type=click.Choice(TYPES), metavar="ON")
 
 @click.group(cls=Noun)
 def rules() -> None:
-    """See and teach what is done about which fault.
+    """Show and teach the rules that decide about faults.
 
     A tree of rules is for a FLOW, a type of exception ON, and an ACTIVITY; '*' stands for all of them.
 
@@ -121,9 +121,9 @@ def _draw(chosen: list[Tree], found: list[Tree], asked: str) -> None:
         draw_tree(out, one)
     if not chosen:
         known = ", ".join(sorted({one.flow for one in found}))
-        print_message(f"Nobody has taught rules for {asked}; there are trees for {known}.")
+        print_message(f"No rules are taught for {asked}; there are trees for {known}.")
     if not any(one.revision for one in found):
-        print_message("\nNobody has taught any rules yet: this is what aft does by itself.")
+        print_message("\nNo rules are taught yet: these are aft's own decisions.")
         print_message("Teach from a fault: `aft rules add FAULT --if CONDITION --then EXLET`.")
 
 
@@ -132,7 +132,7 @@ def _draw(chosen: list[Tree], found: list[Tree], asked: str) -> None:
 @json_option
 @click.pass_obj
 def facts(given: Given, modules: tuple[str, ...], as_json: bool) -> None:
-    """List what conditions may ask: names, types, meanings.
+    """List the facts that conditions may use: names, types, meanings.
 
     Conditions are CEL expressions that are true or false.
 
@@ -152,10 +152,10 @@ def facts(given: Given, modules: tuple[str, ...], as_json: bool) -> None:
         return
     shown = [[name, type_.partition("(")[0], meaning] for name, type_, meaning in rows]
     print_table([Column("FACT"), Column("TYPE"), Column("MEANING", flexible=True)], shown)
-    print_message("\ndyn is a number, a text, a list or a map, as it comes.")
+    print_message("\ndyn is a number, a text, a list or a map, depending on the case.")
     print_message("`aft rules test FAULT --if CONDITION` tries a condition.")
     if not outside:
-        print_message("Outside sources are here while a worker that has them lives, or with -m.")
+        print_message("Outside sources are listed while a worker that declares them is alive, or with -m.")
 
 
 # Changes --------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _key(flow: str, on: str, activity: str | None) -> Key:
 @click.argument("flow", required=False)
 @click.argument("on", type=click.Choice(TYPES), metavar="[ON]", required=False)
 @click.argument("activity", required=False)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
 def history(given: Given, flow: str | None, on: str | None, activity: str | None, limit: int, as_json: bool) -> None:
@@ -235,7 +235,7 @@ def _print_history(told: list[tuple[Revision, str]]) -> None:
 @on_argument
 @click.argument("activity", required=False)
 @click.option(
-    "--to", type=click.IntRange(min=0), metavar="REVISION", help="Which one; 0: what is built in, or nothing."
+    "--to", type=click.IntRange(min=0), metavar="REVISION", help="The revision; 0: the built-in tree, or an empty one."
 )
 @click.pass_obj
 def undo(given: Given, flow: str, on: str, activity: str | None, to: int | None) -> None:

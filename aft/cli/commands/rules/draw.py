@@ -54,7 +54,7 @@ def title(tree: Tree, told: str = "") -> Text:
 
 def _origin(tree: Tree) -> str:
     if tree.revision == 0:
-        return "built in" if tree.nodes else "nobody has taught it anything"
+        return "built in" if tree.nodes else "no rules taught"
     built_in = bool(original(key_of(tree)).nodes)
     return f"revision {tree.revision}{', instead of what is built in' if built_in else ''}"
 

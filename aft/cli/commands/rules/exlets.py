@@ -1,4 +1,4 @@
-"""``aft exlets``: shows and adds what rules can choose, by name."""
+"""``aft exlets``: shows and adds exlets, which rules choose by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_NAME = 24
 
 @click.group(cls=Noun)
 def exlets() -> None:
-    """See and add what rules can choose: lists of primitives, by name."""
+    """Show and add exlets, which rules choose: named lists of primitives."""
 
 
 @exlets.command("list")
@@ -122,11 +122,11 @@ def _comments(one: Exlet, history: list[Revision], chosen: list[tuple[Key, Node]
 def add(given: Given, path: Path, note: str | None, modules: tuple[str, ...], yes: bool) -> None:
     """Add exlets from a TOML file: one, or many.
 
-    Asks before one that is there already becomes another; it is another for every rule that chooses it.
+    Asks before an existing exlet is changed; the change applies to every rule that chooses it.
 
     \b
       [exlet.give_up]
-      about = "Undo everything, and tell."
+      about = "Undo everything, and notify."
       steps = [{do = "notify", url = "https://example.com/hook"}, {do = "unwind"}]
     """
     with opened(given, load(modules)) as app:

@@ -29,8 +29,8 @@ MOST_BESIDE = 4
 
 _INTRO = {
     ExplanationSource.DECIDED: "",
-    ExplanationSource.BUILT_IN: "Nobody had taught rules about it, so aft decided by itself. The built-in tree:",
-    ExplanationSource.NOW: "Nobody has decided about it yet. This is what the rules say now:",
+    ExplanationSource.BUILT_IN: "No rules were taught about it, so aft decided by itself. The built-in tree:",
+    ExplanationSource.NOW: "It is not decided yet. This is what the rules choose now:",
     ExplanationSource.NEVER: "The flow's own code raised it: no rule is asked about that.",
 }
 
@@ -42,9 +42,9 @@ _INTRO = {
 @json_option
 @click.pass_obj
 def explain(given: Given, fault: str, everything: bool, modules: tuple[str, ...], as_json: bool) -> None:
-    """Tell why a fault was decided about as it was.
+    """Show why a fault was decided about as it was.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault.
+    FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault.
     """
     with desk(given, modules) as app:
         of = fault_of(app, fault)

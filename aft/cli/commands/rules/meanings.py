@@ -7,9 +7,9 @@ MEANINGS: dict[str, str] = {
     "fault.name": "class of the exception, without its module",
     "fault.type": "class of the exception, with its module",
     "fault.bases": "the class and its bases, with modules",
-    "fault.text": "what the exception says",
+    "fault.text": "text of the exception",
     "fault.signature": "STEP/CLASS: what faults of the same sort share",
-    "fault.recoverable": "whether aft itself takes it for one that passes",
+    "fault.recoverable": "whether aft itself classifies it as recoverable",
     "fault.exhausted": "whether no level of the ladder is left",
     "fault.status": "HTTP status; 0: none",
     "fault.after": "seconds that it asked to wait; 0: none",
@@ -28,7 +28,7 @@ MEANINGS: dict[str, str] = {
     "run.args": "arguments of the flow, by name",
     "run.tags": "its tags, by name",
     "run.key": "its key; empty: none",
-    "run.owner": "whose it is; empty: nobody's",
+    "run.owner": "its owner; empty: none",
     "run.priority": "its priority",
     "run.age": "seconds since it was made",
     "run.status": "running, recovering, …",
@@ -37,9 +37,9 @@ MEANINGS: dict[str, str] = {
     "history.same_10m": "… within ten minutes",
     "history.same_1h": "… within an hour",
     "history.same_1d": "… within a day",
-    "history.outcome": "by level, what became of the last try there",
-    "timeout.activity": "who did not return in time",
-    "trigger.name": "what was raised from outside",
+    "history.outcome": "by level, the outcome of the last try there",
+    "timeout.activity": "activity that did not return in time",
+    "trigger.name": "event that was raised from outside",
 }
 #: What is said of an outside source.
 SOURCE = "declared with @aft.source"

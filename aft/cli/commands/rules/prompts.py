@@ -57,7 +57,7 @@ def confirm(question: str, yes: bool) -> None:
         agreed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise Failure("nobody said yes, so nothing was changed; --yes goes ahead without asking") from None
+        raise Failure("not confirmed, so nothing was changed; --yes confirms in advance") from None
     if not agreed:
         raise Failure("nothing was changed")
 

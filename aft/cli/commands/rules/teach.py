@@ -65,7 +65,7 @@ def _rule_options(command: Any) -> Any:
             type=click.Choice(["activity", "flow", "all"]),
             default="activity",
             show_default=True,
-            help="Whom it is for: that activity of that flow, that flow, or everything.",
+            help="Its scope: that activity of that flow, that flow, or everything.",
         ),
         click.option("--then", "exlet", required=True, metavar="EXLET", help="What is done then."),
         if_option,
@@ -78,7 +78,7 @@ def _rule_options(command: Any) -> Any:
 @click.command()
 @_rule_options
 @click.option("--note", metavar="TEXT", help="Why; kept with the rule.")
-@click.option("--accept", is_flag=True, help="Also if cases that other rules were made for get another answer by it.")
+@click.option("--accept", is_flag=True, help="Even if it changes the answer for cornerstones of other rules.")
 @yes_option
 @click.pass_obj
 def add(
@@ -95,7 +95,7 @@ def add(
 ) -> None:
     """Teach a rule, from a fault that it is for.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault. Shows first where the rule
+    FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault. Shows first where the rule
     goes and what it would have changed.
 
     \b
@@ -108,7 +108,7 @@ def add(
         seen = app.rules.preview(proposal.tree, limit)
         _print_preview(seen, MOST_LISTED)
         if proposal.conflicts and not accept:
-            raise Failure("nothing was changed, for those cases' sake; make the condition narrower, or add --accept")
+            raise Failure("nothing was changed, because of those cases; make the condition narrower, or add --accept")
         confirm(f"Put rule {proposal.node.id} in force?", yes)
         revision = app.rules.add(proposal, accept=accept)
         print_message(f"Rule {proposal.node.id} is in force, as revision {revision}; within a second everywhere.")
@@ -130,7 +130,7 @@ def preview(
 ) -> None:
     """Show what a rule would change; nothing is saved.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault.
+    FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault.
     """
     with desk(given, modules) as app:
         of = fault_of(app, fault)
@@ -150,9 +150,9 @@ def preview(
 @json_option
 @click.pass_obj
 def test(given: Given, fault: str, condition: str, modules: tuple[str, ...], as_json: bool) -> None:
-    """Tell whether a condition holds for a fault.
+    """Test whether a condition holds for a fault.
 
-    FAULT is its id, or an unmistakable part of it; or a run's, for the run's latest fault.
+    FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault.
     """
     with desk(given, modules) as app:
         tried = app.rules.test(fault_of(app, fault).id, condition)
@@ -235,7 +235,7 @@ def _warn_if_shadowed(app: Aft, fault: Fault, proposal: Proposal) -> None:
     key = key_of(proposal.tree)
     if decision is None or (decision.asked[-1].flow, decision.on, decision.asked[-1].activity) == key:
         return
-    print_to_stderr(f"note: this very fault is answered before that, by {format_rule(decision)}")
+    print_to_stderr(f"note: another rule answers first for this fault: {format_rule(decision)}")
 
 
 # What it would change -------------------------------------------------------------------------------------------

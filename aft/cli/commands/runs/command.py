@@ -74,9 +74,9 @@ class _Wanted:
 
 @click.group(cls=Noun)
 def runs() -> None:
-    """Start runs, look at them, steer them.
+    """Start, list, show and steer runs.
 
-    RUN is an id, or as much of its beginning or end as is unmistakable.
+    RUN is an id, or an unambiguous beginning or end of one.
     """
 
 
@@ -89,8 +89,8 @@ def runs() -> None:
 @click.option("--owner", metavar="NAME", help="Runs of this owner only.")
 @click.option("--resource", metavar="NAME", help="Runs that need this only.")
 @click.option("--priority", type=int, metavar="N", help="Runs of this priority and above only.")
-@click.option("--overdue", is_flag=True, help="Runs only that should have ended by now.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at the most.")
+@click.option("--overdue", is_flag=True, help="Only runs that should have ended by now.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
 def list_runs(
@@ -190,21 +190,21 @@ def _handled(connection: Connection, row: RunRow) -> str:
 
 @runs.command()
 @click.argument("run")
-@click.option("--follow", "following", is_flag=True, help="Go on until the run has ended or is parked.")
+@click.option("--follow", "following", is_flag=True, help="Keep showing it until the run has ended or is parked.")
 @click.option(
     "--depth",
     type=click.IntRange(0, 100),
     default=story.DEPTH,
     show_default=True,
-    help="Generations of children whose stories are told, too.",
+    help="Generations of children whose stories are included.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show each of many calls side by side.")
 @json_option
 @click.pass_obj
 def show(given: Given, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
-    """Tell a run's story: activities, faults, waits, children, undoing."""
+    """Show a run's story: activities, faults, waits, children, undoing."""
     if following and as_json:
-        raise click.UsageError("--follow and --json do not go together; --json shows how it stands")
+        raise click.UsageError("--follow and --json do not go together; --json shows its present state")
     with looking(given) as app:
         found = app.run(run)
         if following:

@@ -21,7 +21,7 @@ MOST_VALUE = 80
 
 @click.command()
 @click.argument("run")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be undone, in order, and what could not be.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be undone, in order, and what could not be.")
 @click.option("--to", metavar="SAVEPOINT", help="Only what it did since this savepoint, which it is in.")
 @click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 @json_option
@@ -30,7 +30,7 @@ def compensate(given: Given, run: str, dry_run: bool, to: str | None, note: str 
     """Undo everything a run did, also if it has completed.
 
     One that has not ended is cancelled: it stops where it is, also if it waits or is parked, and ends `compensated`.
-    Its children are undone where they lie in its stack.
+    Its children are undone at their place in its stack.
     """
     with looking(given) as app:
         found = app.run(run)
@@ -60,7 +60,7 @@ def _print_preview(row: RunRow, undos: list[Undo], *, whole: bool) -> None:
     elif whole and (objection := steer.find_objection(row)) is not None:
         print_message(f"Nothing would be undone: {objection}.")
     else:
-        print_message(f"{count} would be undone, in this order; nothing was. Without --dry-run it is.")
+        print_message(f"{count} would be undone, in this order. Nothing was undone; leave out --dry-run to undo it.")
 
 
 def _print(undos: list[Undo]) -> None:

@@ -23,7 +23,7 @@ from aft.store.tables import runs
 def forget(given: Given, run: str | None, key: str | None, flow: str | None, note: str | None, yes: bool) -> None:
     """Erase arguments, results, tags, signals and texts of failures of a run and of all below it.
 
-    They must have ended. What stays is that they ran: ids, flows, keys, steps, states, times, and who did what by hand.
+    They must have ended. A record of them stays: ids, flows, keys, steps, states, times, and who did what by hand.
     Nothing of them can be undone after that.
     """
     if (run is None) == (key is None):

@@ -1,4 +1,4 @@
-"""``aft runs signal``: sends a run a value that it waits for, or will, and says what will happen with it."""
+"""``aft runs signal``: sends a signal to a run, and prints whether the run waits for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORWARD = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 @click.argument("name")
 @click.argument("value", required=False)
 @click.option("--key", metavar="TEXT", help="A second signal with the same key is dropped.")
-@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Check it by what the flow declares.")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Check it as the flow declares it.")
 @click.pass_obj
 def signal(given: Given, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]) -> None:
     """Send a run the signal NAME.
@@ -58,7 +58,7 @@ def signal(given: Given, run: str, name: str, value: str | None, key: str | None
             )
             warn_if_nobody_works(app, before)
         else:
-            print_message(f"Run {found.id} was sent signal {name!r}; it is kept until the run asks for it.")
+            print_message(f"Run {found.id} was sent signal {name!r}; it is kept until the run waits for it.")
             _print_what_it_awaits(app, found, before, name)
 
 
@@ -93,8 +93,8 @@ def _print_what_it_awaits(app: Aft, run: Run, row: RunRow, name: str) -> None:
 def _hint(row: RunRow) -> str:
     short = short_id(row.id)
     hints = {
-        Status.SUSPENDED: f"; `aft runs resume {short}` lets it go on",
+        Status.SUSPENDED: f"; `aft runs resume {short}` continues it",
         Status.PARKED: f", and waits for a person: see `aft runs show {short}`",
-        Status.COMPENSATING: ": what it did is being undone, and it will ask for nothing more",
+        Status.COMPENSATING: ": it is being undone, and takes no more signals",
     }
     return hints.get(row.status, "")

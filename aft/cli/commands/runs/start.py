@@ -45,7 +45,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.command(cls=Words)
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
-@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Where FLOW is, if named alone.")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="The module of FLOW.")
 @click.option("--key", metavar="TEXT", help="The same key means the same run: nothing is started twice.")
 @click.option("--after", metavar="DURATION", help="Begin later: in 1h, 30m.")
 @click.option("--at", metavar="TIME", help="Begin then: 2027-01-31T08:00+01:00.")

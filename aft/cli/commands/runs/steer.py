@@ -28,19 +28,19 @@ def _verb(name: str | None = None, *, needs_note: bool = False) -> Callable[[Cal
 def suspend(given: Given, run: str, note: str | None) -> None:
     """Stop a run at its next step, until it is resumed.
 
-    What it is doing now comes to its end; signals are kept.
+    Its current step is completed first; signals are kept.
     """
     with looking(given) as app:
         found = app.run(run)
         found.suspend(note)
         short = short_id(found.id)
         how = "is suspended" if found.status is Status.SUSPENDED else "stops at its next step"
-        print_message(f"Run {found.id} {how}. `aft runs resume {short}` lets it go on.")
+        print_message(f"Run {found.id} {how}. `aft runs resume {short}` continues it.")
 
 
 @_verb()
 def resume(given: Given, run: str, note: str | None) -> None:
-    """Let a suspended run go on."""
+    """Resume a suspended run."""
     _order(given, run, lambda found: found.resume(note=note), "goes on")
 
 
@@ -49,7 +49,7 @@ def resume(given: Given, run: str, note: str | None) -> None:
 def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
     """Stop a run for good, and undo what it did.
 
-    What it is doing now comes to its end. Its children are cancelled, too. It ends `compensated`, or, where nothing is
+    Its current step is completed first. Its children are cancelled, too. It ends `compensated`, or, where nothing is
     undone, `cancelled`.
     """
     what = "ends, and nothing is undone," if keep else "is undone"
@@ -58,13 +58,13 @@ def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
 
 @_verb()
 def retry(given: Given, run: str, note: str | None) -> None:
-    """Let a parked run try again what it was parked for."""
+    """Retry what a parked run is parked for."""
     _order(given, run, lambda found: found.retry(note=note), "tries again")
 
 
 @_verb("skip-frame", needs_note=True)
 def skip_frame(given: Given, run: str, note: str) -> None:
-    """Let the frame go that a run is parked for.
+    """Skip the frame that a run is parked for.
 
     The unwinding goes on below it, and the run ends `failed`: it was not undone entirely.
     """
@@ -73,7 +73,7 @@ def skip_frame(given: Given, run: str, note: str) -> None:
 
 @_verb("frame-done", needs_note=True)
 def frame_done(given: Given, run: str, note: str) -> None:
-    """Say that the frame a run is parked for was undone by hand.
+    """Record that the frame a run is parked for was undone by hand.
 
     The unwinding goes on below it.
     """
@@ -84,7 +84,7 @@ def frame_done(given: Given, run: str, note: str) -> None:
 def release(given: Given, run: str, note: str) -> None:
     """Take a run away from the worker that has it.
 
-    Another one goes on. What the worker is doing may be done a second time, under the same key, as after its death.
+    Another worker continues it. Its current step may be executed twice, under the same key, as after a worker's death.
     """
     _order(given, run, lambda found: found.release(note=note), "goes on elsewhere,")
 

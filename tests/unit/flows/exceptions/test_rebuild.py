@@ -28,7 +28,7 @@ from aft.flows.exceptions.capture import MOST_ARGS, MOST_ATTRIBUTES, store
 from aft.flows.exceptions.failures import FaultSite, describe, fault_of, is_bug, must_park, rebuild
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level
-from tests.unit.codec.test_codec import Angry, anything, exact, nested
+from tests.unit.test_codec import Angry, anything, exact, nested
 
 T = TypeVar("T")
 AT = datetime(2024, 5, 17, tzinfo=UTC)

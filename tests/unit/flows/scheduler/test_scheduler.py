@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -64,6 +65,8 @@ class World:
         outcome: Outcome = Outcome.OK,
         kind: EntryKind = ACTIVITY,
         leaves: Leave | None = None,
+        quick: bool = False,
+        made_as: type[StepRequest] = StepRequest,
     ) -> StepRequest:
         """A step that comes to this outcome, when ``after`` has returned."""
 
@@ -80,13 +83,13 @@ class World:
             return entry
 
         waits = kind is SIGNAL
-        return StepRequest(
+        return made_as(
             StepPath(path),
             kind,
             "step",
             perform,
             lambda _: Returns(None),
-            quick=waits,
+            quick=waits or quick,
             needed=not waits,
             was_begun=lambda: path in self.begun,
         )
@@ -347,3 +350,70 @@ def test_a_set_of_tasks_is_gone_through_in_the_same_order_each_time() -> None:
         orders.append([tasks.index(task) for task in set(tasks)])
         loop.run_ready()
     assert orders[0] == orders[1] == orders[2]
+
+
+# Costs ------------------------------------------------------------------------------------------------------------
+
+#: How often anything of any step was looked at.
+looks: Counter[str] = Counter()
+
+
+class CountedRequest(StepRequest):
+    """A step that counts how often somebody looks at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        looks["all"] += 1
+        return super().__getattribute__(name)
+
+
+class CountedPending(dict[StepPath, StepRequest]):
+    """Steps of an async flow, that count how often somebody goes through them."""
+
+    def keys(self) -> Any:
+        looks["all"] += len(self)
+        return super().keys()
+
+    def values(self) -> Any:
+        looks["all"] += len(self)
+        return super().values()
+
+
+def counted(items: int) -> list[StepRequest]:
+    """So many steps that count."""
+    return [World().ask(f"1.{number}", quick=True, made_as=CountedRequest) for number in range(items)]
+
+
+def recorded_world(recorded: int) -> World:
+    """One whose journal has so many outcomes."""
+    return World(*(an_entry(f"1.{number}", seq=number) for number in range(recorded)))
+
+
+def complete_all(items: int, recorded: int) -> int:
+    """Complete so many steps, of which so many have their outcome already; returns how often one was looked at."""
+    world, asks = recorded_world(recorded), counted(items)
+    looks.clear()
+    world.scheduler.complete(asks, 10)
+    seen = looks["all"]
+    assert all(ask.entry is not None for ask in asks)
+    return seen
+
+
+def hand_out_all(items: int) -> int:
+    """Hand out so many recorded outcomes to an async flow; returns how often a step was looked at."""
+    world = recorded_world(items)
+    world.scheduler.pending = CountedPending((ask.path, ask) for ask in counted(items))
+    looks.clear()
+    for _ in range(items):
+        assert world.scheduler.next() is not None
+    return looks["all"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0], ids=["none", "half", "all"])
+def test_ten_times_the_items_are_ten_times_the_work(part: float) -> None:
+    few, many = (complete_all(items, int(items * part)) for items in (200, 2000))
+    assert many <= 11 * few
+
+
+def test_ten_times_the_outcomes_of_an_async_flow_are_ten_times_the_work() -> None:
+    few, many = (hand_out_all(items) for items in (200, 2000))
+    assert many <= 11 * few

@@ -253,3 +253,10 @@ def test_a_ladder_is_given_as_activities_and_settings_have_it() -> None:
 def test_a_ladder_that_is_none_is_refused(ladder: Any) -> None:
     with pytest.raises(RuleRefused, match="retry: ladder"):
         do.retry(ladder=ladder)
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@hooks.example.com/", "https://hooks.example.com/häuser"])
+def test_a_notice_that_could_never_be_sent_is_refused_where_it_is_written(url: str) -> None:
+    with pytest.raises(RuleRefused, match="url must begin with") as refused:
+        do.notify(url)
+    assert "secret" not in str(refused.value)

@@ -724,7 +724,7 @@ def test_what_a_user_s_type_raises_while_it_is_built_is_a_codec_error() -> None:
 
 
 def test_no_stored_name_is_looked_up() -> None:
-    for tag in ("tests.unit.codec.test_codec.Point", "Point", "os.system", "__class__"):
+    for tag in ("tests.unit.test_codec.Point", "Point", "os.system", "__class__"):
         with pytest.raises(CodecError, match="unknown tag"):
             decode_untyped(json.dumps({"$aft": tag, "v": {"x": 1}}))
 

@@ -13,16 +13,13 @@ import aft
 from aft.runs.states import Status
 from tests.acceptance.agency import book, book_async
 from tests.setups import Setup, eventually
-from tests.world import ledger, shut
-
-#: Journeys whose flow has a bug.
-buggy: set[str] = set()
+from tests.world import broken, ledger, shut
 
 
 @pytest.fixture
 def journey() -> str:
     name = secrets.token_hex(4)
-    buggy.add(name)
+    broken.add(name)
     return name
 
 
@@ -31,7 +28,7 @@ raised: dict[str, BaseException] = {}
 
 
 def check(journey: str) -> None:
-    if journey in buggy:
+    if journey in broken:
         raise raised.get(journey, TypeError("a bug"))
 
 
@@ -86,7 +83,7 @@ def test_after_the_fix_the_flow_goes_on_from_where_the_bug_was(
     run = app.start(flow, journey)
     assert run.status is Status.PARKED
     assert ledger[journey] == ["flight", "lock", "unlock"]
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         assert run.result(60) == f"car of {journey}"
@@ -98,7 +95,7 @@ def test_a_flow_that_would_end_its_process_goes_on_from_there_too(setup: Setup, 
     raised[journey] = SystemExit(3)
     run = app.start(frees, journey)
     assert (run.status, "sys.exit(3)" in (run.row.reason or "")) == (Status.PARKED, True)
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         assert run.result(60) == f"car of {journey}"
@@ -108,7 +105,7 @@ def test_a_flow_that_would_end_its_process_goes_on_from_there_too(setup: Setup, 
 def test_a_run_that_is_undone_after_its_bug_was_fixed_says_so(setup: Setup, journey: str) -> None:
     app = setup.app()
     run = app.start(frees, journey)
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         run.result(60)
@@ -167,7 +164,7 @@ def test_so_is_what_was_done_while_something_else_was_handled_for_the_bug(
     app = setup.app()
     run = app.start(flow, journey)
     assert ledger[journey] == ["flight", "hostel"]
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         run.result(60)
@@ -178,7 +175,7 @@ def test_what_was_done_while_the_bug_travelled_is_undone_before_the_run_goes_on(
     app = setup.app()
     run = app.start(books, journey)
     assert ledger[journey] == ["flight", "hostel"]
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         run.result(60)
@@ -208,7 +205,7 @@ def handles(journey: str) -> str:
 def test_what_was_done_before_the_bug_stays(setup: Setup, journey: str) -> None:
     app = setup.app()
     run = app.start(handles, journey)
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         run.result(60)
@@ -231,7 +228,7 @@ def test_a_second_bug_that_follows_from_the_first_keeps_nothing_back(setup: Setu
     app = setup.app()
     run = app.start(fails_twice, journey)
     assert "UnboundLocalError" in (run.row.reason or "")
-    buggy.discard(journey)
+    broken.discard(journey)
     with app.dispatcher():
         run.retry()
         assert run.result(60) == f"car of {journey}"
@@ -279,7 +276,7 @@ def test_after_the_fix_all_tasks_of_a_group_go_on(setup: Setup, journey: str) ->
         eventually(lambda: run.status is Status.PARKED)
         done = ledger[journey][2:]
         assert sorted(done) == ["bill", "bus", "lounge", "taxi", "unbill", "unhotel"]
-        buggy.discard(journey)
+        broken.discard(journey)
         run.signal("stay")
         run.retry()
         assert run.result(60) == f"car of {journey}"
@@ -315,7 +312,7 @@ def test_what_other_tasks_did_meanwhile_stays(setup: Setup, journey: str) -> Non
         eventually(lambda: sorted(ledger[journey]) == ["flight", "hotel", "meal"] and run.status is Status.WAITING)
         run.signal("tidy")
         eventually(lambda: run.status is Status.PARKED)
-        buggy.discard(journey)
+        broken.discard(journey)
         run.retry()
         # The word was given back: it is heard where the code waits for it now.
         assert run.result(60) == f"car of {journey}"
@@ -350,7 +347,7 @@ def test_a_step_that_is_called_plainly_after_the_fix_is_executed(setup: Setup, j
         eventually(lambda: sorted(ledger[journey]) == ["flight", "hotel", "meal"] and run.status is Status.WAITING)
         run.signal("tidy")
         eventually(lambda: run.status is Status.PARKED)
-        buggy.discard(journey)
+        broken.discard(journey)
         run.retry()
         assert run.result(60) == f"car of {journey}"
     assert ledger[journey][3:] == ["seat", "car"]
@@ -391,7 +388,7 @@ def test_what_is_at_work_when_the_run_parks_is_taken_back_too(setup: Setup, jour
         run.signal("tidy")
         gate.set()
         eventually(lambda: run.status is Status.PARKED)
-        buggy.discard(journey)
+        broken.discard(journey)
         run.retry()
         assert run.result(60) == f"car of {journey}"
     assert ledger[journey] == ["flight", "bill", "unbill", "bill", "car"]
@@ -428,7 +425,7 @@ def test_what_a_task_did_that_was_cancelled_for_other_reasons_stays(setup: Setup
         run.signal("go")
         eventually(lambda: run.status is Status.PARKED)
         assert ledger[journey] == ["flight", "closed", "meal"]
-        buggy.discard(journey)
+        broken.discard(journey)
         run.retry()
         assert run.result(60) == f"car of {journey}"
     assert ledger[journey] == ["flight", "closed", "meal", "car"]
