@@ -237,7 +237,7 @@ def test_what_is_not_a_tree_is_refused(nodes: list[Node], root: int | None, why:
     ("change", "why"),
     [
         ({"flow": ""}, "flow=''"),
-        ({"on": "never"}, "never"),
+        ({"on": "never"}, "on: Input should be 'fault', 'abort'"),
         ({"activity": ""}, "must be a name, or '\\*'"),
         ({"on": "run_pre"}, "it is about a run"),
         ({"revision": -1}, "revision=-1"),
