@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
-from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec
+from aft.codec import result_codec
 from aft.compensation.registry import Compensator, When, check_takes_unknown, make_compensator
 from aft.errors import DefinitionError
-from aft.flows.declare import context, options
-from aft.flows.declare.calls import Call
+from aft.flows.declare import options
+from aft.flows.declare.calls import DurableFunction
 from aft.flows.declare.checks import MOST_NAME, check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.policy import Declared, Policy
@@ -26,10 +25,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
 
 
-class Activity(Generic[P, R_co]):
+class Activity(DurableFunction[P, R_co]):
     """A function with effects. Outside a run it is that function; inside a run it is durable."""
 
     def __init__(
@@ -40,16 +38,13 @@ class Activity(Generic[P, R_co]):
         policy: Policy | None = None,
         compensator: Compensator | None = None,
     ) -> None:
-        self.fn = fn
-        self.name = check_name("an activity", fn.__name__ if name is None else name)
+        super().__init__(fn, check_name("an activity", fn.__name__ if name is None else name))
         self.policy = policy or Policy()
         self.compensator = compensator
-        self.is_async = inspect.iscoroutinefunction(fn)
         if self.policy.transactional:
             self._check_transactional()
         if self.policy.probe is not None and compensator is not None:
             check_takes_unknown(self.name, compensator, f"probe={self.policy.probe.name}")
-        functools.update_wrapper(self, fn)
 
     def _check_transactional(self) -> None:
         if self.is_async:
@@ -66,16 +61,6 @@ class Activity(Generic[P, R_co]):
                 f"activity {self.name!r} is transactional and has a probe: its outcome is never unknown, effect and "
                 "record commit together; leave the probe out"
             )
-
-    @functools.cached_property
-    def arguments(self) -> ArgumentsCodec:
-        """The codec of its arguments."""
-        return arguments_codec(self.fn)
-
-    @functools.cached_property
-    def result(self) -> ValueCodec:
-        """The codec of its result."""
-        return result_codec(self.fn)
 
     @property
     def arms(self) -> bool:
@@ -112,29 +97,6 @@ class Activity(Generic[P, R_co]):
         positional, named = self.arguments.call_arguments(self.arguments.decode(args))
         bound = self.arguments.bind(positional, named)
         return probe.make_probe_call(bound.arguments, key, self.policy.timeout, self.result)
-
-    def check(self) -> None:
-        """Raise DefinitionError if its annotations cannot be stored."""
-        _ = self.arguments, self.result
-
-    # Any: awaited in an async flow, a plain value in a plain one; ``call`` tells what it is.
-    @overload
-    def __call__(self: Activity[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Any: ...
-    @overload
-    def __call__(self: Activity[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flow = context.flow_context()
-        if flow is None:
-            return self.fn(*args, **kwargs)
-        return flow.call(Call(self, args, kwargs))
-
-    @overload
-    def call(self: Activity[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
-    @overload
-    def call(self: Activity[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
-    def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
-        """Make a call that is not executed yet; give it to ``aft.parallel``, or await it in an async flow."""
-        return Call(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<activity {self.name!r}>"

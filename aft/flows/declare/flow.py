@@ -6,17 +6,14 @@ Called inside another flow's run, a flow is a run of its own: a child.
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
-from aft.codec import ArgumentsCodec, ValueCodec, arguments_codec, result_codec, value_codec
+from aft.codec import ValueCodec, value_codec
 from aft.errors import DefinitionError
-from aft.flows.declare import context
 from aft.flows.declare import options as checks
-from aft.flows.declare.calls import Call
+from aft.flows.declare.calls import DurableFunction
 from aft.flows.declare.checks import check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.registry import declared as registry
@@ -27,10 +24,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Covariant: of an ``async def`` type checkers know a subclass of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
 
 
-class Flow(Generic[P, R_co]):
+class Flow(DurableFunction[P, R_co]):
     """A flow at one version. Called directly, outside a run, it is its plain function; inside one, a child."""
 
     def __init__(
@@ -42,30 +38,17 @@ class Flow(Generic[P, R_co]):
         options: RunOptions | None = None,
         signals: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fn = fn
-        self.name = check_name("a flow", fn.__name__ if name is None else name)
+        super().__init__(fn, check_name("a flow", fn.__name__ if name is None else name))
         if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
             raise DefinitionError(f"flow {self.name!r}: version={show(version)} must be a whole number from 1 on")
         self.version = version
         self.run_options = options or RunOptions()
         #: The signals that it waits for, with the types of their values; empty: not declared.
         self.signals = dict(signals or {})
-        self.is_async = inspect.iscoroutinefunction(fn)
-        functools.update_wrapper(self, fn)
-
-    @functools.cached_property
-    def arguments(self) -> ArgumentsCodec:
-        """The codec of its arguments."""
-        return arguments_codec(self.fn)
-
-    @functools.cached_property
-    def result(self) -> ValueCodec:
-        """The codec of its result."""
-        return result_codec(self.fn)
 
     def check(self) -> None:
-        """Raise DefinitionError if its annotations cannot be stored."""
-        _ = self.arguments, self.result
+        """Raise DefinitionError if its annotations, or those of its signals, cannot be stored."""
+        super().check()
         for annotation in self.signals.values():
             value_codec(annotation)
 
@@ -104,25 +87,6 @@ class Flow(Generic[P, R_co]):
         )
         checks.refuse_two_beginnings(of, said.after, said.at)
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
-
-    # Any: awaited in an async flow, a plain value in a plain one; ``call`` tells what it is.
-    @overload
-    def __call__(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Any: ...
-    @overload
-    def __call__(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flow = context.flow_context()
-        if flow is None:
-            return self.fn(*args, **kwargs)
-        return flow.call(Call(self, args, kwargs))
-
-    @overload
-    def call(self: Flow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
-    @overload
-    def call(self: Flow[P, R_co], *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
-    def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
-        """Make a child that is not started yet; give it to ``aft.parallel``, or await it in an async flow."""
-        return Call(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<flow {self.name!r} version {self.version}>"
