@@ -22,7 +22,7 @@ from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store.tables import runs
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import fixed, gates, ledger
 
 #: All of a dispatcher that decides about faults, and nobody who executes runs.
@@ -308,10 +308,7 @@ def seat_selling(order: str) -> str:
 def test_a_run_that_was_parked_for_its_code_is_undone_to_a_savepoint_and_begins_nothing(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_selling, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), seat_selling, order, status="parked") as run:
         fixed.add(order)
         run.compensate(to="selling")
         assert run.result(60) == "undone"
@@ -331,11 +328,8 @@ def ticketing_or_not(order: str) -> str:
 def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone_to_a_savepoint(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
     gates[order].set()
-    with app.dispatcher():
-        run = app.submit(ticketing_or_not, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), ticketing_or_not, order, status="parked") as run:
         run.compensate(to="printing")
         assert run.result(60) == "undone"
     assert ledger[order] == ["printed"]
@@ -343,9 +337,7 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone
 
 def test_an_order_that_a_mistake_of_the_code_keeps_from_being_heard_is_refused(setup: Setup, order: str) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_selling, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(app, seat_selling, order, status="parked") as run:
         run.compensate(to="selling")
         eventually(lambda: rests(row := run.row) and row.status == "parked")
         assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
@@ -424,9 +416,7 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_its_owner_
         return fail(interrupts, ask, on_recorded, **named)
 
     monkeypatch.setattr(Interrupts, "fail", lose_and_fail)
-    with app.dispatcher():
-        run = app.submit(ticketing_or_not, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(app, ticketing_or_not, order, status="parked") as run:
         run.compensate(to="printing")
         assert run.result(60) == "undone"
     assert lost
@@ -482,9 +472,7 @@ async def seat_and_ticket(order: str) -> list[str]:
 
 
 def test_a_step_that_parks_a_run_is_not_executed_again_when_another_branch_is_undone(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_and_ticket, order)
+    with run_to(setup.app(), seat_and_ticket, order) as run:
         eventually(lambda: len(ledger[order]) == 2)
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
@@ -563,9 +551,7 @@ async def riding_and_spoiling(order: str) -> str:
 def test_a_run_that_is_being_undone_to_a_savepoint_can_be_suspended_though_a_step_in_it_was_parked(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(riding_and_spoiling, order)
+    with run_to(setup.app(), riding_and_spoiling, order) as run:
         eventually(lambda: rests(row := run.row) and row.status == "parked" and "entered" in ledger[order])
         run.compensate(to="trip")
         eventually(lambda: "leaving" in ledger[order] and run.row.worker_id is None)

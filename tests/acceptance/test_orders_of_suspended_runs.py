@@ -10,7 +10,7 @@ from aft import do
 from aft.runs.records import inbox
 from aft.store.tables import runs
 from tests.acceptance import theatre
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates, ledger
 
 
@@ -191,9 +191,7 @@ def test_a_resume_takes_back_a_suspend_that_has_not_stopped_the_run_yet(setup: S
 
 
 def test_a_run_that_was_resumed_before_it_stopped_can_be_suspended_again(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(viewing, order)
+    with run_to(setup.app(), viewing, order) as run:
         eventually(lambda: "look" in ledger[order])
         run.suspend()
         run.resume()

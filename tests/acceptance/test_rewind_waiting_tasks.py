@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aft
-from tests.setups import Setup
+from tests.setups import Setup, run_to
 from tests.world import Refused, fixed, ledger, retry_after_fix
 
 
@@ -95,9 +95,7 @@ async def by_queue(order: str) -> None:
 @pytest.mark.parametrize("flow", [by_gather, by_group, by_event, by_queue], ids=lambda flow: flow.name)
 def test_a_retry_goes_back_before_steps_that_a_failure_has_led_to(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, order)
+    with run_to(setup.app(), flow, order) as run:
         retry_after_fix(run, order)
         run.result(60)
     stands: list[str] = []
