@@ -17,11 +17,11 @@ from aft.flows.session.inbox import RunInbox
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.rules.exception_types import On
 from aft.rules.trees.tree import Node, Tree
-from aft.runs.records import inbox
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store.tables import runs
+from tests.acceptance.observe import answers
 from tests.setups import Setup, eventually, run_to
 from tests.world import fixed, gates, ledger
 
@@ -254,10 +254,9 @@ def stop_while_it_prints(app: aft.Aft, order: str, ask: Callable[[aft.Run[int]],
     return run
 
 
-def answers(app: aft.Aft, run: aft.Run[Any]) -> list[str | None]:
+def read_answers(app: aft.Aft, run: aft.Run[Any]) -> list[str | None]:
     """What was answered to the orders that a run has read."""
-    with app.store.read() as connection:
-        return [item.note for item in inbox.of_run(connection, run.id) if item.read]
+    return [note for _, read, note in answers(app, run) if read]
 
 
 def rests(row: RunRow) -> bool:
@@ -340,7 +339,7 @@ def test_an_order_that_a_mistake_of_the_code_keeps_from_being_heard_is_refused(s
     with run_to(app, seat_selling, order, status="parked") as run:
         run.compensate(to="selling")
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        assert "refused: the flow's code raised NameError" in (read_answers(app, run)[0] or "")
         fixed.add(order)
         run.retry()
         assert run.result(60) == "sold"
@@ -377,7 +376,7 @@ def test_an_order_that_comes_before_a_mistake_of_the_code_is_refused_when_the_ru
         run.compensate(to="printing")
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        assert "refused: the flow's code raised NameError" in (read_answers(app, run)[0] or "")
         fixed.add(order)
         run.retry()
         assert run.result(60) == "sold"
@@ -398,7 +397,7 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_the_run_wa
         run.resume()
         assert run.result(60) == "undone"
     assert ledger[order] == ["printed"]
-    assert answers(app, run) == [None] * 3
+    assert read_answers(app, run) == [None] * 3
 
 
 def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_its_owner_is_lost_before_it_is_undone(
@@ -508,7 +507,7 @@ def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has
         assert heard.wait(60)
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert answers(app, run) == ["refused: the run is parked, and does nothing until a person lets it go on"]
+        assert read_answers(app, run) == ["refused: the run is parked, and does nothing until a person lets it go on"]
         assert ledger[order].count("printed") == 1
         run.signal("seated", "here")
         run.retry()
