@@ -15,7 +15,7 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.session.blocks import InboxChanged
 from aft.flows.session.inbox import RunInbox
 from aft.flows.steps.request import OnRecorded, StepRequest
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
