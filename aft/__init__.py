@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from aft.flows.declare.no_result import FAILED, REMOVED
     from aft.recovery.levels import Level
     from aft.rules.cases.sources import source
-    from aft.rules.exception_types import On
     from aft.rules.exlets import do
     from aft.rules.exlets.exlet import Exlet
+    from aft.rules.rule_types import On
     from aft.runs.states import Status
     from aft.version import __version__
 
@@ -85,7 +85,7 @@ _HOMES = {
     "aft.flows.declare.flow": ["Flow", "flow"],
     "aft.recovery.levels": ["Level"],
     "aft.rules.exlets.exlet": ["Exlet"],
-    "aft.rules.exception_types": ["On"],
+    "aft.rules.rule_types": ["On"],
     "aft.rules.cases.sources": ["source"],
     "aft.runs.states": ["Status"],
     "aft.version": ["__version__"],

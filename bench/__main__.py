@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import aft
 from bench import jobs, report
 from bench.contests import Contest, Outcome, play, rounds_of
-from bench.installing import PEERS, NotInstalled, install, install_peer, version
+from bench.environments import PEERS, NotInstalled, install, install_peer, version
 from bench.jobs import ROOT
 from bench.places import BROKER, DATABASE, Places, places
 from bench.setting import Setting

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import aft
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.telemetry import Event, RunEnded
 

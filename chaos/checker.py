@@ -29,7 +29,7 @@ from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.ownership.rescue import MOST_LAPSES
 from chaos.facts import Facts, RunFacts, read_facts
 from chaos.ledger import Entry
-from chaos.lines import DYING, by_load, executions, killed_in, longest_still
+from chaos.ledger_lines import DYING, by_load, executions, killed_in, longest_still
 from chaos.load import FATAL, LADDER, UNDOABLE, Plan
 
 __all__ = ["Facts", "Violation", "check", "read_facts"]

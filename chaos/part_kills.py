@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import Driver
 from chaos.fleet import Fleet, Hit
 from chaos.graceful import burned, read_buried

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, text
 from aft.brokers.base import Topology
 from aft.store import Store
 from aft.store.tables import runs
-from chaos.campaign import conclude
+from chaos.conclude import conclude
 from chaos.facts import read_facts
 from chaos.fleet import Fleet
 from chaos.load import Plan, StepPlan, chaos_flow

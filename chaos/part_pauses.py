@@ -6,8 +6,8 @@ import random
 import time
 from collections.abc import Sequence
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import LOOK, Driver
 from chaos.fleet import Fleet
 from chaos.load import Plan, plan_of

@@ -9,8 +9,8 @@ import signal
 import time
 from pathlib import Path
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import Driver
 from chaos.fleet import Fleet
 from chaos.load import plan_of

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import Driver
 from chaos.fleet import Fleet, Hit
 from chaos.load import plan_of

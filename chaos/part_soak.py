@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import Driver
 from chaos.fleet import Fleet
 from chaos.load import plan_of

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import aft
-from chaos import lines, load, takeover
+from chaos import ledger_lines, load, takeover
 from chaos.checker import check, read_facts
 from chaos.drive import stuck_after
 from chaos.fleet import Fleet
@@ -92,7 +92,7 @@ def kill_each(site: Site, plans: Sequence[Plan], kills: int, seed: int, progress
     broken = check(plans, entries, facts, deaths=fleet.deaths, still=stuck_after(site.lease))
     figures = {
         **measure(plans, takeover.takeovers(plans, entries, fleet.kills), shares, kills),
-        **lines.figures(plans, entries, facts, fleet.deaths),
+        **ledger_lines.figures(plans, entries, facts, fleet.deaths),
     }
     violations, faults = [f"{site.name}: {each}" for each in broken], {"SIGKILL": len(fleet.kills)}
     return Result(site.name, seed, len(plans), faults, violations, time.monotonic() - begun, figures)

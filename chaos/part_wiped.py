@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from chaos.campaign import conclude
 from chaos.checker import read_facts
+from chaos.conclude import conclude
 from chaos.drive import Driver
 from chaos.fleet import Fleet
 from chaos.load import plan_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from chaos.facts import RunFacts
 from chaos.fleet import Hit
 from chaos.ledger import Entry
-from chaos.lines import before_end, by_load
+from chaos.ledger_lines import before_end, by_load
 from chaos.load import Plan
 
 #: A step that takes less than this many seconds is short.

@@ -90,6 +90,18 @@ def dispatching(app: aft.Aft, **options: Any) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def run_to(
+    app: aft.Aft, flow: aft.Flow[..., Any], *args: Any, status: str | None = None, **named: Any
+) -> Iterator[aft.Run[Any]]:
+    """Run a dispatcher in this process, and a flow: up to a status, if one is given."""
+    with app.dispatcher():
+        run = app.submit(flow, *args, **named)
+        if status is not None:
+            eventually(lambda: run.status == status)
+        yield run
+
+
 def forget_queues(url: str, topology: Topology) -> None:
     """Remove a namespace's queues from RabbitMQ."""
     connection = pika.BlockingConnection(pika.URLParameters(url))

@@ -22,7 +22,7 @@ from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import SHORTEST, Delays
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow

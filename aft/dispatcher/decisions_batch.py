@@ -24,7 +24,7 @@ from aft.runs.states import Status, sources
 from aft.store.batch.committer import Executor
 from aft.store.batch.row_format import Fields, as_json
 from aft.store.db_time import SQLITE_NOW
-from aft.store.outbox import HOLD, OutboxRow
+from aft.store.outbox import HOLD, PUT_SQLITE, OutboxRow
 from aft.store.postgres.libpq import Parameters
 from aft.store.tables import faults, outbox, runs
 
@@ -64,7 +64,10 @@ DECIDES = _Decides()
 
 
 def _post(connection: Executor, item: Fields) -> int | None:
-    return None if item["body"] is None else connection.execute(_POST, item).lastrowid
+    if item["body"] is None:
+        return None
+    posted = connection.execute(PUT_SQLITE, (item["namespace"], item["address"], item["body"], HOLD))
+    return int(posted.fetchall()[0][0])
 
 
 _OPEN = FaultState.OPEN.value
@@ -174,8 +177,4 @@ UPDATE {runs.name} SET
     sweep_at = CASE WHEN o.id IS NOT NULL THEN {SQLITE_NOW} END, updated_at = {SQLITE_NOW}
 FROM (SELECT {NEW_ORDER.format(run=":run")} AS id) AS o
 WHERE {runs.name}.id = :run AND status IN ({_PARKABLE})
-"""
-_POST = f"""
-INSERT INTO {outbox.name} (namespace, queue, body, taken_until)
-VALUES (:namespace, :address, :body, {SQLITE_NOW} + {HOLD})
 """

@@ -22,9 +22,9 @@ from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
 from aft.rules.cases.facts import kinds
 from aft.rules.cel.conditions import names
-from aft.rules.exception_types import On
 from aft.rules.exlets import primitives
 from aft.rules.exlets.exlet import Exlet
+from aft.rules.rule_types import On
 from aft.rules.trees import choose as asking
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleCache, RuleSet

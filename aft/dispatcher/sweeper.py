@@ -6,7 +6,7 @@
 - Compensated runs above a child that is parked for such an effect: parked (see ``runs.wakes.child_runs``).
 - Runs that take longer than expected: reported, once.
 - Due runs of flows that no live worker serves: postponed, with back-off (``runs.wakes.unserved_runs``).
-- Runs that nothing would ever wake: woken, and reported as an error (see ``runs.wakes.forgotten_runs``).
+- Runs that nothing would ever wake: woken, and reported as an error (see ``runs.wakes.stranded_runs``).
 - Parked runs: a notice is written, if the settings name a receiver (see ``runs.records.parked_runs``).
 - Audit records: chained (see ``runs.records.audit_chain``).
 
@@ -31,7 +31,7 @@ from aft.fault import FaultState
 from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
 from aft.runs.records import audit_chain, parked_runs
-from aft.runs.wakes import child_runs, forgotten_runs, overdue_runs, unserved_runs
+from aft.runs.wakes import child_runs, overdue_runs, stranded_runs, unserved_runs
 from aft.store import leases
 from aft.store.db_time import later
 from aft.store.refusals import is_about_rows
@@ -208,10 +208,10 @@ class Sweeper:
         if self._rounds % FORGOTTEN_EVERY:
             return 0
         with self._store.read() as connection:
-            if not forgotten_runs.any_forgotten(connection, self._namespace):
+            if not stranded_runs.any_forgotten(connection, self._namespace):
                 return 0
         with self._store.write() as connection:
-            woken = forgotten_runs.wake(connection, self._namespace, BATCH)
+            woken = stranded_runs.wake(connection, self._namespace, BATCH)
         for run_id in woken:
             self._telemetry.emit(RunForgotten(run=run_id))
         return len(woken)

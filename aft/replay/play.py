@@ -17,11 +17,11 @@ from aft.app.views import timeline
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.fault import Fault
 from aft.ids import RunId
+from aft.replay.environment import Killed, Stage
 from aft.replay.example import Example, ExampleError
-from aft.replay.prompter import Prompter
 from aft.replay.rules import Lesson, Teacher
 from aft.replay.scenario import AS_BEFORE, Scenario
-from aft.replay.stage import Killed, Stage
+from aft.replay.signal_sender import Prompter
 from aft.runs.records import faults, journal, notices
 from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow

@@ -13,9 +13,9 @@ from typing import Any
 from aft import durations
 from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.flow import Flow
-from aft.replay.cues import Cue, When, read_cue, value_of
 from aft.replay.example import ExampleError, hint
 from aft.replay.rules import Lesson, read_lesson, read_rules
+from aft.replay.signals import Cue, When, read_cue, value_of
 from aft.rules.toml.read import RuleDocument
 from aft.runs.states import Status
 

@@ -13,8 +13,8 @@ import pika
 from pika.channel import Channel
 
 from bench import jobs
-from bench.limits.confirming import Unconfirmed
 from bench.limits.hops import DURABLE
+from bench.limits.unconfirmed import Unconfirmed
 
 QUEUE = "limits.confirms"
 WINDOW = 1000

@@ -18,7 +18,7 @@ from pika.channel import Channel
 
 from aft.ids import new_id
 from bench import jobs
-from bench.limits.confirming import Unconfirmed
+from bench.limits.unconfirmed import Unconfirmed
 
 BATCH = 200
 FAILURES = 2

@@ -16,7 +16,7 @@ import psycopg
 import aft
 from aft.flows.declare.registry import Registry
 from bench import jobs
-from bench.ours.running import NAMESPACE, Counting, clean, make_app
+from bench.ours.harness import NAMESPACE, Counting, clean, make_app
 
 #: From when a run was made to its first attempt, and from when its second one was due to its end.
 _TIMES = """

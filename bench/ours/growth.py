@@ -15,7 +15,7 @@ from typing import Any
 import aft
 from bench import jobs
 from bench.ours import flows
-from bench.ours.running import clean, make_app
+from bench.ours.harness import clean, make_app
 
 #: When each activity of the run at hand had ended.
 _marks: list[float] = []

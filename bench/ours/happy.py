@@ -8,7 +8,7 @@ from typing import Any
 import aft
 from bench import jobs
 from bench.ours import flows
-from bench.ours.running import Counting, clean, make_app
+from bench.ours.harness import Counting, clean, make_app
 
 #: Runs that warm an application up.
 WARM = 20
@@ -44,7 +44,7 @@ def by_processes(job: dict[str, Any]) -> float:
 
 def submitted(app: aft.Aft, job: dict[str, Any]) -> float:
     """Return the flows per second from the first submit to the last end, with dispatcher processes."""
-    crew = jobs.Crew("bench.ours.dispatching", [job] * job["processes"])
+    crew = jobs.Crew("bench.ours.dispatcher", [job] * job["processes"])
     crew.wait_until_ready()
     crew.tell("GO")
     counting = Counting(job["database"])

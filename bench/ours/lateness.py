@@ -14,8 +14,8 @@ import psycopg
 
 import aft
 from bench import jobs
-from bench.ours.draining import drain
-from bench.ours.running import NAMESPACE, Counting, clean, flow_named, make_app
+from bench.ours.drain import drain
+from bench.ours.harness import NAMESPACE, Counting, clean, flow_named, make_app
 
 _DUE = "SELECT run_id, attempt, extract(epoch FROM due_at) FROM aft_faults WHERE namespace = %s"
 
@@ -25,7 +25,7 @@ def measure(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
     most = drain(app, {**job, "flow": "failing_1ms"})["faults"] / job["faults"]
     clean(job, app)
     notes = job["file"] + ".begun"
-    crew = jobs.Crew("bench.ours.dispatching", [{**job, "notes": notes}] * job["processes"])
+    crew = jobs.Crew("bench.ours.dispatcher", [{**job, "notes": notes}] * job["processes"])
     crew.wait_until_ready()
     crew.tell("GO")
     count = _come_in(app, job, most / 2)

@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aft.durations import parse
-from bench import jobs, seeding
-from bench.ours.running import NAMESPACE, clean, make_app, remove_queues
+from bench import jobs, seed
+from bench.ours.harness import NAMESPACE, clean, make_app, remove_queues
 
 #: Seconds in which a process comes to rest.
 REST = 5.0
@@ -53,14 +53,14 @@ def main() -> None:
     with make_app(job) as app:
         clean(job, app)
         topology = app.delays().declare([*app.waits(), parse("1h")])
-        crew = jobs.Crew("bench.ours.dispatching", [job])
+        crew = jobs.Crew("bench.ours.dispatcher", [job])
         crew.wait_until_ready()
         crew.tell("GO")
         pid = crew.processes[0].pid
         time.sleep(REST)
         before, broker_before = resident(pid), broker_resident()
         began = time.perf_counter()
-        seeding.pending(job["database"], app.broker, NAMESPACE, job["count"])
+        seed.pending(job["database"], app.broker, NAMESPACE, job["count"])
         spent = time.perf_counter() - began
         time.sleep(REST)
         after, broker_after = resident(pid), broker_resident()

@@ -6,7 +6,7 @@ import time
 
 import aft
 from bench import jobs
-from bench.ours.running import clean, make_app
+from bench.ours.harness import clean, make_app
 from bench.takeovers import Notes, time_takeover
 
 

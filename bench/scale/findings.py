@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from bench.scale import checking, scenarios
-from bench.scale.checking import Agreement
+from bench.scale import scenarios, validation
 from bench.scale.costs import Costs
 from bench.scale.model import Cluster, Load, Use, uses
 from bench.scale.scenarios import Day, Deaths, Growth, Latency, Outage
 from bench.scale.spread import Spread, spreads
+from bench.scale.validation import Agreement
 
 T = TypeVar("T")
 #: Told what is being worked on.
@@ -50,8 +50,8 @@ def find(costs: Costs, seed: int, progress: Progress) -> Findings:
     return Findings(
         seed=seed,
         cluster=cluster,
-        agreement=ask("both simulations on a small shard", lambda: checking.agreement(seed)),
-        erlang=ask("the exact one against Erlang's formula", lambda: checking.erlang(seed)),
+        agreement=ask("both simulations on a small shard", lambda: validation.agreement(seed)),
+        erlang=ask("the exact one against Erlang's formula", lambda: validation.erlang(seed)),
         crowd=scenarios.crowd(costs),
         growth=ask("dispatchers on one database", lambda: scenarios.growth(costs)),
         plans=plans,

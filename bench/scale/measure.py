@@ -29,9 +29,9 @@ import psycopg
 import aft
 from aft.store import schema
 from aft.telemetry import Event, RunEnded
-from bench.scale import costs, probing
+from bench.scale import costs, probe
 from bench.scale.costs import Costs, Op, Seen, Stored
-from bench.scale.watching import Watch, busy, cpu_of
+from bench.scale.counters import Watch, busy, cpu_of
 from bench.scale.workload import plain, troubled
 
 NAMESPACE = "scale"
@@ -152,7 +152,7 @@ def measure(database: str, broker: str, runs: int) -> Costs:
         troubled_run = bench.drain(troubles, idle).times(1 / troubles)
         sizes.append(bench.size())
         activity = (long + short.times(-1)).times(1 / (LONG - SHORT))
-        look, sweep = probing.looks(bench.app)
+        look, sweep = probe.looks(bench.app)
         return Costs(
             origin=_origin(bench),
             submit=submit,
@@ -163,14 +163,14 @@ def measure(database: str, broker: str, runs: int) -> Costs:
             idle_work=idle_work,
             look_us=look,
             sweep_us=sweep,
-            broker=probing.broker(broker, NAMESPACE),
+            broker=probe.broker(broker, NAMESPACE),
             stored=_stored(sizes, runs, troubles),
             database_connections=connections,
             broker_connections=4.0,  # publishing, the worker's queues, the queue of faults, live events
             seen=[look_on(bench, processes, 3, runs) for processes in (1, 2)],
         )
     finally:
-        probing.remove_queues(bench.app)
+        probe.remove_queues(bench.app)
         bench.close()
 
 

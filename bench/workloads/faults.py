@@ -27,7 +27,7 @@ def _contest(setting: Setting, wait: str) -> Contest:
     }
     entrants = [
         *(
-            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.draining", concurrency=slots, **ours)
+            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.drain", concurrency=slots, **ours)
             for slots in setting.pick([64], [32, 64])
         ),
         *setting.peer("DBOS", "dbos", seconds=setting.loop, **job),

@@ -20,7 +20,7 @@ def contests(setting: Setting) -> list[Contest]:
     for title, job, what in setting.pick(kinds[:1], kinds):
         job["most"] = setting.most
         entrants = tuple(
-            setting.ours(f"aft, {count} process{'es' * (count > 1)}", "bench.ours.draining", processes=count, **job)
+            setting.ours(f"aft, {count} process{'es' * (count > 1)}", "bench.ours.drain", processes=count, **job)
             for count in counts
         )
         made.append(

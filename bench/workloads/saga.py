@@ -19,7 +19,7 @@ def contests(setting: Setting) -> list[Contest]:
     ours["most"] = 60.0
     entrants = (
         *(
-            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.draining", concurrency=slots, **ours)
+            setting.ours(f"aft, 2 dispatchers × {slots}", "bench.ours.drain", concurrency=slots, **ours)
             for slots in setting.pick([64], [32, 64])
         ),
         *setting.peer("DBOS, by hand", "dbos", **job),

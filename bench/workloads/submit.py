@@ -12,12 +12,12 @@ def contests(setting: Setting) -> list[Contest]:
     """Return the contest of one thread, and of sixteen for aft."""
     job = {"kind": "submit", "steps": 1, "seconds": setting.loop}
     others = [
-        setting.ours("aft, 16 threads", "bench.ours.submitting", threads=16, **job),
+        setting.ours("aft, 16 threads", "bench.ours.submit", threads=16, **job),
         *setting.peer("Celery, confirms", "celery", **job),
         *setting.peer("Procrastinate", "procrastinate", **job),
     ]
     entrants = (
-        setting.ours("aft, 1 thread", "bench.ours.submitting", threads=1, **job),
+        setting.ours("aft, 1 thread", "bench.ours.submit", threads=1, **job),
         *setting.peer("Dramatiq, confirms", "dramatiq", **job),
         *([] if setting.quick else others),
         setting.ours(

@@ -28,6 +28,12 @@ def unread(app: aft.Aft, run: aft.Run) -> list[InboxItem]:
         return inbox.unread(connection, run.id)
 
 
+def answers(app: aft.Aft, run: aft.Run) -> list[tuple[str, bool, str | None]]:
+    """All that a run was asked: whether it was read, and what was answered."""
+    with app.store.read() as connection:
+        return [(item.verb.value, item.read, item.note) for item in inbox.of_run(connection, run.id)]
+
+
 def recorded(app: aft.Aft, run: aft.Run) -> list[Entry]:
     """What is in a run's journal."""
     with app.store.read() as connection:

@@ -9,10 +9,10 @@ from sqlalchemy import select
 
 import aft
 from aft.app.process import Role
-from aft.rules.exception_types import On
 from aft.rules.exlets import plans
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import Primitive
+from aft.rules.rule_types import On
 from aft.runs.states import Status
 from aft.store import tables
 from tests.acceptance import theatre

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import aft
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import apps, gates, reached, tries
 
 
@@ -137,9 +137,7 @@ async def pages(order: str, count: int) -> str:
 
 
 def test_branches_that_come_to_their_waits_together_hear_of_what_has_come(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(pages, order, 8)
+    with run_to(setup.app(), pages, order, 8) as run:
         for number in range(8):
             run.signal(f"ok {number}")
         eventually(lambda: tries[order, "published"] == 8, within=30)
@@ -164,9 +162,7 @@ def test_a_sleep_begins_beside_as_many_activities_as_there_may_be(
     setup: Setup, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aft.flows.scheduler.scheduler.MOST_BRANCHES", 2)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(crowd, order)
+    with run_to(setup.app(), crowd, order) as run:
         run.signal("word")
         assert run.result(60) == "rested"
 
@@ -233,9 +229,7 @@ def pays_spoilt(order: str) -> list[str]:
 
 
 def test_a_signal_that_was_good_for_a_try_that_parks_is_good_for_no_other(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(pays_spoilt, order)
+    with run_to(setup.app(), pays_spoilt, order) as run:
         eventually(lambda: tries[order] == 1 and run.row.worker_id is None)
         run.signal("refilled", "now")
         eventually(lambda: run.status == "parked")

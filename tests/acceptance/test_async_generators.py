@@ -13,7 +13,7 @@ import pytest
 
 import aft
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, run_to
 from tests.world import fixed, ledger
 
 
@@ -152,11 +152,8 @@ def test_a_generator_at_its_end_is_closed_once(setup: Setup, family: str) -> Non
 
 
 def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(failing, family)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), failing, family) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     undone = ["untell", "unflaky", "ununlock", "unpage0", "unlock"]
     assert ledger[family] == ["lock", "page0", *CLOSED, *undone]
 
@@ -221,10 +218,7 @@ async def closes_itself(family: str) -> None:
 
 
 def test_a_failure_that_leaves_a_savepoint_in_another_task_parks_the_run(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(strays, family)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), strays, family, status=Status.PARKED) as run:
         assert "aclosing" in str(run.row.reason)
     assert ledger[family] == ["reserve", "after"]
 
@@ -256,10 +250,7 @@ async def past_its_pivot(family: str) -> None:
 
 
 def test_a_retry_goes_back_before_what_closed_generators_at_the_end(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(past_its_pivot, family)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), past_its_pivot, family, status=Status.PARKED) as run:
         fixed.add(family)
         run.retry()
         run.result(60)
@@ -349,18 +340,12 @@ async def unheard(family: str, bug: bool) -> None:
 
 
 def test_a_failure_that_nobody_could_await_is_raised_at_the_end(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(unheard, family, False)
-        with pytest.raises(aft.FlowCompensated, match="Unrecoverable"):
-            run.result(60)
+    with run_to(setup.app(), unheard, family, False) as run, pytest.raises(aft.FlowCompensated, match="Unrecoverable"):
+        run.result(60)
     assert ledger[family] == ["after", "unafter"]
 
 
 def test_a_mistake_that_nobody_could_await_parks_the_run(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(unheard, family, True)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), unheard, family, True, status=Status.PARKED) as run:
         assert "TypeError" in str(run.row.reason)
     assert sorted(ledger[family]) == ["after", "close"]

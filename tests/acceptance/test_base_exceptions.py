@@ -14,7 +14,7 @@ import aft
 from aft.flows.replay.runner import Runner
 from aft.flows.scheduler.scheduler import StepScheduler
 from aft.runs.ownership.rescue import MOST_LAPSES
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import ledger, tries
 
 
@@ -86,9 +86,7 @@ def of_flow(place: str) -> None:
 
 def test_whatever_a_flow_raises_undoes_it(setup: Setup, place: str) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(of_flow, place)
-        eventually(lambda: run.status == "compensated")
+    with run_to(app, of_flow, place, status="compensated"):
         fault = app.faults()[0]
     assert ledger[place] == ["done", "done", "panics", "undone", "undone"]
     assert fault.type.endswith("Panic")
@@ -224,10 +222,7 @@ def of_codec(place: str) -> None:
 
 
 def test_a_serializer_or_a_condition_that_raises_anything_costs_one_execution(setup: Setup, place: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(of_codec, place)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), of_codec, place, status="parked") as run:
         assert "cannot be stored" in (run.row.reason or "")
     assert ledger[place] == ["conditional", "made"]
 
@@ -324,15 +319,13 @@ def test_a_defect_of_aft_parks_the_run_with_its_traceback_and_a_retry_goes_on(
 def test_a_run_whose_thread_ends_again_and_again_is_executed_alone_and_then_parked(
     setup: Setup, place: str, monkeypatch: pytest.MonkeyPatch, quick_beats: float
 ) -> None:
-    app = setup.app(lease=quick_beats)
 
     def dying(self: Runner, row: Any, **more: Any) -> None:
         ledger[place].append("dies")
         sys.exit("the thread ends")
 
     monkeypatch.setattr(Runner, "run", dying)
-    with app.dispatcher():
-        run = app.submit(of_defect, place)
+    with run_to(setup.app(lease=quick_beats), of_defect, place) as run:
         eventually(lambda: run.status == "parked", within=120)
     assert MOST_LAPSES < len(ledger[place]) <= MOST_LAPSES + 6
 

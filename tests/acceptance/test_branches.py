@@ -11,7 +11,7 @@ import aft
 from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.observe import children_of
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, gates, ledger, trouble
 
 
@@ -50,13 +50,10 @@ def test_two_branches_may_be_in_two_ladders_at_once(setup: Setup, journey: str) 
 
 
 def test_a_final_failure_lets_the_others_settle_and_undoes_by_completion(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "hotel"] = [Refused("full")]
     trouble[journey, "car"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(agency.journey_flow, journey)
-        with pytest.raises(aft.FlowCompensated, match="full"):
-            run.result(60)
+    with run_to(setup.app(), agency.journey_flow, journey) as run, pytest.raises(aft.FlowCompensated, match="full"):
+        run.result(60)
     done = ledger[journey]
     assert done[-2:] == ["uncar", "unflight"]
     assert sorted(done[:-2]) == ["car", "car!", "flight", "hotel!"]
@@ -89,10 +86,8 @@ def test_once_an_item_has_failed_for_good_no_more_are_begun(setup: Setup, journe
 
 
 def test_branches_of_an_async_flow_go_on_by_themselves(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "seat"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(agency.async_journey, journey)
+    with run_to(setup.app(), agency.async_journey, journey) as run:
         assert run.result(60) == [f"seat of {journey}", f"breakfast of {journey}"]
     assert sorted(ledger[journey]) == ["breakfast", "flight", "hotel", "seat", "seat!"]
 
@@ -165,9 +160,7 @@ def test_a_child_s_failure_travels_as_its_own_class(setup: Setup, journey: str) 
 
 
 def test_children_side_by_side(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.family_at_once, journey)
+    with run_to(setup.app(), agency.family_at_once, journey) as run:
         assert run.result(60) == (f"train back of {journey}", f"boat back of {journey}")
 
 

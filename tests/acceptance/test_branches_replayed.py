@@ -20,7 +20,7 @@ from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import book, book_async, do, visit
 from tests.acceptance.observe import recorded
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, gates, ledger, shut, trouble
 
 
@@ -55,11 +55,9 @@ def map_then_train(journey: str, stops: list[str]) -> str:
 
 
 def test_stops_that_were_never_begun_do_not_part_code_and_journal(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "a"] = [Refused("closed")]
     trouble[journey, "train"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(map_then_train, journey, [f"{journey}:{what}" for what in "abc"])
+    with run_to(setup.app(), map_then_train, journey, [f"{journey}:{what}" for what in "abc"]) as run:
         assert run.result(60) == f"train of {journey}"
     assert ledger[journey] == ["a!", "ticket", "train!", "train"]
 
@@ -104,9 +102,7 @@ def test_a_child_comes_to_its_end_though_what_is_beside_it_has_failed_for_good(s
 def test_a_child_that_has_completed_unheard_is_undone_when_its_parent_is_cancelled(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "train there"] = [aft.Recoverable("later", on_signal="go")]
-    with app.dispatcher():
-        run = app.submit(agency.family, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(app, agency.family, journey, status=Status.WAITING) as run:
         run.suspend()
         who_awaits(app, "go").signal("go")
         eventually(lambda: run.row.inbox_seq == 1)  # the child's end
@@ -161,10 +157,8 @@ async def asks_twice(journey: str) -> int:
 
 
 def test_a_cancelled_wait_takes_no_signal_from_those_that_still_wait(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "hotel"] = [Refused("full")]
-    with app.dispatcher():
-        run = app.submit(asks_twice, journey)
+    with run_to(setup.app(), asks_twice, journey) as run:
         eventually(lambda: "caught" in ledger[journey] and run.status is Status.WAITING)
         assert [wait.path for wait in run.row.waits] == ["3"]
         run.signal("number", 7)
@@ -189,12 +183,10 @@ async def abandoned(journey: str) -> str:
 
 
 def test_a_branch_under_an_undone_savepoint_does_not_go_on_in_a_later_pass(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "hotel"] = [Refused("full")]
     trouble[journey, "seat"] = [aft.Recoverable("later", on_signal="go")]
     trouble[journey, "train"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(abandoned, journey)
+    with run_to(setup.app(), abandoned, journey) as run:
         assert run.result(60) == f"train of {journey}"
     done = [what for what in ledger[journey] if what != "hotel!"]
     assert done == ["flight", "seat!", "unflight", "train!", "train"]
@@ -222,11 +214,9 @@ async def hung(journey: str) -> str:
 
 
 def test_what_was_begun_under_an_undone_savepoint_is_cancelled(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "flight"] = [aft.Recoverable("later", on_signal="go")]
     trouble[journey, "hotel"] = [Refused("full")]
-    with app.dispatcher():
-        run = app.submit(hung, journey)
+    with run_to(setup.app(), hung, journey) as run:
         assert run.result(60) == "cancelled"
     assert sorted(ledger[journey]) == ["flight!", "hotel!"]
 
@@ -328,11 +318,11 @@ async def cancels_itself(journey: str) -> str:
 
 
 def test_a_flow_that_is_left_by_a_cancellation_is_undone(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(cancels_itself, journey)
-        with pytest.raises(aft.FlowCompensated, match="CancelledError"):
-            run.result(60)
+    with (
+        run_to(setup.app(), cancels_itself, journey) as run,
+        pytest.raises(aft.FlowCompensated, match="CancelledError"),
+    ):
+        run.result(60)
     assert ledger[journey] == ["flight", "unflight"]
 
 
@@ -371,11 +361,9 @@ def pays_and_books(journey: str) -> tuple[str, str]:
 def test_a_fault_still_waits_for_its_signal_when_its_run_was_given_back(
     setup: Setup, journey: str, hurried: list[int]
 ) -> None:
-    app = setup.app()
     trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled")]
     trouble[journey, "hotel"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(pays_and_books, journey)
+    with run_to(setup.app(), pays_and_books, journey) as run:
         eventually(lambda: len(hurried) >= 3 and "hotel" in ledger[journey] and run.row.worker_id is None)
         run.signal("refilled")
         assert run.result(60)[0] == "paid"
@@ -433,12 +421,9 @@ def items_then_bug(journey: str) -> str:
 
 
 def test_no_item_is_begun_after_its_map_has_failed_though_the_run_was_parked_since(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "1"] = [Refused("never")]
     trouble[journey, "bug"] = []
-    with app.dispatcher():
-        run = app.submit(items_then_bug, journey)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), items_then_bug, journey, status="parked") as run:
         begun = list(ledger[journey])
         del trouble[journey, "bug"]
         run.retry()

@@ -10,7 +10,7 @@ import pytest
 
 import aft
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import fixed, gates, ledger, reached, retry_after_fix
 
 #: Orders whose process has the new code, and those whose service answers.
@@ -148,10 +148,7 @@ def test_a_child_under_way_is_not_begun_again_by_other_code(setup: Setup, order:
     "flow", [before_one_that_is_started, before_one_in_its_ladder, sleeps_instead], ids=lambda flow: flow.name
 )
 def test_a_step_in_its_ladder_is_not_taken_for_another(setup: Setup, order: str, flow: Any) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, order)
-        eventually(lambda: run.status is Status.RECOVERING)
+    with run_to(setup.app(), flow, order, status=Status.RECOVERING) as run:
         changed.add(order)
         eventually(lambda: run.status is Status.PARKED)
         assert "was begun as activity 'begun_" in (run.row.reason or "")
@@ -211,9 +208,7 @@ def past_its_pivot(order: str) -> str:
 @pytest.mark.parametrize("flow", [with_a_bug, past_its_pivot], ids=lambda flow: flow.name)
 def test_a_child_that_a_retry_went_back_before_is_not_missed_when_a_worker_is_lost(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, order)
+    with run_to(setup.app(), flow, order) as run:
         retry_after_fix(run, order)
         assert reached[order].wait(60)
         run.release()  # as if its worker were lost

@@ -12,7 +12,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.acceptance.agency import book, book_async
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, ledger, trouble
 
 
@@ -109,9 +109,7 @@ async def tasks(journey: str, again: bool) -> str:
 
 
 def test_tasks_tidy_up_when_their_flow_has_come_to_its_end(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(tasks, journey, again=True)
+    with run_to(setup.app(), tasks, journey, again=True) as run:
         for times in (1, 2):
             eventually(lambda: ledger[journey][-1:] == ["hotel"] and run.status is Status.WAITING)
             run.signal("end")
@@ -143,9 +141,7 @@ async def group(journey: str, again: bool) -> str:
 
 
 def test_a_task_of_a_group_asks_for_a_new_beginning_and_the_others_tidy_up(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(group, journey, again=True)
+    with run_to(setup.app(), group, journey, again=True) as run:
         eventually(lambda: ledger[journey] == ["hotel"] and run.status is Status.WAITING)
         run.signal("end")
         eventually(lambda: ledger[journey] == ["hotel", "unhotel", "hotel"])
@@ -201,11 +197,8 @@ def test_what_the_code_raises_while_it_tidies_up_undoes_the_run(setup: Setup, jo
 
 
 def test_a_bug_while_it_tidies_up_parks_the_run_which_begins_anew_after_the_fix(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "tidy"] = [NameError("a bug")]
-    with app.dispatcher():
-        run = app.submit(raises, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), raises, journey, status=Status.PARKED) as run:
         run.retry()
         assert run.result(60) == "all months"
     assert ledger[journey] == ["month 1", "month 2"]
@@ -277,11 +270,9 @@ async def waits(journey: str, way: str, again: bool) -> str:
 def test_a_flow_begins_anew_once_its_tasks_have_tidied_up_however_long_that_takes(
     setup: Setup, journey: str, way: str, done: list[str]
 ) -> None:
-    app = setup.app()
     trouble[journey, "uncar"] = [aft.Recoverable("for a moment"), aft.Recoverable("for another")]
     trouble[journey, "bill"] = [Busy("for a moment")]
-    with app.dispatcher():
-        run = app.submit(waits, journey, way, again=True)
+    with run_to(setup.app(), waits, journey, way, again=True) as run:
         eventually(lambda: ledger[journey][:1] == ["car"] and run.status is Status.WAITING)
         run.signal("end")
         eventually(lambda: run.row.key_generation == 1)

@@ -17,7 +17,7 @@ from tests.acceptance import shop
 from tests.acceptance.observe import late_effects
 from tests.acceptance.shop import OutOfStock
 from tests.conftest import make_setup
-from tests.setups import SETUPS, Setup, eventually
+from tests.setups import SETUPS, Setup, eventually, run_to
 from tests.world import Busy, gates, keys, ledger, reached, trouble
 
 
@@ -56,24 +56,18 @@ def test_levels_follow_one_another_and_the_last_one_still_recovers(setup: Setup,
 
 
 def test_exhausted_levels_undo_everything_in_reverse_order(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [Busy(), Busy(), Busy()]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        with pytest.raises(aft.FlowCompensated, match="Busy") as ended:
-            run.result(60)
+    with run_to(setup.app(), shop.buy, order) as run, pytest.raises(aft.FlowCompensated, match="Busy") as ended:
+        run.result(60)
     assert ended.value.fault is not None
     assert "exhausted" in (ended.value.fault.why or "")
     assert ledger[order] == ["reserve", "pay", "ship!", "ship!", "ship!", "refund", "release"]
 
 
 def test_an_unrecoverable_fault_undoes_at_once(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), shop.buy, order) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     assert run.status == "compensated"
     assert ledger[order] == ["reserve", "pay", "ship!", "refund", "release"]
 
@@ -136,13 +130,10 @@ def test_executions_are_immediate_plus_one_times_one_plus_tries(setup: Setup, or
 
 
 def test_every_attempt_of_a_step_has_the_same_key_and_its_undo_another(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "reserve"] = [Busy()]
     trouble[order, "ship"] = [OutOfStock("book", 0)]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), shop.buy, order) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     assert keys[order, "reserve"] == [f"{run.id}/0/1"]
     assert keys[order, "release"] == [f"{run.id}/0/1/undo"]
 
@@ -150,23 +141,17 @@ def test_every_attempt_of_a_step_has_the_same_key_and_its_undo_another(setup: Se
 def test_a_compensator_that_fails_has_its_own_ladder_and_the_unwinding_resumes_at_its_frame(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "refund"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), shop.buy, order) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     assert ledger[order] == ["reserve", "pay", "ship!", "refund!", "refund", "release"]
 
 
 def test_a_compensator_that_cannot_recover_parks_with_the_stack_intact(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "refund"] = [Busy(), Busy()]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), shop.buy, order, status="parked") as run:
         assert "refund" in (run.row.reason or "")
         assert ledger[order][-1] == "refund!"
         run.retry(note="the bank is back")
@@ -176,12 +161,9 @@ def test_a_compensator_that_cannot_recover_parks_with_the_stack_intact(setup: Se
 
 
 def test_a_frame_that_a_person_skips_makes_the_run_failed(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "refund"] = [ValueError("no such account")]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), shop.buy, order, status="parked") as run:
         run.skip_frame(note="written off")
         with pytest.raises(aft.FlowFailed):
             run.result(60)
@@ -189,12 +171,9 @@ def test_a_frame_that_a_person_skips_makes_the_run_failed(setup: Setup, order: s
 
 
 def test_a_frame_that_a_person_did_by_hand_counts_as_undone(setup: Setup, order: str) -> None:
-    app = setup.app()
     trouble[order, "ship"] = [OutOfStock("book", 0)]
     trouble[order, "refund"] = [ValueError("no such account")]
-    with app.dispatcher():
-        run = app.submit(shop.buy, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), shop.buy, order, status="parked") as run:
         with pytest.raises(aft.OrderRefused, match="note"):
             run.frame_done(note=" ")
         run.frame_done(note="sent a cheque")

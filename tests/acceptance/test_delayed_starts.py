@@ -10,7 +10,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.setups import Setup
+from tests.setups import Setup, run_to
 from tests.world import ledger
 
 #: Long after today.
@@ -18,9 +18,7 @@ THEN = datetime(2041, 5, 17, 8, tzinfo=ZoneInfo("Europe/Vienna"))
 
 
 def test_a_run_begins_when_its_time_has_come_and_not_before(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.pays.options(after="700ms"), journey)
+    with run_to(setup.app(), agency.pays.options(after="700ms"), journey) as run:
         begins = run.row.due_at
         assert begins is not None
         assert run.result(60) == "paid"

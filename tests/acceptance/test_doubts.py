@@ -6,312 +6,46 @@ returns. The promise that all tests make: an effect is recorded, or undone, or f
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 import aft
 from aft import do
 from aft.store.db_time import now
-from aft.store.tables import runs
+from tests.acceptance.doubts import (
+    above,
+    all_ending,
+    beside_plain,
+    beside_signal,
+    beside_undo,
+    buggy,
+    change,
+    entering_map_again,
+    entering_started,
+    entering_transactional,
+    entering_transactional_again,
+    hanging,
+    hangs,
+    lost_worker,
+    map_or_tidy,
+    map_then_tidy,
+    mapped,
+    mapped_started,
+    once,
+    plans,
+    ready,
+    sequence,
+    standing,
+    started,
+    two_beside,
+    two_tasks,
+    widths,
+)
 from tests.acceptance.observe import children_of, unread
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
-from tests.world import broken, gates, ledger
-
-#: What the next execution of an item does, by order: "hang" after its effect, "later" and "never" raise before it.
-plans: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-#: The items of an order whose effects stand.
-standing: defaultdict[str, set[int]] = defaultdict(set)
-#: Whether the code of an order's flow shall hang now.
-ready: dict[str, Callable[[], bool]] = {}
-#: How many items of an order the code executes at a time.
-widths: dict[str, int] = {}
-
-
-class Regret(Exception):
-    """Raised by a flow's own code."""
-
-
-class Dead(BaseException):
-    """Raised in a worker that was lost long ago, so that it ends with the test."""
-
-
-def charge(order: str, item: int) -> int:
-    """Have an effect, as the plan says."""
-    ledger[order].append(f"charge {item}")
-    plan = plans[order, item].pop(0) if plans[order, item] else ""
-    if plan == "later":
-        raise aft.Recoverable("later")
-    if plan == "never":
-        raise aft.Unrecoverable("never")
-    standing[order].add(item)
-    if plan == "hang":
-        ledger[order].append(f"hangs {item}")
-        gates[order].wait(120)
-        raise Dead
-    return item
-
-
-def was_charged(order: str, item: int) -> int | None:
-    ledger[order].append(f"asked {item}")
-    return item if item in standing[order] else None
-
-
-def take_back(order: str, item: int) -> None:
-    ledger[order].append(f"take back {item}")
-    standing[order].discard(item)
-    if plans[f"undo {order}", item]:
-        plans[f"undo {order}", item].pop()
-        ledger[order].append(f"hangs {item}")
-        gates[order].wait(120)
-        raise Dead
-
-
-@aft.compensate_with(take_back)
-@aft.activity(name="doubts_charge", levels=["20ms", "20ms"])
-def charge_undoably(order: str, item: int) -> int:
-    return charge(order, item)
-
-
-@aft.activity(name="doubts_charge_once", levels=["20ms"], probe=was_charged)
-def charge_once(order: str, item: int) -> int:
-    return charge(order, item)
-
-
-@aft.compensate_with(take_back, when="started")
-@aft.activity(name="doubts_charge_started", levels=["20ms"])
-def charge_started(order: str, item: int) -> int:
-    return charge(order, item)
-
-
-@aft.flow(name="doubts_once")
-def once(order: str) -> int:
-    return charge_once(order, 0)
-
-
-@aft.flow(name="doubts_started")
-def started(order: str) -> int:
-    return charge_started(order, 0)
-
-
-@aft.flow(name="doubts_sequence")
-def sequence(order: str) -> int:
-    with aft.savepoint("all"):
-        return charge_undoably(order, 0) + charge_undoably(order, 1)
-
-
-@aft.flow(name="doubts_above")
-def above(order: str) -> int:
-    return sequence(order)
-
-
-@aft.flow(name="doubts_map")
-def mapped(order: str, count: int) -> list[int]:
-    return aft.map(charge_pair, [(order, item) for item in range(count)], concurrency=widths[order])
-
-
-def take_back_pair(pair: tuple[str, int]) -> None:
-    take_back(*pair)
-
-
-@aft.compensate_with(take_back_pair)
-@aft.activity(name="doubts_charge_pair", levels=["20ms"])
-def charge_pair(pair: tuple[str, int]) -> int:
-    return charge(*pair)
-
-
-def take_back_started(pair: tuple[str, int], result: int | aft.Unknown) -> None:
-    ledger[pair[0]].append("result UNKNOWN" if result is aft.UNKNOWN else f"result {result!r}")
-    take_back(*pair)
-
-
-@aft.compensate_with(take_back_started, when="started")
-@aft.activity(name="doubts_charge_pair_started", levels=["1h"])
-def charge_pair_started(pair: tuple[str, int]) -> int:
-    return charge(*pair)
-
-
-@aft.flow(name="doubts_map_started")
-def mapped_started(order: str, count: int) -> list[int]:
-    return aft.map(charge_pair_started, [(order, item) for item in range(count)], concurrency=widths[order])
-
-
-@aft.flow(name="doubts_map_or_tidy")
-def map_or_tidy(order: str, count: int) -> int:
-    try:
-        mapped.fn(order, count)
-    except aft.Unrecoverable:
-        return charge_undoably(order, 100)
-    raise AssertionError
-
-
-@aft.flow(name="doubts_buggy")
-def buggy(order: str) -> int:
-    if order in broken:
-        raise NameError("a bug")
-    return charge_undoably(order, 0)
-
-
-@aft.activity(name="doubts_charge_transactional", transactional=True)
-def charge_transactional(order: str, item: int) -> int:
-    return charge(order, item)
-
-
-def enter(order: str) -> None:
-    """Hang in the flow's own code, the first time."""
-    if "hangs 7" not in ledger[order]:
-        ledger[order].append("hangs 7")
-        gates[order].wait(120)
-        raise Dead
-
-
-@aft.flow(name="doubts_entering_started")
-def entering_started(order: str) -> int:
-    enter(order)
-    return charge_started(order, 0)
-
-
-@aft.flow(name="doubts_entering_transactional")
-def entering_transactional(order: str) -> int:
-    enter(order)
-    return charge_transactional(order, 0)
-
-
-def enter_again(order: str) -> None:
-    """Hang in the flow's own code, once its step has failed and the order is ready."""
-    ledger[order].append("enters")
-    if ledger[order].count("enters") > 1 and "hangs 8" not in ledger[order] and ready[order]():
-        ledger[order].append("hangs 8")
-        gates[order].wait(120)
-        raise Dead
-
-
-@aft.compensate_with(take_back)
-@aft.activity(name="doubts_charge_transactional_undoably", transactional=True, levels=["20ms"])
-def charge_transactional_undoably(order: str, item: int) -> int:
-    return charge(order, item)
-
-
-@aft.flow(name="doubts_entering_transactional_again")
-def entering_transactional_again(order: str) -> int:
-    enter_again(order)
-    return charge_transactional_undoably(order, 0)
-
-
-@aft.flow(name="doubts_entering_map_again")
-def entering_map_again(order: str) -> list[int]:
-    enter_again(order)
-    return mapped.fn(order, 4)
-
-
-@aft.flow(name="doubts_map_then_tidy")
-def map_then_tidy(order: str, count: int) -> int:
-    try:
-        mapped.fn(order, count)
-    except aft.DeadlineExceeded:
-        return charge_undoably(order, 100)
-    raise AssertionError
-
-
-@aft.flow(name="doubts_beside_signal")
-async def beside_signal(order: str) -> str:
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(wait_for_go())
-        tasks.create_task(charge_in_task(order, 0))
-    return "done"
-
-
-async def wait_for_go() -> None:
-    await aft.wait_for("go", str)
-
-
-async def charge_in_task(order: str, item: int) -> None:
-    await charge_once.call(order, item)
-
-
-async def undo_in_task(order: str) -> None:
-    try:
-        with aft.savepoint("inner"):
-            await charge_undoably.call(order, 1)
-            raise Regret
-    except Regret:
-        pass
-
-
-@aft.flow(name="doubts_beside_plain")
-async def beside_plain(order: str) -> str:
-    task = asyncio.create_task(charge_undoably_in_task(order, 0))
-    await charge_once.call(order, 9)
-    charge_once(order, 1)
-    await task
-    return "done"
-
-
-async def charge_undoably_in_task(order: str, item: int) -> None:
-    await charge_undoably.call(order, item)
-
-
-@aft.flow(name="doubts_beside_undo")
-async def beside_undo(order: str) -> str:
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(charge_in_task(order, 0))
-        tasks.create_task(undo_in_task(order))
-    return "done"
-
-
-@aft.flow(name="doubts_two_beside")
-def two_beside(order: str) -> int:
-    return sum(aft.parallel(charge_undoably.call(order, 0), charge_undoably.call(order, 1)))
-
-
-@aft.flow(name="doubts_two_tasks")
-async def two_tasks(order: str) -> None:
-    await asyncio.gather(charge_undoably_in_task(order, 0), charge_undoably_in_task(order, 1))
-
-
-def hangs(order: str, *items: int) -> Callable[[], bool]:
-    """Whether these items, and no fewer, are being executed, and do not come to their end."""
-    return lambda: all(f"hangs {item}" in ledger[order] for item in items)
-
-
-@contextmanager
-def all_ending(order: str) -> Iterator[None]:
-    """Let the lost workers of an order end at the end of this block."""
-    try:
-        yield
-    finally:
-        gates[order].set()
-
-
-@contextmanager
-def lost_worker(app: aft.Aft, flow: aft.Flow[..., Any], order: str, *args: Any, at: list[int]) -> Iterator[aft.Run]:
-    """Start a run, and take it from its worker at the end of this block, in which it hangs in these items."""
-    thread = threading.Thread(target=start, args=(app, flow, order, *args), daemon=True)
-    thread.start()
-    eventually(hangs(order, *at))
-    (run,) = (run for run in app.runs() if run.row.flow == flow.name)
-    yield run
-    run.release()
-
-
-def start(app: aft.Aft, flow: aft.Flow[..., Any], *args: Any) -> None:
-    try:
-        app.start(flow, *args)
-    except Dead:
-        pass
-
-
-def change(app: aft.Aft, run: aft.Run, **values: Any) -> None:
-    with app.store.write() as connection:
-        connection.execute(update(runs).where(runs.c.id == run.id).values(**values))
-
+from tests.world import broken, ledger
 
 # Between two tries ------------------------------------------------------------------------------------------------
 
@@ -319,9 +53,7 @@ def change(app: aft.Aft, run: aft.Run, **values: Any) -> None:
 def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_the_deadline_ends_the_run(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order, 0] = ["later", "hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 0))
+    with hanging(app, sequence, order, at=[0]) as run:
         change(app, run, deadline_at=now())
         run.release()
         with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
@@ -331,11 +63,8 @@ def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_the_deadline_ends_the
 
 
 def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_a_person_has_it_undone(setup: Setup, order: str) -> None:
-    app = setup.app()
     plans[order, 0] = ["later", "hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 0))
+    with hanging(setup.app(), sequence, order, at=[0]) as run:
         run.compensate(to="all")
         run.release()
         with pytest.raises(aft.FlowCompensated, match="UndoneByHand"):
@@ -350,9 +79,7 @@ def test_a_retry_that_nobody_saw_the_end_of_is_seen_before_a_person_has_it_undon
 def test_a_run_is_cancelled_when_it_is_seen_what_its_lost_worker_did(setup: Setup, order: str, plan: list[str]) -> None:
     app = setup.app()
     plans[order, 0] = [*plan]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 0))
+    with hanging(app, sequence, order, at=[0]) as run:
         run.cancel()
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -363,11 +90,8 @@ def test_a_run_is_cancelled_when_it_is_seen_what_its_lost_worker_did(setup: Setu
 
 
 def test_a_run_whose_last_step_was_in_doubt_is_cancelled_all_the_same(setup: Setup, order: str) -> None:
-    app = setup.app()
     plans[order, 1] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 1))
+    with hanging(setup.app(), sequence, order, at=[1]) as run:
         run.cancel()
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -376,11 +100,8 @@ def test_a_run_whose_last_step_was_in_doubt_is_cancelled_all_the_same(setup: Set
 
 
 def test_a_run_is_cancelled_though_what_is_in_doubt_fails(setup: Setup, order: str) -> None:
-    app = setup.app()
     plans[order, 1] = ["hang", "later", "later", "later"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 1))
+    with hanging(setup.app(), sequence, order, at=[1]) as run:
         run.cancel()
         standing[order].discard(1)  # the lost worker had no effect
         run.release()
@@ -395,9 +116,7 @@ def test_a_run_past_its_deadline_is_cancelled_after_one_try_of_what_is_in_doubt(
 ) -> None:
     app = setup.app()
     plans[order, 1] = ["hang", *["later"] * 20]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(flow, order)
-        eventually(hangs(order, 1))
+    with hanging(app, flow, order, at=[1]) as run:
         change(app, run, deadline_at=now())
         run.cancel()
         standing[order].discard(1)  # the lost worker had no effect
@@ -412,11 +131,8 @@ def test_a_run_past_its_deadline_is_cancelled_after_one_try_of_what_is_in_doubt(
 def test_what_no_compensator_waits_for_is_not_executed_again_in_a_run_that_is_cancelled(
     setup: Setup, order: str, flow: aft.Flow[[str], int]
 ) -> None:
-    app = setup.app()
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(flow, order)
-        eventually(hangs(order, 0))
+    with hanging(setup.app(), flow, order, at=[0]) as run:
         run.cancel()
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -428,9 +144,7 @@ def test_what_no_compensator_waits_for_is_not_executed_again_in_a_run_that_is_ca
 def test_the_deadline_of_a_run_has_its_child_undone_with_what_a_lost_worker_did(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(above, order)
-        eventually(hangs(order, 0))
+    with hanging(app, above, order, at=[0]) as run:
         (child,) = children_of(app, run)
         eventually(lambda: run.row.worker_id is None)
         change(app, run, deadline_at=now(), due_at=now(), sweep_at=now())
@@ -448,9 +162,7 @@ def test_what_follows_a_map_that_failed_is_in_doubt_though_the_map_has_items_tha
     app = setup.app()
     widths[order] = 1
     plans[order, 0], plans[order, 100] = ["never"], ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(map_or_tidy, order, 3)
-        eventually(hangs(order, 100))
+    with hanging(app, map_or_tidy, order, 3, at=[100]) as run:
         if order_of == "cancel":
             run.cancel()
         else:
@@ -476,9 +188,7 @@ def test_a_step_is_in_doubt_while_rules_have_it_wait_because_its_worker_was_lost
     app = setup.app()
     teach(app, sequence, "abort", "activity.args.item == 0", do.retry(after="1s"), activity="doubts_charge")
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 0))
+    with hanging(app, sequence, order, at=[0]) as run:
         run.cancel()
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -531,9 +241,7 @@ def above_buggy(order: str) -> int:
 def test_a_child_that_could_not_be_cancelled_yet_is_cancelled_after_the_fix(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        top = app.submit(above_buggy, order)
-        eventually(hangs(order, 0))
+    with hanging(app, above_buggy, order, at=[0]) as top:
         (run,) = [one for one in app.runs() if one.row.flow == buggy.name]
         broken.add(order)
         top.cancel()
@@ -555,9 +263,7 @@ def test_a_run_whose_step_hangs_again_and_again_is_parked_and_cancelled_when_a_p
 ) -> None:
     app = setup.app()
     plans[order, item] = ["hang"] * 10
-    with app.dispatcher(), all_ending(order):
-        top = app.submit(flow, order)
-        eventually(hangs(order, item))
+    with hanging(app, flow, order, at=[item]) as top:
         (run,) = [one for one in app.runs() if one.row.flow == sequence.name]
         run.cancel()
         for times in (1, 2, 3):
@@ -587,11 +293,8 @@ def test_a_step_that_leaves_a_trace_is_not_in_doubt_where_there_is_none(
 
 def test_a_transactional_step_that_has_failed_is_not_in_doubt(setup: Setup, order: str) -> None:
     """The worker is lost in the flow's own code, when the next try is due."""
-    app = setup.app()
     plans[order, 0], ready[order] = ["later"], lambda: True
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(entering_transactional_again, order)
-        eventually(hangs(order, 8))
+    with hanging(setup.app(), entering_transactional_again, order, at=[8]) as run:
         run.cancel()
         run.release()
         with pytest.raises(aft.FlowCompensated, match="cancelled"):
@@ -614,9 +317,7 @@ def test_a_rule_that_removes_a_run_because_its_worker_was_lost_has_it_undone(set
     remove = do.remove("run", undo=True)
     teach(app, sequence, "abort", "activity.args.item == 0", remove, activity="doubts_charge")
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(sequence, order)
-        eventually(hangs(order, 0))
+    with hanging(app, sequence, order, at=[0]) as run:
         run.release()
         eventually(lambda: run.status.ended)
     assert (standing[order], run.status) == (set(), "compensated")
@@ -681,9 +382,7 @@ def test_no_item_is_begun_after_one_has_failed_for_good_though_a_worker_was_lost
     app = setup.app()
     widths[order] = 1
     plans[order, 0], ready[order] = ["never"], lambda: [fault.state for fault in app.faults()] == ["final"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(entering_map_again, order)
-        eventually(hangs(order, 8))
+    with hanging(app, entering_map_again, order, at=[8]) as run:
         run.release()
         with pytest.raises(aft.FlowCompensated, match="never"):
             run.result(60)
@@ -715,9 +414,7 @@ def test_a_map_that_its_deadline_has_ended_begins_nothing_after_a_worker_is_lost
     app = setup.app()
     widths[order] = 1
     plans[order, 0], plans[order, 100] = ["hang", "later"], ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(map_then_tidy, order, 3)
-        eventually(hangs(order, 0))
+    with hanging(app, map_then_tidy, order, 3, at=[0]) as run:
         change(app, run, deadline_at=now())
         run.release()
         eventually(hangs(order, 100))

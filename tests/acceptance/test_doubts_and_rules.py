@@ -13,13 +13,13 @@ import pytest
 import aft
 from aft import do
 from aft.rules.exlets.primitives import Primitive
-from tests.acceptance.test_doubts import (
+from tests.acceptance.doubts import (
     Regret,
     all_ending,
     charge,
     charge_started,
     charge_undoably,
-    hangs,
+    hanging,
     lost_worker,
     plans,
     standing,
@@ -173,9 +173,7 @@ def test_a_child_whose_step_a_rule_has_ended_is_undone_with_what_its_lost_worker
     app = setup.app()
     teach(app, regrets, "abort", "activity.args.item == 0", *exlet, activity="doubts_charge")
     plans[order, 0] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(above, order)
-        eventually(hangs(order, 0))
+    with hanging(app, above, order, at=[0]) as run:
         (child,) = (found for found in app.runs() if found.row.flow == regrets.name)
         child.release()
         eventually(lambda: run.status.ended)
@@ -391,9 +389,7 @@ def test_a_compensator_is_not_executed_blindly_again_if_its_worker_was_lost_whil
     app = setup.app()
     teach(app, flow, on, "!has(run.tags.again)", do.set(tags={"again": True}), again, activity=activity.name)
     plans[order, 0], plans[f"undo {order}", 0] = ["never"] if on == "fault" else [], ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(flow, order)
-        eventually(hangs(order, 0))
+    with hanging(app, flow, order, at=[0]) as run:
         if cancelled:
             run.cancel()
         run.release()

@@ -1,6 +1,6 @@
 """A step is in doubt, and something else is in the way of seeing it: a compensator that fails, a run that is parked.
 
-Workers are lost as in ``test_doubts``: the run is taken from them while their activity hangs.
+Workers are lost as in ``doubts``: the run is taken from them while their activity hangs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aft.app.views import timeline
 from aft.app.views.timeline import StoryEventKind
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.registry import Registry
+from tests.acceptance.doubts import Regret, all_ending, charge, hangs, lost_worker, plans, standing
 from tests.acceptance.observe import late_effects, unread
-from tests.acceptance.test_doubts import Regret, all_ending, charge, hangs, lost_worker, plans, standing
 from tests.setups import Setup, eventually
 from tests.world import gates, ledger
 

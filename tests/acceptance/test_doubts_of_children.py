@@ -10,8 +10,8 @@ import aft
 from aft import do
 from aft.compensation import stack
 from aft.runs.states import Status
+from tests.acceptance.doubts import charge_undoably, hanging, plans, standing
 from tests.acceptance.observe import children_of
-from tests.acceptance.test_doubts import all_ending, charge_undoably, hangs, plans, standing
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
 from tests.world import gates, ledger
@@ -43,9 +43,7 @@ def youngest(app: aft.Aft, flow: aft.Flow[..., str]) -> aft.Run:
 def test_a_parent_is_not_compensated_if_a_child_in_doubt_was_ended_as_it_is(setup: Setup, order: str) -> None:
     app = setup.app()
     plans[order, BELOW] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(grandparent, order)
-        eventually(hangs(order, BELOW))
+    with hanging(app, grandparent, order, at=[BELOW]) as run:
         abandoned = youngest(app, child)
         abandoned.cancel(compensate=False)
         abandoned.release()
@@ -65,9 +63,7 @@ def test_nor_if_a_rule_about_the_lost_worker_has_removed_what_it_executed(setup:
     app = setup.app()
     teach(app, child, "abort", f"activity.args.order == {order!r}", do.remove(what), activity="doubts_charge")
     plans[order, BELOW] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(parent, order)
-        eventually(hangs(order, BELOW))
+    with hanging(app, parent, order, at=[BELOW]) as run:
         removed = youngest(app, child)
         removed.release()
         with pytest.raises(aft.FlowFailed):
@@ -129,9 +125,7 @@ def test_a_cancel_sees_what_was_begun_beside_a_child_that_is_told_to_stop(
 ) -> None:
     app = setup.app()
     plans[order, ABOVE] = ["hang"]
-    with app.dispatcher(), all_ending(order):
-        run = app.submit(flow.options(deadline="10s"), order)
-        eventually(hangs(order, ABOVE))
+    with hanging(app, flow.options(deadline="10s"), order, at=[ABOVE]) as run:
         eventually(lambda: [child.worker_id for child in children_of(app, run)] not in ([], [None]))
         eventually(lambda: children_of(app, run)[0].inbox_seq)  # it was told to stop
         epoch = run.row.epoch

@@ -16,7 +16,7 @@ from aft import do
 from aft.cli.root import root
 from aft.runs.states import Status
 from aft.store.tables import audit, faults, metadata, runs
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 
 
 def give_back(customer: str, amount: int) -> None:
@@ -149,9 +149,7 @@ def test_runs_are_forgotten_by_their_key(setup: Setup, customer: str) -> None:
 
 def test_a_run_that_goes_on_and_a_child_are_not_forgotten(setup: Setup, customer: str) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(ordering, customer)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(app, ordering, customer, status=Status.WAITING) as run:
         with pytest.raises(aft.OrderRefused, match="a run is forgotten once it and all below it have ended"):
             run.forget()
         child = next(one for one in app.runs(flow="forget_part"))

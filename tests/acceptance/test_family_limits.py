@@ -8,7 +8,7 @@ import aft
 from aft.runs.states import Status
 from aft.store.tables import runs
 from tests.acceptance.agency import book
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import shut, tries
 
 
@@ -100,9 +100,7 @@ def test_a_line_that_is_too_long_parks_and_goes_on_with_a_higher_limit(setup: Se
 
 def test_a_run_that_begins_too_many_children_parks(setup: Setup, family: str) -> None:
     app = setup.app(most_children=120)
-    with app.dispatcher():
-        run = app.submit(many, family, 300)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(app, many, family, 300, status=Status.PARKED) as run:
         assert "AFT_MOST_CHILDREN is 120" in (run.row.reason or "")
         assert size(app) == 121
         run.cancel()
@@ -117,9 +115,7 @@ def test_as_many_as_are_allowed_are_begun(setup: Setup, family: str) -> None:
 
 def test_a_family_with_too_many_runs_under_way_parks(setup: Setup, family: str) -> None:
     app = setup.app(most_family=30)
-    with app.dispatcher():
-        run = app.submit(live, family, 50)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(app, live, family, 50, status=Status.PARKED) as run:
         assert "AFT_MOST_FAMILY is 30" in (run.row.reason or "")
         assert size(app) == 30
         run.cancel()

@@ -14,7 +14,7 @@ from aft.runs.ownership.owner import Fenced
 from aft.runs.states import Status
 from aft.store.tables import frames
 from tests.acceptance.agency import book, unbook
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Refused, ledger, shut, trouble
 
 
@@ -58,10 +58,8 @@ MONTHS = ["charge 1", "ship 1", "charge 2", "ship 2", "charge 3", "ship 3!"]
 def test_a_savepoint_undoes_only_what_its_own_generation_pushed(
     setup: Setup, journey: str, flow: aft.Flow[[str], str]
 ) -> None:
-    app = setup.app()
     trouble[journey, "ship 3"] = [Refused("no parcel")]
-    with app.dispatcher():
-        run = app.submit(flow, journey)
+    with run_to(setup.app(), flow, journey) as run:
         assert run.result(60) == "stopped in month 3"
     assert ledger[journey] == [*MONTHS, "uncharge 3"]
 
@@ -70,10 +68,8 @@ def test_a_savepoint_undoes_only_what_its_own_generation_pushed(
 def test_what_earlier_generations_did_is_undone_with_the_run(
     setup: Setup, journey: str, flow: aft.Flow[[str], str]
 ) -> None:
-    app = setup.app()
     trouble[journey, "ship 3"] = [Refused("no parcel")]
-    with app.dispatcher():
-        run = app.submit(flow, journey)
+    with run_to(setup.app(), flow, journey) as run:
         run.result(60)
         told = [undo.arguments["what"] for undo in run.compensate(dry_run=True)]
         run.compensate()
@@ -86,7 +82,6 @@ def test_a_run_whose_worker_is_lost_between_two_children_of_one_step_is_undone_t
     setup: Setup, journey: str, quick_beats: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps of both children have the same path; what was awaited for the newer one is not for the older one."""
-    app = setup.app(lease=quick_beats)
     take_off = Children._undo_frame
 
     def be_lost_after_it(self: Children, *given: Any) -> None:
@@ -94,8 +89,7 @@ def test_a_run_whose_worker_is_lost_between_two_children_of_one_step_is_undone_t
         take_off(self, *given)
         raise Fenced("the worker was lost after a child's frame was off")
 
-    with app.dispatcher():
-        run = app.submit(by_child, journey)
+    with run_to(setup.app(lease=quick_beats), by_child, journey) as run:
         run.result(60)
         monkeypatch.setattr(Children, "_undo_frame", be_lost_after_it)
         run.compensate()
@@ -120,9 +114,7 @@ def asked(journey: str, month: int = 1) -> str:
 
 
 def test_a_person_undoes_a_savepoint_of_the_current_generation_as_it_was_told(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(asked, journey)
+    with run_to(setup.app(), asked, journey) as run:
         eventually(lambda: "ship 2" in ledger[journey] and run.status is Status.WAITING)
         told = [undo.arguments["what"] for undo in run.compensate(dry_run=True, to="month")]
         run.compensate(to="month")
@@ -149,10 +141,7 @@ def slow(journey: str, month: int = 1) -> str:
 
 def test_an_order_to_undo_a_savepoint_is_for_the_generation_that_was_in_it(setup: Setup, journey: str) -> None:
     """It comes too late: the run is at the savepoint's last step, and begins anew before it reads the order."""
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(slow, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), slow, journey, status=Status.WAITING) as run:
         gate = shut(journey, "ship 1")
         run.signal("word")
         assert gate.reached.wait(60)
@@ -163,11 +152,8 @@ def test_an_order_to_undo_a_savepoint_is_for_the_generation_that_was_in_it(setup
 
 
 def test_a_run_that_began_anew_is_in_no_savepoint_of_before(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gate = shut(journey, "charge 2")
-    with app.dispatcher():
-        run = app.submit(slow, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), slow, journey, status=Status.WAITING) as run:
         run.signal("word")
         assert gate.reached.wait(60)
         with pytest.raises(
@@ -231,9 +217,7 @@ def _waits_after(run: aft.Run, journey: str, done: list[str]) -> bool:
 
 
 def test_a_new_generation_sees_the_same_time_ids_and_numbers_on_replay(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(clocked, journey)
+    with run_to(setup.app(), clocked, journey) as run:
         for done in (["month 1"], ["month 1", "month 2"]):
             eventually(partial(_waits_after, run, journey, done))
             run.signal("word")

@@ -16,7 +16,7 @@ import pytest
 
 import aft
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates
 
 #: What was executed for each family, and in which run.
@@ -155,26 +155,20 @@ def family() -> Iterator[str]:
 
 @pytest.mark.parametrize("flow", [held, inline, closed, in_async, handling], ids=lambda flow: flow.name)
 def test_a_step_that_closes_a_generator_is_executed_once_in_its_run(setup: Setup, family: str, flow: Any) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, family)
+    with run_to(setup.app(), flow, family) as run:
         run.result(60)
         gc.collect()
     assert deeds[family] == [("page0", run.id), ("page1", run.id), ("close", run.id)]
 
 
 def test_a_run_that_begins_anew_closes_its_generators_before(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(anew, family, True)
+    with run_to(setup.app(), anew, family, True) as run:
         run.result(60)
     assert deeds[family] == [(what, run.id) for what in ("page0", "close", "page0", "page1", "close")]
 
 
 def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(failing, family)
+    with run_to(setup.app(), failing, family) as run:
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gc.collect()
@@ -184,9 +178,7 @@ def test_a_run_that_fails_closes_its_generators_before_it_is_undone(setup: Setup
 def test_what_an_exit_in_a_task_leaves_open_executes_nothing_in_other_runs(setup: Setup, family: str) -> None:
     app = setup.app()
     deeds[family].append(("first", None))
-    with app.dispatcher():
-        run = app.submit(exiting, family)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(app, exiting, family, status=Status.PARKED) as run:
         app.submit(other, f"{family}-other").result(60)
         gc.collect()
         assert deeds[family][1:] == [("task", run.id)]
@@ -320,10 +312,7 @@ def in_savepoint(family: str) -> None:
 
 
 def test_a_run_is_not_in_a_savepoint_whose_generator_it_has_left(setup: Setup, family: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(in_savepoint, family)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), in_savepoint, family, status=Status.WAITING) as run:
         with pytest.raises(aft.OrderRefused, match=r"is not in savepoint 'items'|in no savepoint"):
             run.compensate(to="items")
         run.signal("go")

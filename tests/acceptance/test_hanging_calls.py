@@ -20,7 +20,7 @@ from aft.rules.exlets import do
 from aft.telemetry import AttemptAbandoned, AttemptReturned, Event
 from tests.acceptance.terminal import Terminal
 from tests.acceptance.theatre import teach
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates, ledger
 
 
@@ -335,9 +335,7 @@ def test_a_dispatcher_with_calls_that_hang_drains_when_it_is_asked_to(setup: Set
 def test_a_watched_attempt_whose_thread_ends_without_an_outcome_is_noticed(setup: Setup, place: str) -> None:
     app = setup.app()
     teach(app, watched_flow, "violated", "activity.elapsed > 3600.0", do.complete(None), activity="hanging_panic")
-    with app.dispatcher():
-        run = app.submit(watched_flow, place)
-        eventually(lambda: run.status == "compensated")
+    with run_to(app, watched_flow, place, status="compensated"):
         assert ledger[place] == ["panics"]
 
 

@@ -21,7 +21,7 @@ import aft
 from aft import do
 from aft.app.rules.rules import RuleDesk
 from aft.cli.root import root
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from tests.setups import Setup
 
 HOSTILE = settings(

@@ -17,7 +17,7 @@ from aft.telemetry import ActivityRecorded, Event
 from tests.acceptance import agency
 from tests.acceptance.agency import book, book_async, later
 from tests.acceptance.observe import children_of, database_now, recorded, unread
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, gates, ledger, shut, trouble
 
 #: What only the engine's own code decides: one database says as much as another.
@@ -50,10 +50,8 @@ async def number_beside(journey: str) -> int:
 
 
 def test_a_signal_that_comes_while_another_branch_is_at_work_is_taken(setup: Setup, journey: str) -> None:
-    app = setup.app()
     flight = shut(journey, "flight")
-    with app.dispatcher():
-        run = app.submit(number_beside, journey)
+    with run_to(setup.app(), number_beside, journey) as run:
         assert flight.reached.wait(60)
         run.signal("number", 7)
         flight.set()
@@ -97,11 +95,9 @@ def charged(journey: str) -> str:
 
 
 def test_a_compensator_may_wait_for_a_signal(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "flight"] = [Refused("full")]
     trouble[journey, "refund"] = [aft.Recoverable("no balance", on_signal="refilled")]
-    with app.dispatcher():
-        run = app.submit(charged, journey)
+    with run_to(setup.app(), charged, journey) as run:
         eventually(lambda: [wait.name for wait in run.row.waits] == ["refilled"])
         run.signal("refilled")
         with pytest.raises(aft.FlowCompensated, match="full"):
@@ -167,11 +163,9 @@ async def undone(journey: str) -> int:
 @on_sqlite
 @pytest.mark.parametrize("flow", [changed_mind, undone], ids=["cancelled", "undone"])
 def test_a_wait_that_is_no_more_takes_no_signal(setup: Setup, journey: str, flow: aft.Flow[[str], Any]) -> None:
-    app = setup.app()
     if flow is undone:
         trouble[journey, "hotel"] = [Refused("full")]
-    with app.dispatcher():
-        run = app.submit(flow, journey)
+    with run_to(setup.app(), flow, journey) as run:
         eventually(lambda: is_let_go(run, Status.WAITING) and {"hotel", "caught"} & set(ledger[journey]))
         assert [wait.path for wait in run.row.waits] == ["3" if flow is changed_mind else "2"]
         run.signal("number", 7)

@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 import aft
-from tests.setups import Setup
+from tests.setups import Setup, run_to
 from tests.world import reached, tries
 
 #: So often a neighbour looks whether the failed step has worked meanwhile, and how long each time.
@@ -65,16 +65,12 @@ def order() -> str:
 def test_a_task_that_failed_is_tried_again_while_another_goes_from_step_to_step(
     setup: Setup, order: str, failures: int
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(tasks, order, failures)
+    with run_to(setup.app(), tasks, order, failures) as run:
         assert 0 < run.result(60) < MOST - 1
     assert tries[order] == failures + 1
 
 
 def test_an_item_that_failed_is_tried_again_while_others_are_begun(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(maps, order)
+    with run_to(setup.app(), maps, order) as run:
         assert run.result(60) > 1
     assert tries[order] == 2

@@ -8,7 +8,7 @@ from sqlalchemy import text
 import aft
 from aft.runs.states import Status
 from tests.acceptance.agency import book, do, unbook
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, fixed, gates, ledger, shut, tries, trouble
 
 
@@ -228,10 +228,8 @@ def patient(journey: str, undoable: bool, anew: bool, begun: bool = False) -> st
 def test_a_late_effect_of_a_step_that_failed_for_good_is_undone_while_the_run_waits(
     setup: Setup, journey: str, anew: bool
 ) -> None:
-    app = setup.app(grace="300ms")
     gate = shut(journey, "slow")
-    with app.dispatcher():
-        run = app.submit(patient, journey, True, anew)
+    with run_to(setup.app(grace="300ms"), patient, journey, True, anew) as run:
         eventually(lambda: run.status is Status.WAITING and ledger[journey] == ["instead"])
         gate.set()
         eventually(lambda: ledger[journey] == ["instead", "slow", "unslow"])
@@ -245,11 +243,8 @@ def test_a_late_effect_of_a_step_that_failed_for_good_is_undone_while_the_run_wa
 def test_one_that_nothing_undoes_parks_the_run_and_a_retry_lets_it_wait_again(
     setup: Setup, journey: str, anew: bool
 ) -> None:
-    app = setup.app(grace="300ms")
     gate = shut(journey, "slow")
-    with app.dispatcher():
-        run = app.submit(patient, journey, False, anew)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(grace="300ms"), patient, journey, False, anew, status=Status.WAITING) as run:
         gate.set()
         eventually(lambda: run.status is Status.PARKED)
         assert "had its effect after the run had gone on without it, and has no compensator" in (run.row.reason or "")
@@ -287,9 +282,7 @@ def lagging(order: str) -> None:
 
 
 def test_an_effect_that_arrives_after_its_step_was_undone_is_undone_too(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(lagging, order)
+    with run_to(setup.app(), lagging, order) as run:
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         assert ledger[order] == ["effect", "withdraw"]
@@ -316,9 +309,7 @@ def lagging_badly(order: str) -> None:
 
 
 def test_a_late_undo_that_a_person_lets_go_makes_the_run_failed(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(lagging_badly, order)
+    with run_to(setup.app(), lagging_badly, order) as run:
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
         gates[order].set()

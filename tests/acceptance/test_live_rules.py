@@ -13,7 +13,7 @@ import aft
 from aft import do
 from aft.clock import SystemClock
 from aft.fault import Fault
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees import rows, rule_cache
 from aft.rules.trees.rule_cache import RuleCache, RuleSet
 from aft.runs.states import Status

@@ -13,18 +13,15 @@ from aft.flows.declare.registry import Registry
 from aft.runs.states import Status
 from aft.telemetry import Event, FrameUnresolved
 from tests.acceptance import agency
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Refused, ledger, shut, trouble
 
 # Pivots ---------------------------------------------------------------------------------------------------------
 
 
 def test_after_a_pivot_a_failure_parks_and_a_retry_goes_forward(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "mail"] = [Refused("no address")]
-    with app.dispatcher():
-        run = app.submit(agency.pivoted, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), agency.pivoted, journey, status=Status.PARKED) as run:
         assert "failed after its pivot, so nothing is undone: Refused: no address" in (run.row.reason or "")
         run.retry()
         assert run.result(60) == f"mail of {journey}"
@@ -48,11 +45,8 @@ def test_before_its_pivot_a_run_is_undone_like_any_other(setup: Setup, journey: 
 
 
 def test_a_run_past_its_pivot_is_not_cancelled_by_undoing(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "mail"] = [Refused("no address")]
-    with app.dispatcher():
-        run = app.submit(agency.pivoted, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), agency.pivoted, journey, status=Status.PARKED) as run:
         with pytest.raises(aft.OrderRefused, match="has gone past its pivot and only goes forward"):
             run.cancel()
         run.cancel(compensate=False)
@@ -97,12 +91,9 @@ def test_a_condition_asks_for_names_that_there_are() -> None:
 
 
 def test_a_run_begins_anew_and_carries_its_stack(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "year"] = [Refused("never")]
-    with app.dispatcher():
-        run = app.submit(agency.months, journey, 1)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), agency.months, journey, 1) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     assert ledger[journey] == [
         *("month 1", "month 2", "month 3", "year!"),
         *("unmonth 3", "unmonth 2", "unmonth 1"),
@@ -188,11 +179,11 @@ def test_a_run_whose_version_nobody_has_waits_untouched(setup: Setup, journey: s
 
 
 def test_a_deadline_interrupts_a_wait_and_everything_is_undone(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.approval.options(deadline="2s"), journey)
-        with pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"):
-            run.result(60)
+    with (
+        run_to(setup.app(), agency.approval.options(deadline="2s"), journey) as run,
+        pytest.raises(aft.FlowCompensated, match="DeadlineExceeded"),
+    ):
+        run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
 
 
@@ -229,9 +220,7 @@ def test_a_deadline_can_be_caught_once(setup: Setup, journey: str) -> None:
 
 
 def test_what_would_be_undone_is_told_in_order_and_nothing_happens(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.family, journey)
+    with run_to(setup.app(), agency.family, journey) as run:
         run.result(60)
     told = [(undo.activity, undo.arguments["what"]) for undo in run.compensate(dry_run=True)]
     assert told == [
@@ -241,9 +230,7 @@ def test_what_would_be_undone_is_told_in_order_and_nothing_happens(setup: Setup,
 
 
 def test_a_completed_run_is_undone_as_it_was_told(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.family, journey)
+    with run_to(setup.app(), agency.family, journey) as run:
         run.result(60)
         done = len(ledger[journey])
         told = [undo.arguments["what"] for undo in run.compensate(note="the customer withdrew")]
@@ -259,12 +246,9 @@ def test_what_cannot_be_undone_is_told_with_its_reason(setup: Setup, journey: st
 
 
 def test_a_run_that_was_undone_cannot_be_undone_again(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "flight"] = [Refused("full")]
-    with app.dispatcher():
-        run = app.submit(agency.pivoted, journey)
-        with pytest.raises(aft.FlowCompensated):
-            run.result(60)
+    with run_to(setup.app(), agency.pivoted, journey) as run, pytest.raises(aft.FlowCompensated):
+        run.result(60)
     with pytest.raises(aft.OrderRefused, match="has ended compensated; only a completed one can be undone"):
         run.compensate()
 
@@ -297,10 +281,7 @@ def test_a_process_that_lacks_an_owed_compensator_says_so_when_it_starts(setup: 
 
 
 def test_a_person_has_a_savepoint_undone_and_the_flow_takes_another_way(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.undecided, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.undecided, journey, status=Status.WAITING) as run:
         assert [undo.arguments["what"] for undo in run.compensate(dry_run=True, to="sea")] == ["ferry"]
         assert [undo.arguments["what"] for undo in run.compensate(dry_run=True)] == ["ferry", "deposit"]
         run.compensate(to="sea", note="storm")
@@ -345,10 +326,7 @@ def test_an_order_that_comes_while_a_step_is_executed_is_judged_by_the_runs_owne
 
 
 def test_only_a_savepoint_that_the_run_is_in_can_be_undone(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.undecided, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.undecided, journey, status=Status.WAITING) as run:
         with pytest.raises(aft.OrderRefused, match="is not in savepoint 'land'; it is in 'sea'"):
             run.compensate(to="land")
         run.signal("word", "sea")

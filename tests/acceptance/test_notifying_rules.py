@@ -1,6 +1,6 @@
 """A rule tells somebody of a fault, and decides nothing: the run goes on as it would without the rule.
 
-Workers are lost as in ``test_doubts``: the run is taken from them while they hang, and they never go on with it.
+Workers are lost as in ``doubts``: the run is taken from them while they hang, and they never go on with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aft.app.process import Role
 from aft.rules.exlets import plans as rule_plans
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import Primitive
+from tests.acceptance.doubts import Regret, all_ending, charge_undoably, hangs, plans, standing, take_back
 from tests.acceptance.observe import unread
-from tests.acceptance.test_doubts import Regret, all_ending, charge_undoably, hangs, plans, standing, take_back
 from tests.acceptance.theatre import teach
 from tests.setups import Setup, eventually
 from tests.world import gates, ledger

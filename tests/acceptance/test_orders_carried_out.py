@@ -17,7 +17,7 @@ from aft.runs.states import Status
 from tests.acceptance import agency
 from tests.acceptance.agency import book
 from tests.acceptance.observe import children_of, unread
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, ledger, shut, trouble
 
 #: What only the engine's own code decides: one database says as much as another.
@@ -137,7 +137,6 @@ def test_a_completed_child_is_undone_though_it_is_executed_for_a_late_effect(set
 def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
     setup: Setup, journey: str, quick_beats: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = setup.app(lease=quick_beats)
     end, failures = release.end, [StoreError("lost between reading and ending", transient=True)]
 
     def fail_once(deps: Any, owner: Any, status: Status, *more: Any, **given: Any) -> None:
@@ -146,9 +145,7 @@ def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
         end(deps, owner, status, *more, **given)
 
     monkeypatch.setattr(release, "end", fail_once)
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(lease=quick_beats), agency.approval, journey, status=Status.WAITING) as run:
         run.cancel(compensate=False)
         with pytest.raises(aft.FlowCancelled):
             run.result(60)
@@ -159,7 +156,6 @@ def test_a_run_that_shall_end_as_it_is_does_so_though_its_worker_fails_then(
 def test_a_run_is_suspended_though_a_signal_comes_in_between(
     setup: Setup, journey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = setup.app()
     draft, obey, noises = shut(journey, "draft"), OrderHandler.apply_orders, ["noise"]
 
     def obey_and_hear(self: OrderHandler, items: list[InboxItem], live: list[Fault], entries: list[Entry]) -> None:
@@ -170,8 +166,7 @@ def test_a_run_is_suspended_though_a_signal_comes_in_between(
                 run.signal(noises.pop())
 
     monkeypatch.setattr(OrderHandler, "apply_orders", obey_and_hear)
-    with app.dispatcher():
-        run = app.submit(waits_long, journey)
+    with run_to(setup.app(), waits_long, journey) as run:
         assert draft.reached.wait(60)
         run.suspend("let us look", by="ann")
         draft.set()

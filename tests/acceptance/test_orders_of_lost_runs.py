@@ -7,7 +7,7 @@ import pytest
 import aft
 from aft.runs import park
 from aft.runs.records import inbox
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates, ledger
 
 
@@ -88,9 +88,7 @@ def test_a_run_that_is_parked_since_its_worker_was_lost_is_not_undone_to_a_savep
 def test_a_run_that_is_suspended_after_its_worker_was_lost_is_undone_to_a_savepoint_when_it_is_resumed(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(bathing, order)
+    with run_to(setup.app(), bathing, order) as run:
         run.signal("room")
         eventually(lambda: "bath" in ledger[order])
         run.suspend("wait a bit")

@@ -15,14 +15,14 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.session.blocks import InboxChanged
 from aft.flows.session.inbox import RunInbox
 from aft.flows.steps.request import OnRecorded, StepRequest
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import Node, Tree
-from aft.runs.records import inbox
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store.tables import runs
-from tests.setups import Setup, eventually
+from tests.acceptance.observe import answers
+from tests.setups import Setup, eventually, run_to
 from tests.world import fixed, gates, ledger
 
 #: All of a dispatcher that decides about faults, and nobody who executes runs.
@@ -254,10 +254,9 @@ def stop_while_it_prints(app: aft.Aft, order: str, ask: Callable[[aft.Run[int]],
     return run
 
 
-def answers(app: aft.Aft, run: aft.Run[Any]) -> list[str | None]:
+def read_answers(app: aft.Aft, run: aft.Run[Any]) -> list[str | None]:
     """What was answered to the orders that a run has read."""
-    with app.store.read() as connection:
-        return [item.note for item in inbox.of_run(connection, run.id) if item.read]
+    return [note for _, read, note in answers(app, run) if read]
 
 
 def rests(row: RunRow) -> bool:
@@ -308,10 +307,7 @@ def seat_selling(order: str) -> str:
 def test_a_run_that_was_parked_for_its_code_is_undone_to_a_savepoint_and_begins_nothing(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_selling, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), seat_selling, order, status="parked") as run:
         fixed.add(order)
         run.compensate(to="selling")
         assert run.result(60) == "undone"
@@ -331,11 +327,8 @@ def ticketing_or_not(order: str) -> str:
 def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone_to_a_savepoint(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
     gates[order].set()
-    with app.dispatcher():
-        run = app.submit(ticketing_or_not, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), ticketing_or_not, order, status="parked") as run:
         run.compensate(to="printing")
         assert run.result(60) == "undone"
     assert ledger[order] == ["printed"]
@@ -343,12 +336,10 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_when_it_is_undone
 
 def test_an_order_that_a_mistake_of_the_code_keeps_from_being_heard_is_refused(setup: Setup, order: str) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_selling, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(app, seat_selling, order, status="parked") as run:
         run.compensate(to="selling")
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        assert "refused: the flow's code raised NameError" in (read_answers(app, run)[0] or "")
         fixed.add(order)
         run.retry()
         assert run.result(60) == "sold"
@@ -385,7 +376,7 @@ def test_an_order_that_comes_before_a_mistake_of_the_code_is_refused_when_the_ru
         run.compensate(to="printing")
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert "refused: the flow's code raised NameError" in (answers(app, run)[0] or "")
+        assert "refused: the flow's code raised NameError" in (read_answers(app, run)[0] or "")
         fixed.add(order)
         run.retry()
         assert run.result(60) == "sold"
@@ -406,7 +397,7 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_the_run_wa
         run.resume()
         assert run.result(60) == "undone"
     assert ledger[order] == ["printed"]
-    assert answers(app, run) == [None] * 3
+    assert read_answers(app, run) == [None] * 3
 
 
 def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_its_owner_is_lost_before_it_is_undone(
@@ -424,9 +415,7 @@ def test_a_step_that_a_run_is_parked_for_is_not_executed_again_though_its_owner_
         return fail(interrupts, ask, on_recorded, **named)
 
     monkeypatch.setattr(Interrupts, "fail", lose_and_fail)
-    with app.dispatcher():
-        run = app.submit(ticketing_or_not, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(app, ticketing_or_not, order, status="parked") as run:
         run.compensate(to="printing")
         assert run.result(60) == "undone"
     assert lost
@@ -482,9 +471,7 @@ async def seat_and_ticket(order: str) -> list[str]:
 
 
 def test_a_step_that_parks_a_run_is_not_executed_again_when_another_branch_is_undone(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(seat_and_ticket, order)
+    with run_to(setup.app(), seat_and_ticket, order) as run:
         eventually(lambda: len(ledger[order]) == 2)
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
@@ -520,7 +507,7 @@ def test_a_step_that_parks_a_run_is_not_executed_again_though_another_branch_has
         assert heard.wait(60)
         gates[order].set()
         eventually(lambda: rests(row := run.row) and row.status == "parked")
-        assert answers(app, run) == ["refused: the run is parked, and does nothing until a person lets it go on"]
+        assert read_answers(app, run) == ["refused: the run is parked, and does nothing until a person lets it go on"]
         assert ledger[order].count("printed") == 1
         run.signal("seated", "here")
         run.retry()
@@ -563,9 +550,7 @@ async def riding_and_spoiling(order: str) -> str:
 def test_a_run_that_is_being_undone_to_a_savepoint_can_be_suspended_though_a_step_in_it_was_parked(
     setup: Setup, order: str
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(riding_and_spoiling, order)
+    with run_to(setup.app(), riding_and_spoiling, order) as run:
         eventually(lambda: rests(row := run.row) and row.status == "parked" and "entered" in ledger[order])
         run.compensate(to="trip")
         eventually(lambda: "leaving" in ledger[order] and run.row.worker_id is None)

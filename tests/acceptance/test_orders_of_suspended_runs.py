@@ -7,10 +7,10 @@ from sqlalchemy import update
 
 import aft
 from aft import do
-from aft.runs.records import inbox
 from aft.store.tables import runs
 from tests.acceptance import theatre
-from tests.setups import Setup, eventually
+from tests.acceptance.observe import answers
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates, ledger
 
 
@@ -47,12 +47,6 @@ def viewing(order: str) -> None:
 UNDONE = ["cellar", "flat", "look", "return flat", "other"]
 
 
-def notes(app: aft.Aft, run: aft.Run[None]) -> list[tuple[str, bool, str | None]]:
-    """What was asked of a run: whether it was read, and what was answered."""
-    with app.store.read() as connection:
-        return [(item.verb.value, item.read, item.note) for item in inbox.of_run(connection, run.id)]
-
-
 def is_still(run: aft.Run[None]) -> bool:
     """Whether a run is suspended, and nothing wakes it."""
     return (run.status, run.row.worker_id, run.row.wake_id) == ("suspended", None, None)
@@ -78,7 +72,7 @@ def test_a_suspended_run_is_undone_to_a_savepoint_when_it_is_resumed(setup: Setu
         run.resume()
         run.result(60)
     assert ledger[order] == UNDONE
-    assert notes(app, run) == [("compensate", True, None), ("resume", True, None)]
+    assert answers(app, run) == [("compensate", True, None), ("resume", True, None)]
 
 
 def test_a_run_that_is_suspended_and_then_undone_to_a_savepoint_while_it_is_executed_stops_first(
@@ -96,7 +90,7 @@ def test_a_run_that_is_suspended_and_then_undone_to_a_savepoint_while_it_is_exec
         run.resume()
         run.result(60)
     assert ledger[order] == UNDONE
-    assert [read for _, read, _ in notes(app, run)] == [True] * 3
+    assert [read for _, read, _ in answers(app, run)] == [True] * 3
 
 
 def test_a_suspended_run_is_cancelled_though_it_is_to_be_undone_to_a_savepoint(setup: Setup, order: str) -> None:
@@ -153,7 +147,7 @@ def test_an_order_that_cannot_be_carried_out_does_not_resume_a_run(setup: Setup,
         run.signal("seen")
         run.result(60)
     assert ledger[order] == ["cellar", "flat", "look"]
-    assert notes(app, run)[0] == ("compensate", True, "refused: the run is not in that savepoint any more")
+    assert answers(app, run)[0] == ("compensate", True, "refused: the run is not in that savepoint any more")
 
 
 def test_a_suspend_takes_back_a_resume_that_no_worker_has_read(setup: Setup, order: str) -> None:
@@ -163,7 +157,7 @@ def test_a_suspend_takes_back_a_resume_that_no_worker_has_read(setup: Setup, ord
     run.suspend("not yet", by="bob")
     assert is_still(run)
     assert run.row.reason == "suspended by bob: not yet"
-    assert notes(app, run) == [("resume", True, "refused: bob suspended it before it went on")]
+    assert answers(app, run) == [("resume", True, "refused: bob suspended it before it went on")]
     with app.dispatcher():
         run.resume()
         run.signal("seen")
@@ -184,16 +178,14 @@ def test_a_resume_takes_back_a_suspend_that_has_not_stopped_the_run_yet(setup: S
         gates[order].set()
         run.signal("seen")
         run.result(60)
-    assert notes(app, run)[:2] == [
+    assert answers(app, run)[:2] == [
         ("suspend", True, "refused: bob resumed it before it stopped"),
         ("resume", True, None),
     ]
 
 
 def test_a_run_that_was_resumed_before_it_stopped_can_be_suspended_again(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(viewing, order)
+    with run_to(setup.app(), viewing, order) as run:
         eventually(lambda: "look" in ledger[order])
         run.suspend()
         run.resume()

@@ -12,7 +12,7 @@ import pytest
 import aft
 from aft.flows.declare.registry import Registry
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 
 
 @aft.activity(name="patched_do")
@@ -73,9 +73,7 @@ async def after_a_new_beginning(first: bool = True) -> bool:
     "flow", [after_a_wait, after_a_sleep, after_a_race, after_a_new_beginning], ids=lambda flow: flow.name
 )
 def test_a_run_that_has_waited_before_has_a_change(setup: Setup, flow: Any) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow)
+    with run_to(setup.app(), flow) as run:
         eventually(lambda: run.status in (Status.WAITING, Status.COMPLETED))
         if flow is not after_a_sleep:
             run.signal("go")

@@ -13,7 +13,7 @@ from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance.agency import book, book_async, do
 from tests.acceptance.observe import children_of
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, Refused, keys, ledger, shut, trouble
 
 
@@ -33,11 +33,8 @@ def monthly(journey: str, month: int = 1) -> str:
 
 
 def test_the_pivot_outlives_its_generation(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "month 3"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(monthly, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), monthly, journey, status=Status.PARKED) as run:
         assert "failed after its pivot, so nothing is undone: Refused: no" in (run.row.reason or "")
         with pytest.raises(aft.OrderRefused, match="has gone past its pivot and only goes forward"):
             run.cancel()
@@ -47,9 +44,7 @@ def test_the_pivot_outlives_its_generation(setup: Setup, journey: str) -> None:
 
 
 def test_a_run_that_is_undone_from_its_pivot_on_does_not_say_that_it_was_undone(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(monthly, journey)
+    with run_to(setup.app(), monthly, journey) as run:
         run.result(60)
         run.compensate()
         eventually(lambda: run.status is Status.FAILED)
@@ -71,11 +66,8 @@ def monthly_parcels(journey: str, month: int = 0) -> str:
 
 
 def test_a_retry_past_the_pivot_undoes_nothing_of_an_earlier_generation(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "parcel 1"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(monthly_parcels, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), monthly_parcels, journey, status=Status.PARKED) as run:
         run.retry()
         assert run.result(60) == "all months"
     undone = [what for what in ledger[journey] if what.startswith("un")]
@@ -106,9 +98,7 @@ def parent(journey: str) -> str:
 def test_a_parents_undoing_parks_at_a_child_that_completed_past_its_pivot(setup: Setup, journey: str) -> None:
     app = setup.app()
     trouble[journey, "last"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(parent, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(app, parent, journey, status=Status.PARKED) as run:
         child = child_of(app, run)
         assert f"child {child.id} of flow 'pivots_kid' (step 2) has gone past its pivot" in (run.row.reason or "")
         told = [(undo.activity, undo.obstacle is None) for undo in run.compensate(dry_run=True)]
@@ -308,10 +298,8 @@ RETRIED = [
 def test_a_retry_after_a_pivot_goes_back_to_the_step_that_failed(
     setup: Setup, journey: str, flow: aft.Flow[[str], str], failed: list[str], retried: list[str]
 ) -> None:
-    app = setup.app()
     trouble[journey, "ship"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(flow, journey)
+    with run_to(setup.app(), flow, journey) as run:
         run.signal("address")
         eventually(lambda: run.status is Status.PARKED)
         assert ledger[journey] == failed
@@ -323,12 +311,9 @@ def test_a_retry_after_a_pivot_goes_back_to_the_step_that_failed(
 
 
 def test_a_retry_after_a_pivot_executes_a_failed_call_again_and_keeps_its_siblings(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "ship"] = [Refused("no")]
     trouble[journey, "insure"] = [Busy("later")]
-    with app.dispatcher():
-        run = app.submit(beside, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), beside, journey, status=Status.PARKED) as run:
         assert sorted(ledger[journey]) == ["insure", "insure!", "ship!"]
         run.retry()
         assert run.result(60) == [f"ship of {journey}", f"insure of {journey}"]
@@ -336,12 +321,9 @@ def test_a_retry_after_a_pivot_executes_a_failed_call_again_and_keeps_its_siblin
 
 
 def test_a_retry_after_a_pivot_executes_all_calls_again_that_failed(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "ship"] = [Refused("no")]
     trouble[journey, "insure"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(beside, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), beside, journey, status=Status.PARKED) as run:
         run.retry()
         assert run.result(60)
     assert sorted(ledger[journey]) == ["insure", "insure!", "ship", "ship!"]
@@ -414,10 +396,8 @@ async def fails_beside(journey: str) -> str:
 def test_a_retry_after_a_pivot_goes_back_before_what_other_tasks_undid(
     setup: Setup, journey: str, flow: aft.Flow[[str], str], tidied: list[str]
 ) -> None:
-    app = setup.app()
     trouble[journey, "ship"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(flow, journey)
+    with run_to(setup.app(), flow, journey) as run:
         eventually(lambda: ledger[journey] == ["pack"] and run.status is Status.WAITING)
         run.signal("address")
         eventually(lambda: run.status is Status.PARKED)
@@ -455,11 +435,9 @@ async def plain_tasks(journey: str) -> str:
 def test_a_retry_after_a_pivot_executes_a_step_that_a_task_has_called_plainly(
     setup: Setup, journey: str, what: str
 ) -> None:
-    app = setup.app()
     trouble[journey, what] = [Refused("no")]
     done = ["fire", "label", "pack", "ship", "theft"]
-    with app.dispatcher():
-        run = app.submit(plain_tasks, journey)
+    with run_to(setup.app(), plain_tasks, journey) as run:
         eventually(lambda: {"label", "ship"} <= set(ledger[journey]) and run.status is Status.WAITING)
         run.signal("tidy")
         eventually(lambda: run.status is Status.PARKED)
@@ -489,11 +467,8 @@ def waiting_parent(journey: str) -> str:
 
 
 def test_a_retry_after_a_pivot_waits_again_for_what_did_not_come_in_time(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "word"] = [Busy("not in time")]
-    with app.dispatcher():
-        run = app.submit(impatient, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), impatient, journey, status=Status.PARKED) as run:
         trouble.pop((journey, "word"))
         run.retry()
         eventually(lambda: run.status is Status.WAITING)
@@ -544,12 +519,9 @@ def test_a_failure_from_before_the_pivot_stays_and_what_the_pivot_let_stand_does
     setup: Setup, journey: str
 ) -> None:
     """What is corrected is the code that raised it: the retry executes only what was undone for it."""
-    app = setup.app()
     trouble[journey, "insure"] = [Refused("no")]
     trouble[journey, "held"] = [Refused("raised")]
-    with app.dispatcher():
-        run = app.submit(held_over, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), held_over, journey, status=Status.PARKED) as run:
         trouble.pop((journey, "held"))
         run.retry()
         assert run.result(60)
@@ -583,12 +555,9 @@ def sealed(journey: str) -> str:
 def test_a_step_has_a_key_of_its_own_after_a_frame_of_its_path_was_settled_by_hand(
     setup: Setup, journey: str, by_hand: Callable[..., None]
 ) -> None:
-    app = setup.app()
     for what in ("ship", "unapology"):
         trouble[journey, what] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(sealed, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), sealed, journey, status=Status.PARKED) as run:
         run.retry()
         eventually(
             lambda: "unapology!" in ledger[journey] and (row := run.row).status is Status.PARKED and not row.wake_id
@@ -612,11 +581,8 @@ def takes_another_way(journey: str) -> str:
 
 
 def test_a_savepoint_that_is_gone_through_again_uses_no_key_again(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "ship"] = [Refused("no")]
-    with app.dispatcher():
-        run = app.submit(takes_another_way, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), takes_another_way, journey, status=Status.PARKED) as run:
         failed = keys[journey, "ship"][-1]
         trouble[journey, "insure"] = [Refused("no")]
         run.retry()

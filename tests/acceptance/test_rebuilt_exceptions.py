@@ -14,7 +14,7 @@ import pytest
 
 import aft
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import ledger
 
 seen: dict[str, list[Any]] = defaultdict(list)
@@ -283,10 +283,7 @@ def waits(order: str) -> None:
 
 
 def test_a_run_that_was_cancelled_and_undone_says_so(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(waits, order)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), waits, order, status=Status.WAITING) as run:
         run.cancel()
         with pytest.raises(aft.FlowCompensated, match=r"was cancelled, and everything it had done was undone$"):
             run.result(60)
@@ -294,9 +291,7 @@ def test_a_run_that_was_cancelled_and_undone_says_so(setup: Setup, order: str) -
 
 
 def test_a_completed_run_that_was_undone_by_order_says_so(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(charging, order)
+    with run_to(setup.app(), charging, order) as run:
         run.result(60)
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)

@@ -9,8 +9,8 @@ import pytest
 
 import aft
 from aft import do
-from aft.rules.exception_types import On
 from aft.rules.exlets.primitives import Primitive
+from aft.rules.rule_types import On
 from aft.runs.states import Status
 from tests.acceptance.theatre import stops, teach
 from tests.setups import Setup

@@ -12,7 +12,7 @@ import pytest
 import aft
 from aft.runs.states import Status
 from tests.acceptance.agency import book, book_async
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import broken, ledger, shut
 
 
@@ -268,9 +268,7 @@ async def groups(journey: str) -> str:
 
 
 def test_after_the_fix_all_tasks_of_a_group_go_on(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(groups, journey)
+    with run_to(setup.app(), groups, journey) as run:
         eventually(lambda: sorted(ledger[journey]) == ["flight", "hotel"] and run.status is Status.WAITING)
         run.signal("go")
         eventually(lambda: run.status is Status.PARKED)
@@ -306,9 +304,7 @@ async def beside(journey: str) -> str:
 
 
 def test_what_other_tasks_did_meanwhile_stays(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(beside, journey)
+    with run_to(setup.app(), beside, journey) as run:
         eventually(lambda: sorted(ledger[journey]) == ["flight", "hotel", "meal"] and run.status is Status.WAITING)
         run.signal("tidy")
         eventually(lambda: run.status is Status.PARKED)
@@ -341,9 +337,7 @@ async def calls_plainly(journey: str) -> str:
 
 
 def test_a_step_that_is_called_plainly_after_the_fix_is_executed(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(calls_plainly, journey)
+    with run_to(setup.app(), calls_plainly, journey) as run:
         eventually(lambda: sorted(ledger[journey]) == ["flight", "hotel", "meal"] and run.status is Status.WAITING)
         run.signal("tidy")
         eventually(lambda: run.status is Status.PARKED)
@@ -380,10 +374,8 @@ async def flies(journey: str) -> str:
 
 
 def test_what_is_at_work_when_the_run_parks_is_taken_back_too(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gate = shut(journey, "bill")
-    with app.dispatcher():
-        run = app.submit(flies, journey)
+    with run_to(setup.app(), flies, journey) as run:
         assert gate.reached.wait(60)
         run.signal("tidy")
         gate.set()
@@ -418,9 +410,7 @@ async def cancels_helper(journey: str) -> str:
 
 
 def test_what_a_task_did_that_was_cancelled_for_other_reasons_stays(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(cancels_helper, journey)
+    with run_to(setup.app(), cancels_helper, journey) as run:
         eventually(lambda: ledger[journey] == ["flight"] and run.status is Status.WAITING)
         run.signal("go")
         eventually(lambda: run.status is Status.PARKED)

@@ -12,9 +12,9 @@ import aft
 from aft import do
 from aft.fault import FaultState
 from aft.flows.orders import rulings
-from aft.rules.exception_types import On
 from aft.rules.exlets.plans import PlanState
 from aft.rules.exlets.primitives import Primitive
+from aft.rules.rule_types import On
 from aft.rules.trees import rows
 from aft.runs.ownership.rescue import make_abort
 from aft.runs.records import faults

@@ -6,7 +6,7 @@ import pytest
 
 import aft
 from aft import do
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees import rows
 from tests.acceptance import theatre
 from tests.acceptance.revue import refuse, revue

@@ -13,7 +13,7 @@ import pytest
 import aft
 from aft import do
 from aft.fault import FaultKind, FaultState
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.states import Status
 from aft.telemetry import RuleWarned
 from tests.acceptance import theatre

@@ -19,8 +19,8 @@ from aft.fault import Fault
 from aft.rules.cases import sources
 from aft.rules.cases.facts import KINDS
 from aft.rules.cases.sources import source
-from aft.rules.exception_types import On
 from aft.rules.exlets import plans
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.defaults import DEFAULTS
 from aft.rules.trees.tree import Node, Tree

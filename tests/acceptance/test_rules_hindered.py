@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 import aft
 from aft import do
 from aft.flows.steps.constraints import Constraints
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.states import Status
 from aft.store import tables
 from aft.telemetry import RuleWarned

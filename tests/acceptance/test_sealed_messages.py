@@ -10,7 +10,7 @@ from aft.brokers.base import Outgoing
 from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, OrderId, RunId
 from aft.runs.records import quarantine
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import tries
 
 KEY, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
@@ -42,9 +42,7 @@ def forge(app: aft.Aft, body: str) -> None:
 
 def test_runs_go_their_way_while_their_messages_are_sealed(setup: Setup, order: str) -> None:
     app = setup.app(message_key=KEY, grace=30.0)
-    with app.dispatcher():
-        run = app.submit(ordering, order)
-        eventually(lambda: run.status == "waiting")
+    with run_to(app, ordering, order, status="waiting") as run:
         run.signal("go")
         assert run.result(60) == order
     assert quarantined(app) == []
@@ -52,9 +50,7 @@ def test_runs_go_their_way_while_their_messages_are_sealed(setup: Setup, order: 
 
 def test_forged_messages_are_kept_apart_with_their_reason(setup: Setup, order: str) -> None:
     app = setup.app(message_key=KEY)
-    with app.dispatcher():
-        run = app.submit(ordering, order)
-        eventually(lambda: run.status == "waiting")
+    with run_to(app, ordering, order, status="waiting") as run:
         now = datetime.now(UTC)
         forge(app, Message.about_fault(MessageKind.FAULT, RunId(run.id), FaultId("none"), now).encode())
         forge(app, Message.about_order(RunId(run.id), OrderId("none"), now).encode()[:-1] + f',"seal":"{"0" * 64}"}}')

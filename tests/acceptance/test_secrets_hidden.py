@@ -17,7 +17,7 @@ from aft.cli.root import root
 from aft.cli.show.output import print_json
 from aft.runs.states import Status
 from aft.telemetry import log_event
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 
 CARD = "4111111111111111"
 
@@ -89,9 +89,7 @@ def test_nothing_that_is_secret_is_shown_or_logged(setup: Setup, fails: bool, ca
     app.telemetry.subscribe(log_event)
     order = secrets.token_hex(4)
     given: dict[str, Any] = {"fails": fails, "inside": aft.Secret("sesame-open"), "api_key": "hunter2"}
-    with app.dispatcher():
-        run = app.submit(ordering, order, aft.Secret(CARD), given, "hunter2")
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(app, ordering, order, aft.Secret(CARD), given, "hunter2", status=Status.WAITING) as run:
         run.signal("word", aft.Secret("sesame-open"))
         if fails:
             eventually(lambda: run.status is Status.PARKED)
@@ -138,9 +136,7 @@ def echo(card: aft.Secret[str]) -> aft.Secret[str]:
 
 def test_a_signal_is_a_secret_once_the_flow_has_taken_it_as_one(setup: Setup) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(opening)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(app, opening, status=Status.WAITING) as run:
         sent = CliRunner().invoke(root, ["runs", "signal", run.id, "word", "sesame-open"], env=setup.environ())
         assert sent.exit_code == 0, sent.output
         assert run.result(60) == 11

@@ -15,7 +15,7 @@ from aft.cli.root import root
 from aft.runs.records import notices, parked_runs
 from aft.runs.states import Status
 from aft.store import Store
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 
 CARD = "4111 1111 1111 1111"
 
@@ -134,9 +134,7 @@ def _show(setup: Setup, *words: str, columns: int = 80) -> str:
 
 def test_no_text_within_a_value_gets_round_redaction(setup: Setup) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(held.options(tags={"of": VALUE}), VALUE)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(app, held.options(tags={"of": VALUE}), VALUE, status=Status.WAITING) as run:
         run.signal("later", VALUE, by=f"ann {CARD}")
         waiting = _show(setup, "runs", "show", run.id)
         run.signal("go", VALUE, by=f"ann {CARD}")
@@ -250,10 +248,7 @@ def asking() -> int:
 
 
 def test_a_signal_that_was_refused_is_a_secret_where_one_is_declared(setup: Setup) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(asking)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), asking, status=Status.WAITING) as run:
         for value in ('["hunter2"]', '"hunter2"', "hunter2"):
             _show(setup, "runs", "signal", run.id, "pins", value)
         eventually(lambda: _show(setup, "runs", "show", run.id).count("refused") == 3)
@@ -279,10 +274,7 @@ def diverging() -> None:
 
 def test_a_replay_that_diverges_shows_no_argument_whose_name_says_that_it_is_secret(setup: Setup) -> None:
     first.clear()
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(diverging)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), diverging, status=Status.WAITING) as run:
         run.signal("go")
         eventually(lambda: run.status is Status.PARKED)
     assert "credentials=***" in (run.row.reason or "")
@@ -296,10 +288,7 @@ def named() -> int:
 
 
 def test_a_signal_whose_name_says_that_it_is_secret_is_not_shown(setup: Setup) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(named)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), named, status=Status.WAITING) as run:
         _show(setup, "runs", "signal", run.id, "otp", "hunter2")
         _show(setup, "runs", "signal", run.id, "password", json.dumps("hunter2"))
         eventually(lambda: run.row.waits and "refused" in _show(setup, "runs", "show", run.id))

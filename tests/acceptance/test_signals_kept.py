@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 import aft
 from aft.store.db_time import now
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import gates, ledger
 
 
@@ -109,9 +109,7 @@ def test_a_word_that_comes_with_the_timer_that_cancels_its_wait_is_there_for_the
 def test_a_word_that_comes_while_a_branch_fails_beside_its_wait_is_heard(
     setup: Setup, order: str, attempt: int
 ) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(grouped, order)
+    with run_to(setup.app(), grouped, order) as run:
         eventually(lambda: bool(run.row.waits))
         sender = threading.Thread(target=run.signal, args=("word", "yes"))
         both = [sender, threading.Thread(target=gates[order].set)]
@@ -161,9 +159,7 @@ async def consuming(order: str, count: int) -> list[int]:
 
 
 def test_signals_are_taken_once_and_in_order_beside_branches_at_work(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(consuming, order, 25)
+    with run_to(setup.app(), consuming, order, 25) as run:
         for number in range(25):
             run.signal("number", number)
         assert run.result(60) == list(range(25))

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 import aft
 from aft.cli.root import root
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import broken
 
 #: Orders whose first child cannot be undone.
@@ -70,10 +70,7 @@ def test_a_story_tells_of_the_child_of_an_earlier_generation_that_waits_for_a_pe
 
 
 def test_a_run_past_its_pivot_is_not_advised_to_be_cancelled(setup: Setup, order: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(past_pivot, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), past_pivot, order, status="parked") as run:
         told = show(setup, run)
     assert "aft runs retry" in told
     assert "aft runs cancel" not in told

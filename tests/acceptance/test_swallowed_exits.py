@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import aft
-from tests.setups import Setup, eventually
+from tests.setups import Setup, run_to
 from tests.world import ledger
 
 
@@ -99,9 +99,6 @@ def test_a_branch_that_swallows_it_executes_nothing(setup: Setup, place: str) ->
 
 
 def test_code_that_swallows_its_new_beginning_begins_anew_all_the_same(setup: Setup, place: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(swallowing_anew, place, 0)
-        eventually(lambda: run.status == "completed")
+    with run_to(setup.app(), swallowing_anew, place, 0, status="completed") as run:
         assert run.result(60) == "ended"
     assert ledger[place] == ["pass 0", "pass 1", "pass 2"]

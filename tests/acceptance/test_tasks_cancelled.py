@@ -11,7 +11,7 @@ import pytest
 
 import aft
 from aft.runs.states import Status
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Refused, fixed, gates, ledger, retry_after_fix
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
@@ -124,9 +124,7 @@ async def in_time(order: str) -> None:
 )
 def test_what_was_cancelled_ends(setup: Setup, flow: Any, status: Status, expected: list[str]) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, order)
+    with run_to(setup.app(), flow, order) as run:
         eventually(lambda: run.status.ended)
     assert run.status is status
     assert ledger[order] == expected
@@ -142,9 +140,7 @@ async def at_work(order: str) -> None:
 
 def test_what_is_at_work_comes_to_its_end(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(at_work, order)
+    with run_to(setup.app(), at_work, order) as run:
         eventually(lambda: "began slow" in ledger[order])
         run.signal("go on")
         eventually(lambda: "next" in ledger[order])
@@ -245,9 +241,7 @@ async def tidies_after(order: str) -> None:
 
 def test_what_tidies_up_does_not_overtake_the_step(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(tidies_after, order)
+    with run_to(setup.app(), tidies_after, order) as run:
         eventually(lambda: "began slow" in ledger[order])
         run.signal("go on")
         eventually(lambda: "next" in ledger[order])
@@ -313,9 +307,7 @@ async def has_bug(order: str) -> None:
 @pytest.mark.parametrize("flow", [past_pivot, has_bug], ids=lambda flow: flow.name)
 def test_a_retry_tries_again_what_was_cancelled_for_the_failure(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(flow, order)
+    with run_to(setup.app(), flow, order) as run:
         retry_after_fix(run, order)
         run.result(30)
     assert ledger[order].count("courier") == 1
@@ -346,9 +338,7 @@ async def two_fail(order: str) -> None:
 
 def test_a_retry_goes_back_before_what_followed_each_of_two_failures(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(two_fail, order)
+    with run_to(setup.app(), two_fail, order) as run:
         retry_after_fix(run, order)
         run.result(30)
     assert ledger[order] == ["unlock", "ununlock", "unlock"]
@@ -387,9 +377,7 @@ async def bug_in_each(order: str) -> None:
 
 def test_a_bug_that_several_tasks_met_is_taken_back_in_each(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(bug_in_each, order)
+    with run_to(setup.app(), bug_in_each, order) as run:
         retry_after_fix(run, order)
         run.result(30)
     for number in range(3):
@@ -436,10 +424,8 @@ async def all_fail(order: str) -> None:
 
 def test_one_retry_tries_again_all_that_failed_at_once(setup: Setup) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
     gates[order].set()
-    with app.dispatcher():
-        run = app.submit(all_fail, order)
+    with run_to(setup.app(), all_fail, order) as run:
         retry_after_fix(run, order)
         run.result(30)
     mails = [deed for deed in ledger[order] if deed.startswith("mail")]
@@ -498,10 +484,8 @@ def plain_overcomes(order: str) -> None:
 @pytest.mark.parametrize("flow", [overcomes, worker_overcomes, plain_overcomes], ids=lambda flow: flow.name)
 def test_what_was_overcome_is_not_tried_again(setup: Setup, flow: Any) -> None:
     order = secrets.token_hex(4)
-    app = setup.app()
     gates[order].set()
-    with app.dispatcher():
-        run = app.submit(flow, order)
+    with run_to(setup.app(), flow, order) as run:
         retry_after_fix(run, order)
         run.result(30)
     assert ledger[order] == ["confirm 1"]

@@ -14,11 +14,10 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 import aft
+from tests.acceptance.transactions import CALLS, prepare, written
 from tests.setups import Setup, eventually
 
-#: More calls than connections are kept.
-CALLS = 25
-INSERT = "INSERT INTO session_threads (name) VALUES ('{}')"
+INSERT = "INSERT INTO session_threads (id) VALUES ('{}')"
 
 
 def by_session(session: Session, name: str) -> None:
@@ -100,20 +99,6 @@ def working(order: str) -> int:
     return sum(work(order) for _ in range(CALLS))
 
 
-def prepare(setup: Setup) -> aft.Aft:
-    app = setup.app()
-    app.check()
-    with app.store.write() as connection:
-        connection.execute(text("CREATE TABLE IF NOT EXISTS session_threads (name TEXT)"))
-    return app
-
-
-def rows(app: aft.Aft, order: str) -> list[str]:
-    with app.store.read() as connection:
-        found = connection.execute(text(f"SELECT name FROM session_threads WHERE name LIKE '{order}-%'"))
-        return sorted(name.removeprefix(f"{order}-") for name in found.scalars())
-
-
 @contextlib.contextmanager
 def helper(how: str) -> Iterator[tuple[str, Helper]]:
     order = secrets.token_hex(4)
@@ -132,7 +117,7 @@ def test_what_a_thread_does_with_the_session_when_the_activity_has_ended_is_refu
     setup: Setup, when: str, fails: bool
 ) -> None:
     """While the transaction ends, before its connection is given back, and when it has been."""
-    app, found = prepare(setup), {}
+    app, found = prepare(setup, "session_threads"), {}
     name = when if "or" not in when else "rollback" if fails else "commit"
     helping_now: list[Helper] = []
 
@@ -150,13 +135,13 @@ def test_what_a_thread_does_with_the_session_when_the_activity_has_ended_is_refu
                 with outcome(fails):
                     assert app.submit(helping, order, fails, False).result(60) == "helped"
                 assert thread.tries == 1
-                found[how] = rows(app, order)
+                found[how] = written(app, "session_threads", order)
     assert found == dict.fromkeys(HOW, [] if fails else ["own"])
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "returns"])
 def test_nor_does_it_write_in_the_transactions_of_others(setup: Setup, fails: bool) -> None:
-    app, found = prepare(setup), {}
+    app, found = prepare(setup, "session_threads"), {}
     with app.dispatcher():
         for how in HOW:
             with helper(how) as (order, thread):
@@ -164,7 +149,7 @@ def test_nor_does_it_write_in_the_transactions_of_others(setup: Setup, fails: bo
                     assert app.submit(helping, order, fails, True).result(60) == "helped"
                 assert app.submit(working, order).result(60) == CALLS
                 assert thread.tries == CALLS
-                found[how] = rows(app, order)
+                found[how] = written(app, "session_threads", order)
     assert found == dict.fromkeys(HOW, [] if fails else ["before", "own"])
 
 
@@ -218,8 +203,8 @@ def being_long(order: str, fails: bool, writes: bool) -> str:
 def test_a_statement_of_another_thread_that_lasts_too_long_is_the_activitys_failure(
     setup: Setup, fails: bool, failure: str, writes: bool
 ) -> None:
-    app, order = prepare(setup), secrets.token_hex(4)
+    app, order = prepare(setup, "session_threads"), secrets.token_hex(4)
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match=failure):
         app.submit(being_long, order, fails, writes).result(60)
     threads.pop().join(30)
-    assert rows(app, order) == []
+    assert written(app, "session_threads", order) == []

@@ -13,14 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 import aft
+from tests.acceptance.transactions import CALLS, driver, prepare, working, written
 from tests.setups import Setup
-
-#: More calls than connections are kept.
-CALLS = 25
-
-
-def driver() -> Any:
-    return aft.session().connection().connection.driver_connection
 
 
 def stream() -> object:
@@ -119,11 +113,6 @@ def finish(order: str) -> list[int]:
     return [number for (number,) in driver().cursor().stream("SELECT * FROM generate_series(1, 3)")]
 
 
-@aft.activity(name="left_unfinished_ordinary", transactional=True, levels=[])
-def work() -> int:
-    return int(aft.session().execute(text("SELECT 1")).scalar_one())
-
-
 @aft.flow(name="left_unfinished_flow")
 def beginning(how: str, then: str, order: str) -> str:
     return begin(how, then, order)
@@ -139,25 +128,6 @@ def finishing(order: str) -> list[int]:
     return finish(order)
 
 
-@aft.flow(name="left_unfinished_working")
-def working() -> int:
-    return sum(work() for _ in range(CALLS))
-
-
-def prepare(setup: Setup) -> aft.Aft:
-    app = setup.app()
-    app.check()
-    with app.store.write() as connection:
-        connection.execute(text("CREATE TABLE IF NOT EXISTS left_unfinished (id TEXT)"))
-    return app
-
-
-def written(app: aft.Aft, order: str) -> int:
-    with app.store.read() as connection:
-        found = connection.execute(text("SELECT count(*) FROM left_unfinished WHERE id LIKE :id"), {"id": f"{order}%"})
-        return int(found.scalar_one())
-
-
 @pytest.mark.parametrize(
     ("then", "failure"),
     [
@@ -170,29 +140,29 @@ def written(app: aft.Aft, order: str) -> int:
 def test_an_activity_that_leaves_its_connection_in_the_middle_of_something_has_failed(
     production: Setup, how: str, then: str, failure: str
 ) -> None:
-    app, order = prepare(production), secrets.token_hex(4)
+    app, order = prepare(production, "left_unfinished"), secrets.token_hex(4)
     with app.dispatcher():
         with pytest.raises(aft.FlowCompensated, match=failure):
             app.submit(beginning, how, then, order).result(60)
         assert app.submit(working).result(60) == CALLS  # its connection is in nobody's way
-    assert written(app, order) == 0
+    assert written(app, "left_unfinished", order) == []
 
 
 @pytest.mark.parametrize("then", ["leaves", "inside a with", "goes on", "returns"])
 def test_a_copy_that_sqlalchemy_cannot_answer_is_a_failure_of_the_activity_and_no_lost_connection(
     production: Setup, then: str
 ) -> None:
-    app, order = prepare(production), secrets.token_hex(4)
+    app, order = prepare(production, "left_unfinished"), secrets.token_hex(4)
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match=r"ProgrammingError: .*COPY"):
         app.submit(copying, then, order).result(60)
-    assert written(app, order) == 0
+    assert written(app, "left_unfinished", order) == []
 
 
 def test_what_was_begun_in_a_session_and_ended_again_is_nobodys_concern(production: Setup) -> None:
-    app, order = prepare(production), secrets.token_hex(4)
+    app, order = prepare(production, "left_unfinished"), secrets.token_hex(4)
     with app.dispatcher():
         assert app.submit(finishing, order).result(60) == [1, 2, 3]
-    assert written(app, order) == 2
+    assert written(app, "left_unfinished", order) == ["", "2"]
 
 
 drivers: list[Any] = []

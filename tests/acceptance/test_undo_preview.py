@@ -14,7 +14,7 @@ from aft.flows.declare.registry import Registry
 from aft.runs.states import Status
 from tests.acceptance.observe import children_of
 from tests.acceptance.terminal import Terminal
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import broken, ledger
 
 #: Undoing these fails, for good.
@@ -158,9 +158,7 @@ def test_a_run_parked_for_a_compensator_names_it_and_goes_on_as_promised(setup: 
 
 
 def test_a_run_parked_for_a_mistake_is_undone_as_promised(setup: Setup, trip: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(mistaken, trip)
+    with run_to(setup.app(), mistaken, trip) as run:
         eventually(lambda: parked(run))
         told = preview(run)
         assert told == [("unboat", None), ("uncar", None)]
@@ -170,10 +168,8 @@ def test_a_run_parked_for_a_mistake_is_undone_as_promised(setup: Setup, trip: st
 
 
 def test_a_run_parked_within_a_savepoint_is_undone_as_a_whole_as_promised(setup: Setup, trip: str) -> None:
-    app = setup.app()
     broken.add((trip, "hut"))
-    with app.dispatcher():
-        run = app.submit(careful, trip)
+    with run_to(setup.app(), careful, trip) as run:
         eventually(lambda: parked(run))
         told = preview(run)
         assert [what for what, _ in told] == ["unhut", "unboat", "uncar"]

@@ -12,7 +12,7 @@ import pytest
 
 import aft
 from tests.acceptance.observe import late_effects
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, broken, gates, keys, ledger, paused_owner, trouble
 
 #: What the next calls of an order's activity do: "refuse", "lose the answer", "hang", "hang without effect".
@@ -282,10 +282,8 @@ def test_a_refusal_is_tried_again_after_the_probe_has_looked(setup: Setup, order
 
 
 def test_an_activity_that_timed_out_after_its_effect_is_found(setup: Setup, order: str) -> None:
-    app = setup.app()
     plans[order] = ["hang"]
-    with app.dispatcher():
-        run = app.submit(wiring_in_time, order)
+    with run_to(setup.app(), wiring_in_time, order) as run:
         assert run.result(60) == (Receipt(order, Decimal("9.90")), f"confirmed {order}")
         gates[order].set()
         eventually(lambda: late_effects(setup.apps[0]) == ["drop"])
@@ -329,11 +327,8 @@ def test_a_probe_that_fails_goes_up_the_ladder_and_nothing_is_executed_blindly(s
 
 
 def test_an_answer_that_cannot_be_the_result_parks_and_after_the_fix_it_is_found(setup: Setup, order: str) -> None:
-    app = setup.app()
     plans[order], scraps[order] = ["lose the answer"], "a scrap of paper"
-    with app.dispatcher():
-        run = app.submit(wiring, order)
-        eventually(lambda: run.status == "parked")
+    with run_to(setup.app(), wiring, order, status="parked") as run:
         assert "what probe 'find_payment' found" in (run.row.reason or "")
         del scraps[order]
         run.retry()
@@ -348,13 +343,13 @@ def test_an_answer_that_cannot_be_the_result_parks_and_after_the_fix_it_is_found
 def test_the_compensator_of_an_unknown_outcome_gets_what_the_probe_finds(
     setup: Setup, order: str, plan: str, known: str
 ) -> None:
-    app = setup.app()
     plans[order] = [plan]
     trouble[order, "probe"] = [ConnectionError("the bank is away"), ValueError("no such account")]
-    with app.dispatcher():
-        run = app.submit(wiring_undoably, order)
-        with pytest.raises(aft.FlowCompensated, match="no such account"):
-            run.result(60)
+    with (
+        run_to(setup.app(), wiring_undoably, order) as run,
+        pytest.raises(aft.FlowCompensated, match="no such account"),
+    ):
+        run.result(60)
     assert ledger[order] == ["wire", "probe", "probe", "probe", f"refund {known}"]
     assert set(keys[order, "wire"]) == {f"{run.id}/0/1"}
 

@@ -13,7 +13,7 @@ import aft
 from aft.app.run import Run
 from aft.runs.states import Status
 from tests.acceptance.agency import do
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import keys, ledger, shut
 
 #: What each step returns, if not its name.
@@ -141,23 +141,18 @@ def test_a_retry_after_the_fix_executes_it_again_under_its_key_and_it_is_undone_
 
 
 def test_a_late_one_is_undone(setup: Setup, order: str) -> None:
-    app = setup.app(grace="300ms")
     gate = shut(order, "second")
     returns[order, "second"] = object()
-    with app.dispatcher():
-        run = app.submit(two_steps, order, "late")
-        eventually(lambda: run.status is Status.COMPENSATED)
+    with run_to(setup.app(grace="300ms"), two_steps, order, "late", status=Status.COMPENSATED) as run:
         gate.set()
         eventually(lambda: ledger[order] == ["first", "unfirst", "second", "unsecond"])
         eventually(lambda: run.status is Status.COMPENSATED)
 
 
 def test_one_whose_owner_has_lost_the_run_is_undone(setup: Setup, order: str) -> None:
-    app = setup.app(grace="300ms")
     gate = shut(order, "second")
     returns[order, "second"] = object()
-    with app.dispatcher():
-        run = app.submit(two_steps, order, "plain")
+    with run_to(setup.app(grace="300ms"), two_steps, order, "plain") as run:
         assert gate.reached.wait(60)
         run.release()
         run.cancel()
@@ -177,9 +172,7 @@ def nested(order: str, depth: int) -> str:
 
 def test_a_step_that_is_nested_too_deeply_to_be_stored_is_not_executed(setup: Setup, order: str) -> None:
     app = setup.app()
-    with app.dispatcher():
-        run = app.submit(nested, order, 210)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(app, nested, order, 210, status=Status.PARKED) as run:
         assert "make a child flow of the inner ones" in (run.row.reason or "")
         assert app.submit(nested, order, 100).result(60) == "first"
     assert ledger[order] == ["first"]

@@ -14,7 +14,7 @@ from aft.runs.records import inbox
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from tests.acceptance import agency
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import Busy, gates, ledger, trouble
 
 
@@ -23,10 +23,7 @@ def is_in_its_ladder(row: RunRow) -> bool:
 
 
 def test_a_run_waits_for_a_signal_and_holds_nothing_meanwhile(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.approval, journey, status=Status.WAITING) as run:
         assert run.row.worker_id is None
         assert [wait.name for wait in run.row.waits] == ["verdict"]
         assert run.signal("verdict", "yes")
@@ -43,10 +40,8 @@ def test_a_signal_may_come_before_its_wait_and_before_any_worker(setup: Setup, j
 
 
 def test_a_signal_that_comes_while_the_run_is_executed_is_not_lost(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gates[journey, "draft"] = threading.Event()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
+    with run_to(setup.app(), agency.approval, journey) as run:
         eventually(lambda: run.row.worker_id is not None)
         run.signal("verdict", "yes")
         gates[journey, "draft"].set()
@@ -88,9 +83,7 @@ def test_a_key_belongs_to_its_signal_whatever_the_two_texts_hold(setup: Setup, j
 
 
 def test_a_value_of_another_type_is_refused_and_the_wait_goes_on(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.collects, journey, 1)
+    with run_to(setup.app(), agency.collects, journey, 1) as run:
         run.signal("number", "seven")
         run.signal("number", 7)
         assert run.result(60) == [7]
@@ -112,18 +105,16 @@ def test_a_signal_to_an_ended_run_is_refused(setup: Setup, journey: str) -> None
 
 
 def test_a_wait_that_is_over_raises_and_what_was_done_is_undone(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey, "50ms")
-        with pytest.raises(aft.FlowCompensated, match="WaitTimeout"):
-            run.result(60)
+    with (
+        run_to(setup.app(), agency.approval, journey, "50ms") as run,
+        pytest.raises(aft.FlowCompensated, match="WaitTimeout"),
+    ):
+        run.result(60)
     assert ledger[journey] == ["draft", "undraft"]
 
 
 def test_a_wait_with_a_default_lets_the_flow_remind_and_wait_again(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.reminded, journey)
+    with run_to(setup.app(), agency.reminded, journey) as run:
         eventually(lambda: ledger[journey] == ["reminder"])
         run.signal("verdict", "at last")
         assert run.result(60) == "at last"
@@ -140,19 +131,15 @@ def test_a_sleep_survives_the_worker_that_began_it(setup: Setup, journey: str) -
 
 
 def test_a_wait_that_is_over_is_none_any_more(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "after"] = [aft.Recoverable("later", after="10m")]
-    with app.dispatcher():
-        run = app.submit(agency.naps, journey, "50ms")
+    with run_to(setup.app(), agency.naps, journey, "50ms") as run:
         eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
     assert run.row.waits == ()
 
 
 def test_a_fault_may_wait_for_a_signal_instead_of_a_time(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "pay"] = [aft.Recoverable("no balance", on_signal="refilled")]
-    with app.dispatcher():
-        run = app.submit(agency.pays, journey)
+    with run_to(setup.app(), agency.pays, journey) as run:
         eventually(lambda: [wait.name for wait in run.row.waits] == ["refilled"])
         assert run.status is Status.RECOVERING
         run.signal("refilled")
@@ -179,10 +166,8 @@ def locks(journey: str) -> None:
 
 
 def test_an_undo_may_wait_for_a_signal_too(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "unlock"] = [aft.Recoverable("no key", on_signal="key")]
-    with app.dispatcher():
-        run = app.submit(locks, journey)
+    with run_to(setup.app(), locks, journey) as run:
         eventually(lambda: [wait.name for wait in run.row.waits] == ["key"])
         assert run.status is Status.COMPENSATING
         run.signal("key")
@@ -210,10 +195,8 @@ def test_a_signal_is_good_for_one_try_of_the_fault_that_waited_for_it(setup: Set
 
 
 def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gates[journey, "draft"] = threading.Event()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
+    with run_to(setup.app(), agency.approval, journey) as run:
         eventually(lambda: run.row.worker_id is not None)
         run.suspend("let us look", by="ann")
         gates[journey, "draft"].set()
@@ -226,10 +209,7 @@ def test_a_suspended_run_stops_at_its_next_step_and_goes_on_when_it_is_resumed(s
 
 
 def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.naps, journey, "2s")
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.naps, journey, "2s", status=Status.WAITING) as run:
         run.suspend()
         assert run.status is Status.SUSPENDED
         assert run.row.due_at is None
@@ -238,10 +218,8 @@ def test_a_waiting_run_is_suspended_at_once_and_its_time_does_not_wake_it(setup:
 
 
 def test_what_is_resumed_before_its_next_try_is_due_waits_for_it(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "pay"] = [aft.Recoverable("later", after="1h")]
-    with app.dispatcher():
-        run = app.submit(agency.pays, journey)
+    with run_to(setup.app(), agency.pays, journey) as run:
         eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
         run.suspend()
         run.resume()
@@ -250,10 +228,7 @@ def test_what_is_resumed_before_its_next_try_is_due_waits_for_it(setup: Setup, j
 
 
 def test_a_cancelled_run_undoes_everything(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.approval, journey, status=Status.WAITING) as run:
         run.cancel(note="changed their mind")
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
@@ -262,10 +237,7 @@ def test_a_cancelled_run_undoes_everything(setup: Setup, journey: str) -> None:
 
 
 def test_a_run_may_be_cancelled_as_it_is(setup: Setup, journey: str) -> None:
-    app = setup.app()
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
-        eventually(lambda: run.status is Status.WAITING)
+    with run_to(setup.app(), agency.approval, journey, status=Status.WAITING) as run:
         run.cancel(compensate=False)
         with pytest.raises(aft.FlowCancelled):
             run.result(60)
@@ -273,10 +245,8 @@ def test_a_run_may_be_cancelled_as_it_is(setup: Setup, journey: str) -> None:
 
 
 def test_a_run_in_its_ladder_can_be_cancelled(setup: Setup, journey: str) -> None:
-    app = setup.app(levels="10m")
     trouble[journey, "verdict yes"] = [aft.Recoverable(after="10m")]
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
+    with run_to(setup.app(levels="10m"), agency.approval, journey) as run:
         run.signal("verdict", "yes")
         eventually(lambda: (row := run.row).status is Status.RECOVERING and row.wake_id is not None)
         run.cancel()
@@ -286,16 +256,13 @@ def test_a_run_in_its_ladder_can_be_cancelled(setup: Setup, journey: str) -> Non
 
 
 def test_a_run_that_was_parked_for_its_code_can_be_cancelled(setup: Setup, journey: str) -> None:
-    app = setup.app()
 
     @aft.flow(name=f"broken_{journey}")
     def broken(journey: str) -> None:
         agency.book(journey, "draft")
         raise TypeError("a bug")
 
-    with app.dispatcher():
-        run = app.submit(broken, journey)
-        eventually(lambda: run.status is Status.PARKED)
+    with run_to(setup.app(), broken, journey, status=Status.PARKED) as run:
         run.cancel()
         with pytest.raises(aft.FlowCompensated):
             run.result(60)
@@ -317,10 +284,8 @@ def test_a_wait_outside_a_flow_is_refused() -> None:
 
 
 def test_busy_is_only_trouble_that_passes(setup: Setup, journey: str) -> None:
-    app = setup.app()
     trouble[journey, "verdict yes"] = [Busy()]
-    with app.dispatcher():
-        run = app.submit(agency.approval, journey)
+    with run_to(setup.app(), agency.approval, journey) as run:
         run.signal("verdict", "yes")
         assert run.result(60) == "yes"
     assert ledger[journey] == ["draft", "verdict yes!", "verdict yes"]

@@ -13,7 +13,7 @@ from aft.runs.states import Status
 from aft.runs.waits import WaitKind, decode
 from tests.acceptance.agency import approval, book, book_async
 from tests.acceptance.observe import children_of, recorded
-from tests.setups import Setup, eventually
+from tests.setups import Setup, eventually, run_to
 from tests.world import ledger, shut
 
 
@@ -63,10 +63,8 @@ async def beside_nothing(journey: str) -> list[str]:
 
 
 def test_a_sleep_ends_on_time_while_another_branch_works(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gate = shut(journey, "work")
-    with app.dispatcher():
-        run = app.submit(beside_work, journey, "100ms")
+    with run_to(setup.app(), beside_work, journey, "100ms") as run:
         assert gate.reached.wait(60)
         eventually(lambda: ledger[journey] == ["after"])
         gate.set()
@@ -74,10 +72,8 @@ def test_a_sleep_ends_on_time_while_another_branch_works(setup: Setup, journey: 
 
 
 def test_a_signal_is_taken_while_another_branch_works(setup: Setup, journey: str) -> None:
-    app = setup.app()
     gate = shut(journey, "work")
-    with app.dispatcher():
-        run = app.submit(beside_word, journey)
+    with run_to(setup.app(), beside_word, journey) as run:
         assert gate.reached.wait(60)
         run.signal("word", "lunch")
         eventually(lambda: ledger[journey] == ["lunch"])
@@ -147,10 +143,8 @@ def test_a_wait_beside_a_working_branch_is_stored_and_the_next_owner_goes_on_wit
 def test_a_person_s_order_beside_a_wait_acts_when_the_working_branch_has_come_to_its_end(
     setup: Setup, journey: str
 ) -> None:
-    app = setup.app()
     gate = shut(journey, "work")
-    with app.dispatcher():
-        run = app.submit(beside_word, journey)
+    with run_to(setup.app(), beside_word, journey) as run:
         eventually(lambda: run.row.waits)
         run.suspend("for lunch")
         gate.set()

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import aft
-from aft.rules.exception_types import On
 from aft.rules.exlets.primitives import Primitive
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.states import Status
 from aft.telemetry import Event

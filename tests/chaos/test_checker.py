@@ -13,7 +13,7 @@ import pytest
 from chaos.checker import Violation, check
 from chaos.facts import Facts, JournalRow, RunFacts
 from chaos.ledger import Entry, Ledger
-from chaos.lines import figures, longest_still
+from chaos.ledger_lines import figures, longest_still
 from chaos.load import FATAL, Plan, StepPlan, plan_of
 
 COMPLETED = Plan("good", (StepPlan("plain"), StepPlan("booked"), StepPlan("bare", failures=1)), "completed")

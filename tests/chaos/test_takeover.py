@@ -7,7 +7,7 @@ import pytest
 from chaos.facts import RunFacts
 from chaos.fleet import Hit
 from chaos.ledger import Entry
-from chaos.lines import longest_still
+from chaos.ledger_lines import longest_still
 from chaos.load import Plan, StepPlan
 from chaos.takeover import percentiles, takeovers
 

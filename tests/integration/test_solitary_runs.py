@@ -13,7 +13,7 @@ import aft
 from aft.config import Settings
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.worker import worker as rooms
-from aft.flows.worker.solitary import ALONE_PATIENCE, LONGEST_REFUSED, MOST_PATIENCE
+from aft.flows.worker.solitary_runs import ALONE_PATIENCE, LONGEST_REFUSED, MOST_PATIENCE
 from aft.flows.worker.worker import Worker
 from aft.recovery.takeover import Takeover
 from aft.runs.ownership.claims import find_due

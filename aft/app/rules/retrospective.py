@@ -17,7 +17,7 @@ from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind
 from aft.rules.cases import step_snapshot
 from aft.rules.cases.case import Case, Facts
-from aft.rules.exception_types import CONSTRAINTS, On
+from aft.rules.rule_types import CONSTRAINTS, On
 from aft.rules.trees import choose
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleSet

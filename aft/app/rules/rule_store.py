@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from aft.errors import RuleRefused
 from aft.flows.declare import options as checks
 from aft.rules.cel.conditions import Condition
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.trees import rows
 from aft.rules.trees.choose import ANY
 from aft.rules.trees.defaults import DEFAULTS

@@ -26,9 +26,9 @@ from aft.rules.cases import sources
 from aft.rules.cases.case import Facts
 from aft.rules.cases.facts import blank, complete
 from aft.rules.cel.conditions import Condition
-from aft.rules.exception_types import On
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
+from aft.rules.rule_types import On
 from aft.rules.trees import preview as teaching
 from aft.rules.trees import rows
 from aft.rules.trees.choose import RuleChoice

@@ -18,8 +18,8 @@ from aft.compensation.stack import Frame, FrameState
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.steps.children import PARENT
 from aft.ids import RunId, StepPath
-from aft.rules.exception_types import On
 from aft.rules.exlets.plans import Plan
+from aft.rules.rule_types import On
 from aft.runs import run_rows, waits
 from aft.runs.records import audit, faults, inbox, journal
 from aft.runs.records.audit import AuditEntry

@@ -24,8 +24,8 @@ from aft.cli.options import Given
 from aft.cli.run_options import run_options
 from aft.cli.show import documents
 from aft.cli.show.lists import print_listing
-from aft.cli.show.marks import status_style
 from aft.cli.show.output import Column, exactly, json_option, moment, print_message, print_table, short_id
+from aft.cli.show.styles import status_style
 from aft.errors import DefinitionError, UnknownRun
 from aft.runs import run_rows
 from aft.runs.schedules import schedule_rows as table

@@ -33,9 +33,9 @@ from rich.text import Text
 from aft.app.views.story import Story
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.cli.show.layout import Folded, Group, Line, Still, Turned, lay_out
-from aft.cli.show.marks import MARKS, status_style
 from aft.cli.show.output import showable, tame
 from aft.cli.show.sentences import LEAST_ROOM, word
+from aft.cli.show.styles import MARKS, status_style
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from aft import durations
 from aft.app.views.timeline import StoryEvent, StoryEventKind
-from aft.cli.show.marks import MARKS, status_style
 from aft.cli.show.output import format_named, moment, short_id, shorten
+from aft.cli.show.styles import MARKS, status_style
 from aft.cli.show.waits import format_between, format_wait
 from aft.codec import tagged_to_json
 from aft.compensation.stack import FrameState

@@ -22,10 +22,10 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId
 from aft.rules.cases import step_snapshot
 from aft.rules.cel.conditions import Expression
-from aft.rules.exception_types import On
 from aft.rules.exlets import primitives
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
+from aft.rules.rule_types import On
 from aft.runs import park as parking
 from aft.runs import steer
 from aft.runs.orders import Actor

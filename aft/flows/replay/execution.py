@@ -37,7 +37,7 @@ from aft.flows.steps.run_constraints import RunConstraints
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import undo_late, unwind
 from aft.ids import StepPath
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.states import Status
 

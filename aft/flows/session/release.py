@@ -34,7 +34,7 @@ from aft.flows.session.blockers import Blockers, sort
 from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_step
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.doubts import Handover
-from aft.flows.session.forget import forget
+from aft.flows.session.drop_steps import forget
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
 from aft.ids import OrderId, new_id
 from aft.runs import waits

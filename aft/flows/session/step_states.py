@@ -23,7 +23,7 @@ from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.ownership import claims
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import Then

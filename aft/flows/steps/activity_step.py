@@ -28,7 +28,7 @@ from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.step import Given, Step
 from aft.ids import RunId, StepPath
 from aft.rules.cases.case import StepFacts
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording, Then
 from aft.runs.records.journal import Entry, EntryKind, Outcome

@@ -44,7 +44,7 @@ from aft.flows.runtime.rule_watch import AttemptWatch
 from aft.flows.runtime.timed_call import NoThread, OnLate, TimedCall
 from aft.flows.session.blocks import CONTROL_FLOW, HandsBack, Leave
 from aft.flows.steps.step import Raised, RuleObjected, Step
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner import Fenced, LeaseOver, Owner
 from aft.store.checkout import Spoilt

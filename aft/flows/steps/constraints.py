@@ -15,7 +15,7 @@ from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
 from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees import choose
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.runs.ownership.owner import Owner

@@ -13,7 +13,7 @@ from aft.flows.session.blocks import Leave, Parks, Removes
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases.case import StepFacts
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.rulings import Ruling, RulingAction
 from aft.runs.states import Status

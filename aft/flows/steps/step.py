@@ -28,7 +28,7 @@ from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
 from aft.rules.cases.case import StepFacts
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner_writes import Recording, Then
 from aft.runs.states import Status

@@ -16,7 +16,7 @@ A worker whose lease is expired returns its deliveries, and claims nothing until
 While too many abandoned attempts have not returned (``flows.runtime.abandonment``) it claims nothing either: its
 messages go to other workers, and its runs are released at their next step.
 
-A run during which workers have died repeatedly is claimed by a service of its own (``flows.worker.solitary``).
+A run during which workers have died repeatedly is claimed by a service of its own (``flows.worker.solitary_runs``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from aft.flows.worker.claimer import RunClaimer
 from aft.flows.worker.executor import RunExecutor
 from aft.flows.worker.held_deliveries import HeldDeliveries
 from aft.flows.worker.slots import PATIENCE, TURNS_AHEAD, Slots
-from aft.flows.worker.solitary import Solitary
+from aft.flows.worker.solitary_runs import Solitary
 from aft.flows.worker.unserved_runs import UnservedRecall, claim_undoable, find_undoable
 from aft.ids import RunId
 from aft.recovery.admission import Admission, Admitted

@@ -13,7 +13,7 @@ from typing import Any
 from aft.codec.text import StoredJson
 from aft.fault import Fault, FaultKind
 from aft.rules.cases.case import Facts, StepFacts, read_tags
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.runs.rulings import Ruling, RulingAction
 
 

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from aft.errors import RuleRefused
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import primitives, validate
 from aft.rules.exlets.primitives import Continue, Notify, Park, Primitive, Remove, Retry, Set, Suspend, Target, Unwind
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.texts import show
 
 #: Primitives of one exlet.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aft.rules.exception_types import On
 from aft.rules.exlets.exlet import Exlet
+from aft.rules.rule_types import On
 
 
 @dataclass(frozen=True)

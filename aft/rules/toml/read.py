@@ -41,10 +41,10 @@ from types import MappingProxyType
 from typing import Any
 
 from aft.errors import RuleRefused
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets import validate
 from aft.rules.exlets.exlet import Exlet
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.toml.documents import RuleDocument, RuleText, TreeText
 from aft.rules.toml.write import NONE, write
 from aft.texts import find_choice, show

@@ -13,7 +13,7 @@ from typing import Any
 
 from aft.codec.text import StoredJson
 from aft.rules.cases.case import Case
-from aft.rules.exception_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.trees.tree import CompiledTree
 
 #: Stands for every flow, or every activity.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import ALL, Node, Tree
 
 _FAULT = (

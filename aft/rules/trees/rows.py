@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, Table, and_, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aft.errors import RuleRefused
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.tree import Tree
 from aft.store.db_time import now
 from aft.store.tables import exlets, rule_books, rule_trees

@@ -21,8 +21,8 @@ from aft import after_fork
 from aft.clock import Clock
 from aft.errors import AftError, StoreError
 from aft.rules.cases import sources
-from aft.rules.exception_types import On
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
+from aft.rules.rule_types import On
 from aft.rules.trees import rows
 from aft.rules.trees.choose import keys
 from aft.rules.trees.defaults import DEFAULTS

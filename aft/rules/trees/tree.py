@@ -27,7 +27,7 @@ from aft.codec.text import StoredJson
 from aft.errors import RuleRefused
 from aft.rules.cases.facts import Facts, kinds
 from aft.rules.cel.conditions import NO_SOURCES, Condition, Evaluation, PreparedFacts, Sources, names
-from aft.rules.exception_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, On
 
 #: Flow or activity of a tree: all of them.
 ALL = "*"

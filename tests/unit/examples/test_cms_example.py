@@ -10,9 +10,9 @@ import pytest
 import aft
 from aft.flows.declare.activity import Activity
 from aft.flows.declare.context import AttemptContext, Current, in_attempt
-from aft.replay.cues import When, value_of
 from aft.replay.example import Example
 from aft.replay.scenario import read_scenarios
+from aft.replay.signals import When, value_of
 from aft.runs.states import Status
 from examples.cms_ad_approval import cms, database, flow, replay, trouble
 from examples.cms_ad_approval.cms import Decision, State

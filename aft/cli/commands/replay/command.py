@@ -23,11 +23,11 @@ from aft.cli.errors import Failure
 from aft.cli.options import Given
 from aft.cli.show.output import console as make_console
 from aft.cli.show.output import json_option, print_json
+from aft.replay.environment import Stage, StageError
 from aft.replay.example import Example, ExampleError
 from aft.replay.load import find, load
 from aft.replay.play import Player, Tell
 from aft.replay.scenario import Scenario, check_cues, choose, read_scenarios
-from aft.replay.stage import Stage, StageError
 
 
 class CannotPlay(click.ClickException):

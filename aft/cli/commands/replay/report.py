@@ -15,8 +15,8 @@ from rich.text import Text
 from aft.app import Aft
 from aft.app.views.timeline import StoryEventKind
 from aft.cli.show.draw import draw_timeline
-from aft.cli.show.marks import status_style
 from aft.cli.show.output import Column, print_table
+from aft.cli.show.styles import status_style
 from aft.replay.check import format_fault, judge, names
 from aft.replay.play import Played
 from aft.replay.scenario import Scenario

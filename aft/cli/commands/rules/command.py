@@ -25,8 +25,8 @@ from aft.cli.show.output import Column, console, json_option, moment, print_json
 from aft.errors import RuleRefused
 from aft.rules.cases import sources
 from aft.rules.cases.facts import KINDS
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.toml.documents import RuleDocument
 from aft.rules.toml.write import write
 from aft.rules.trees.choose import ANY

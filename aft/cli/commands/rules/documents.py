@@ -9,9 +9,9 @@ from aft.app.rules.rule_documents import in_order
 from aft.app.rules.rules import Explanation, Trial
 from aft.cli.show import documents
 from aft.cli.show.documents import document
-from aft.rules.exception_types import On
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.exlets.plans import Plan
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.preview import Proposal
 from aft.rules.trees.rows import Key, Revision

@@ -19,8 +19,8 @@ from aft.cli.options import Given
 from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_message, print_text
 from aft.rules.cases.facts import SOURCE, kinds
 from aft.rules.cel.conditions import names
-from aft.rules.exception_types import On
 from aft.rules.exlets.plans import Plan
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.tree import Node
 

@@ -25,7 +25,6 @@ from aft.cli.show import documents
 from aft.cli.show.advice import advise, begins_later
 from aft.cli.show.draw import draw_story
 from aft.cli.show.lists import print_listing
-from aft.cli.show.marks import status_style
 from aft.cli.show.output import (
     Column,
     console,
@@ -36,6 +35,7 @@ from aft.cli.show.output import (
     short_id,
     shorten,
 )
+from aft.cli.show.styles import status_style
 from aft.cli.show.waits import format_waits
 from aft.codec import stored_to_text
 from aft.rules.exlets.plans import PlanState

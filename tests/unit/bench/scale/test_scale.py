@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bench.scale import checking, costs, model, plots, report, scenarios
-from bench.scale.checking import SMALL
+from bench.scale import costs, model, plots, report, scenarios, validation
 from bench.scale.costs import Costs
+from bench.scale.erlang import mean_wait, must_wait, wait_within
 from bench.scale.events import Simulation, births
 from bench.scale.fluid import Fluid
 from bench.scale.model import Cluster, Load
 from bench.scale.shape import LADDER, shape_of
-from bench.scale.waiting import mean_wait, must_wait, wait_within
+from bench.scale.validation import SMALL
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def measured() -> Costs:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_both_simulations_agree_within_five_percent_through_an_outage(seed: int) -> None:
-    found = checking.agreement(seed)
+    found = validation.agreement(seed)
 
     assert {one.what: one.apart for one in found if one.apart > report.TOLERANCE} == {}
 
 
 def test_the_exact_simulation_agrees_with_erlang() -> None:
-    exact, formula = checking.erlang(1)
+    exact, formula = validation.erlang(1)
 
     assert exact == pytest.approx(formula, rel=0.1)
 

@@ -25,9 +25,9 @@ from aft.cli.show.documents import document
 from aft.compensation.stack import Frame, FrameState
 from aft.fault import Answer, FaultState
 from aft.ids import RunId, StepPath
-from aft.rules.exception_types import On
 from aft.rules.exlets.exlet import BUILT_IN
 from aft.rules.exlets.plans import Plan, PlanState
+from aft.rules.rule_types import On
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.defaults import FAULT
 from aft.rules.trees.preview import Conflict, Proposal

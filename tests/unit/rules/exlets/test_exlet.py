@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
 from aft.rules.cel.conditions import Expression
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import do
 from aft.rules.exlets.exlet import BUILT_IN, MOST_BYTES, Exlet, check, check_for
 from aft.rules.exlets.primitives import Continue, Primitive, Remove, Suspend, Target, is_deciding, is_final
+from aft.rules.rule_types import RUN_LEVEL, On
 
 HOOK = "https://hooks.example/x"
 

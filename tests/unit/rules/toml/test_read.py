@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
 from aft.rules.cel.conditions import Expression
-from aft.rules.exception_types import RUN_LEVEL, On
 from aft.rules.exlets import do
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
+from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.toml.read import RuleDocument, RuleText, TreeText, read, read_text, write
 
 CONCERT = """\

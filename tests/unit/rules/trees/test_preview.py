@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.preview import ChangedCase, Conflict, compare, propose
 from aft.rules.trees.tree import CompiledTree, Tree
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.rules.exception_types import On
+from aft.rules.rule_types import On
 from aft.rules.trees.defaults import ABORT, DEFAULTS, FAULT
 from aft.rules.trees.tree import CompiledTree, Node, RuleStep, Tree, Walk
 

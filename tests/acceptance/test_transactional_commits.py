@@ -1,11 +1,13 @@
-"""A transactional activity whose transaction is lost is tried again as the same attempt, with the same arguments."""
+"""A commit that is lost is tried again as the same attempt; one that the database refuses has failed the activity."""
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 import aft
 from aft.errors import StoreError
@@ -140,3 +142,45 @@ def test_each_try_gets_its_arguments_as_they_were_stored(
         assert app.submit(using_up, order).result(60) == (2, 2)
     assert ledger[order] == ledger[f"{order} outside"] == ["b", "a", "b", "a"]
     assert app.faults() == []
+
+
+@aft.activity(name="deferred_shelve", transactional=True, levels=[])
+def shelve(book: str, shelf: str) -> str:
+    session = aft.session()
+    session.execute(text("INSERT INTO deferred_books (id, shelf) VALUES (:id, :shelf)"), {"id": book, "shelf": shelf})
+    return "shelved"
+
+
+@aft.activity(name="deferred_build", transactional=True, levels=[])
+def build(shelf: str) -> str:
+    aft.session().execute(text("INSERT INTO deferred_shelves (id) VALUES (:id)"), {"id": shelf})
+    return "built"
+
+
+@aft.flow(name="deferred_flow")
+def shelving(order: str) -> str:
+    try:
+        return shelve(f"{order}-1", order)
+    except IntegrityError as error:
+        said = str(error)
+    assert "deferred_books" in said or "FOREIGN KEY" in said
+    build(order)
+    return shelve(f"{order}-2", order)
+
+
+def test_an_activity_has_failed_with_what_the_database_refuses_to_commit(setup: Setup) -> None:
+    app, order = setup.app(), secrets.token_hex(4)
+    app.check()
+    with app.store.write() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS deferred_shelves (id VARCHAR(20) PRIMARY KEY)"))
+        connection.execute(
+            text(
+                "CREATE TABLE IF NOT EXISTS deferred_books (id VARCHAR(20) PRIMARY KEY, shelf VARCHAR(20) "
+                "REFERENCES deferred_shelves (id) DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+    with app.dispatcher():
+        assert app.submit(shelving, order).result(60) == "shelved"
+    with app.store.read() as connection:
+        found = connection.execute(text("SELECT id FROM deferred_books WHERE shelf = :shelf"), {"shelf": order})
+        assert list(found.scalars()) == [f"{order}-2"]

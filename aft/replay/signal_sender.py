@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from aft.app import Run
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.errors import OrderRefused
-from aft.replay.cues import Cue, When, value_of
+from aft.replay.environment import Killed, Stage
 from aft.replay.example import Example
 from aft.replay.rules import Lesson
-from aft.replay.stage import Killed, Stage
+from aft.replay.signals import Cue, When, value_of
 from aft.runs.records import journal
 from aft.runs.states import Status
 from aft.runs.waits import awaits_signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench import jobs
 from bench.ours import flows
-from bench.ours.running import clean, make_app
+from bench.ours.harness import clean, make_app
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.scale.erlang import mean_wait
 from bench.scale.events import Outcome, Simulation, births
 from bench.scale.fluid import Fluid, Numbers
 from bench.scale.shape import Shape
-from bench.scale.waiting import mean_wait
 
 #: A shard that is small enough to be followed run by run; its figures are round ones near those that were measured.
 SMALL = Shape(4, 2.0, 8, 4, 0.02, 0.006, 0.02, 0.005, 0.05, ladder=(10.0, 10.0, 30.0))

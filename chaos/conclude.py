@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos import lines, takeover
+from chaos import ledger_lines, takeover
 from chaos.checker import check
 from chaos.drive import stuck_after
 from chaos.facts import Facts
@@ -42,7 +42,7 @@ def conclude(
     still = stuck_after(site.lease) if still is None else still
     violations = check(plans, entries, facts, deaths=fleet.deaths, still=still, **flags)
     found: dict[str, Any] = dict(takeover.figures(plans, entries, hits, facts.runs)) if hits else {}
-    found |= lines.figures(plans, entries, facts, fleet.deaths)
+    found |= ledger_lines.figures(plans, entries, facts, fleet.deaths)
     if parked := sum(run.status == "parked" for run in facts.runs.values()):
         found["runs parked"] = parked
     if fleet.fell:

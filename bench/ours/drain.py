@@ -12,7 +12,7 @@ import psycopg
 
 import aft
 from bench import jobs
-from bench.ours.running import NAMESPACE, Counting, clean, flow_named, make_app
+from bench.ours.harness import NAMESPACE, Counting, clean, flow_named, make_app
 
 _SPENT = """
 SELECT extract(epoch FROM CASE WHEN count(*) = count(ended_at) THEN max(ended_at) ELSE statement_timestamp() END
@@ -24,7 +24,7 @@ FROM aft_runs WHERE namespace = %(namespace)s
 
 def drain(app: aft.Aft, job: dict[str, Any]) -> dict[str, float]:
     """Drain a backlog, and return the flows and faults per second."""
-    crew = jobs.Crew("bench.ours.dispatching", [{**job, "late": True}] * job["processes"])
+    crew = jobs.Crew("bench.ours.dispatcher", [{**job, "late": True}] * job["processes"])
     crew.wait_until_ready()
     flow, arguments = flow_named(job["flow"]), job.get("arguments", [])
     # Their messages are sent as they come; otherwise the first thing that is measured would be the relay.

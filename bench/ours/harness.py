@@ -14,9 +14,9 @@ from aft import names
 from aft.brokers.base import Topology
 from aft.brokers.rabbitmq.topology import exchanges
 from aft.store.tables import metadata
-from bench import seeding
+from bench import seed
 from bench.jobs import JobFailed
-from bench.ours import failing, flows
+from bench.ours import failing_flows, flows
 
 NAMESPACE = "bench"
 #: Seconds between two looks at how many runs have ended.
@@ -35,13 +35,13 @@ def clean(job: dict[str, Any], app: aft.Aft) -> None:
     """Empty the tables and remove the queues, so that rounds are independent; ``finished`` runs are kept."""
     with psycopg.connect(job["database"], autocommit=True) as connection:
         if job.get("finished"):
-            connection.execute("DELETE FROM aft_runs WHERE flow <> %s", (seeding.FLOW,))
+            connection.execute("DELETE FROM aft_runs WHERE flow <> %s", (seed.FLOW,))
             connection.execute("TRUNCATE aft_workers, aft_outbox")
         else:
             tables = sql.SQL(", ").join(sql.Identifier(name) for name in metadata.tables)
             connection.execute(sql.SQL("TRUNCATE {}").format(tables))
     if job.get("finished"):
-        seeding.finished(job["database"], NAMESPACE, job["finished"])
+        seed.finished(job["database"], NAMESPACE, job["finished"])
     remove_queues(job["broker"], Topology(NAMESPACE, frozenset(app.waits())))
 
 
@@ -58,7 +58,7 @@ def remove_queues(broker: str, topology: Topology) -> None:
 
 def flow_named(name: str) -> aft.Flow[Any, Any]:
     """Return the flow of this name."""
-    found = next(getattr(module, name) for module in (flows, failing) if hasattr(module, name))
+    found = next(getattr(module, name) for module in (flows, failing_flows) if hasattr(module, name))
     assert isinstance(found, aft.Flow)
     return found
 

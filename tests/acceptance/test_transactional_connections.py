@@ -1,9 +1,11 @@
-"""What a transactional activity sets for its connection is nobody else's: neither another run's nor aft's own."""
+"""What a transactional activity sets or leaves on its connection is nobody else's, and in nobody's way."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,10 +16,8 @@ from psycopg.types.numeric import FloatLoader
 from sqlalchemy import event, text
 
 import aft
+from tests.acceptance.transactions import CALLS, driver, prepare, working, written
 from tests.setups import Setup
-
-#: More calls than connections are kept: so some of them work on one that has been worked on.
-CALLS = 25
 
 #: What stays with a session after its transaction: how to look for it, and how to leave it there.
 LEFT = {
@@ -64,19 +64,19 @@ def leave(look: str, what: str, fails: bool) -> str:
 @aft.activity(name="given_back_change", transactional=True, levels=[])
 def change(how: str) -> str:
     """Change the driver's connection itself; returns what it gave for a number before."""
-    driver = aft.session().connection().connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    found = repr(driver.execute("SELECT abs(-1)").fetchone())
+    connection = driver()
+    assert isinstance(connection, sqlite3.Connection)
+    found = repr(connection.execute("SELECT abs(-1)").fetchone())
     if how == "a function":
-        driver.create_function("abs", 1, lambda number: 0)
+        connection.create_function("abs", 1, lambda number: 0)
     elif how == "rows":
-        driver.row_factory = sqlite3.Row
+        connection.row_factory = sqlite3.Row
     elif how == "rows that no code of aft's expects":
-        driver.row_factory = lambda cursor, row: {
+        connection.row_factory = lambda cursor, row: {
             key: value for (key, *_), value in zip(cursor.description, row, strict=True)
         }
     else:
-        driver.text_factory = bytes
+        connection.text_factory = bytes
     return found
 
 
@@ -101,13 +101,14 @@ heard: list[object] = []
 def change_psycopg(how: str) -> str:
     """Change the driver's connection itself, and what SQLAlchemy notes of it; returns what there was before."""
     connection = aft.session().connection()
-    driver: Any = connection.connection.driver_connection
+    psycopg = driver()
     told = len(heard)
-    driver.execute("DO $$ BEGIN RAISE NOTICE 'of somebody else'; END $$")
-    (number,) = driver.execute("SELECT 1.5::numeric").fetchone()
-    found = [type(number).__name__, driver.cursor_factory.__name__, len(heard) - told, getattr(driver, "tenant", None)]
+    psycopg.execute("DO $$ BEGIN RAISE NOTICE 'of somebody else'; END $$")
+    (number,) = psycopg.execute("SELECT 1.5::numeric").fetchone()
+    found = [type(number).__name__, psycopg.cursor_factory.__name__, len(heard) - told]
+    found.append(getattr(psycopg, "tenant", None))
     found.append(connection.info.get("tenant"))
-    CHANGES[how](driver)
+    CHANGES[how](psycopg)
     connection.info["tenant"] = "a tenant"
     return repr(found)
 
@@ -118,14 +119,14 @@ def changing_psycopg(how: str) -> list[str]:
 
 
 #: Results that somebody keeps, though their activity has ended.
-kept: list[object] = []
+results: list[object] = []
 
 
 @aft.activity(name="given_back_half_read", transactional=True, levels=[])
 def half_read(number: int) -> int:
     names = aft.session().execute(text("SELECT name FROM sqlite_master"))
     names.fetchone()
-    kept.append(names)
+    results.append(names)
     return number
 
 
@@ -143,17 +144,6 @@ def set_for_the_session(what: str) -> str:
 @aft.flow(name="given_back_setting")
 def setting(what: str) -> str:
     return set_for_the_session(what)
-
-
-@aft.activity(name="given_back_ordinary", transactional=True, levels=[])
-def ordinary(number: int) -> int:
-    aft.session().execute(text("WITH one AS (SELECT 1) SELECT * FROM one"))
-    return number
-
-
-@aft.flow(name="given_back_working")
-def working() -> list[int]:
-    return [ordinary(number) for number in range(CALLS)]
 
 
 @aft.flow(name="given_back_leaving")
@@ -205,7 +195,7 @@ def test_a_connection_to_sqlite_is_kept_where_nothing_was_changed(embedded: Setu
     app.check()
     opened: list[object] = []
     event.listen(app.store.engine, "connect", lambda connection, _: opened.append(connection))
-    assert app.start(working).result(60) == list(range(CALLS))
+    assert app.start(working).result(60) == CALLS
     assert len(opened) < CALLS
 
 
@@ -245,3 +235,103 @@ def test_an_outcome_is_recorded_whatever_the_activity_has_set_for_its_session(pr
     app = production.app()
     with app.dispatcher():
         assert app.submit(setting, what).result(60) == "set"
+
+
+def deny(*_: object) -> int:
+    return sqlite3.SQLITE_DENY
+
+
+def shadow(schema: str) -> None:
+    """Make tables of aft's names that are found first, with the same rows."""
+    for table in ("aft_runs", "aft_journal"):
+        aft.session().execute(text(f"CREATE TEMP TABLE {table} AS SELECT * FROM {schema}.{table}"))
+
+
+def stray() -> None:
+    kept.append(sqlite3.Cursor(driver()))
+    kept[-1].execute("SELECT * FROM in_the_way")
+    kept[-1].fetchone()
+
+
+def open_a_blob() -> None:
+    (number,) = driver().execute("SELECT min(rowid) FROM in_the_way").fetchone()
+    kept.append(driver().blobopen("in_the_way", "id", number, readonly=True))
+
+
+#: Cursors and blobs that somebody keeps.
+kept: list[Any] = []
+
+
+#: What can be left on a connection to SQLite.
+IN_THE_WAY: dict[str, Callable[[], object]] = {
+    "a pragma": lambda: driver().execute("PRAGMA query_only = ON"),
+    "an authorizer": lambda: driver().set_authorizer(deny),
+    "a progress handler": lambda: driver().set_progress_handler(lambda: 1, 1),
+    "a limit": lambda: driver().setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 10),
+    "a tracer": lambda: driver().set_trace_callback(None),
+    "tables": lambda: shadow("main"),
+    "a trigger": lambda: driver().execute(
+        "CREATE TEMP TRIGGER in_the_way_trigger BEFORE UPDATE ON main.aft_runs BEGIN SELECT RAISE(FAIL, 'mine'); END"
+    ),
+    "a cursor": stray,
+    "a blob": open_a_blob,
+}
+
+
+@aft.activity(name="in_the_way_leave", transactional=True, levels=[])
+def obstruct(what: str, order: str) -> str:
+    aft.session().execute(text("INSERT INTO in_the_way (id) VALUES (:id)"), {"id": f"{order}-1"})
+    aft.session().execute(text("INSERT INTO in_the_way (id) VALUES (:id)"), {"id": f"{order}-2"})
+    IN_THE_WAY[what]() if what in IN_THE_WAY else shadow("public")
+    if order.startswith("fails"):
+        raise LookupError(what)
+    return "left"
+
+
+@aft.flow(name="in_the_way_flow")
+def obstructing(what: str, order: str) -> str:
+    return obstruct(what, order)
+
+
+@pytest.fixture
+def closing_what_is_kept() -> Iterator[None]:
+    yield
+    while kept:
+        with contextlib.suppress(sqlite3.Error):
+            kept.pop().close()
+
+
+@pytest.mark.usefixtures("closing_what_is_kept")
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_what_an_activity_leaves_on_its_connection_to_sqlite_is_not_in_the_way(embedded: Setup, what: str) -> None:
+    app, order = prepare(embedded, "in_the_way"), secrets.token_hex(4)
+    with app.dispatcher():
+        assert (run := app.submit(obstructing, what, order)).result(60) == "left"
+        assert run.status == "completed"
+        assert written(app, "in_the_way", order) == ["1", "2"]
+        with pytest.raises(aft.FlowCompensated, match="LookupError"):
+            app.submit(obstructing, what, f"fails-{order}").result(60)
+    assert written(app, "in_the_way", "fails") == []
+
+
+@pytest.mark.usefixtures("closing_what_is_kept")
+@pytest.mark.parametrize("what", ["a cursor", "a blob"])
+def test_nor_does_it_keep_anybody_in_the_past(embedded: Setup, what: str) -> None:
+    app, order = prepare(embedded, "in_the_way"), secrets.token_hex(4)
+    assert app.start(obstructing, what, order).result(60) == "left"
+    with pytest.raises(aft.FlowCompensated), app.dispatcher():
+        app.submit(obstructing, what, f"fails-{order}").result(60)
+    assert app.store.file is not None
+    with closing(sqlite3.connect(app.store.file, isolation_level=None)) as other:
+        other.execute("INSERT INTO in_the_way VALUES ('news')")
+        for _ in range(CALLS):
+            assert written(app, "in_the_way", "news") == [""]
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0  # nobody reads
+
+
+def test_temporary_tables_of_names_of_afts_are_not_in_the_way(production: Setup) -> None:
+    app, order = prepare(production, "in_the_way"), secrets.token_hex(4)
+    with app.dispatcher():
+        assert (run := app.submit(obstructing, "tables of PostgreSQL", order)).result(60) == "left"
+    assert run.status == "completed"
+    assert written(app, "in_the_way", order) == ["1", "2"]

@@ -6,15 +6,15 @@ import resource
 import sys
 
 from bench import jobs
-from bench.ours import failing
-from bench.ours.running import make_app
+from bench.ours import failing_flows
+from bench.ours.harness import make_app
 
 
 def main() -> None:
     """Run a dispatcher until a line is read, and answer with its cost; ``late``: begin only when all are told to."""
     job = jobs.given()
     if "notes" in job:
-        failing.note_attempts(job["notes"])
+        failing_flows.note_attempts(job["notes"])
     with make_app(job) as app:
         app.check()
         if job.get("late"):

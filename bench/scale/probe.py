@@ -21,7 +21,7 @@ from aft.store.db_time import later, now
 from aft.store.liveness.sessions import SessionLivenessProbe
 from aft.store.tables import runs, workers
 from bench.scale.costs import Broker
-from bench.scale.watching import cpu_of, listening_at
+from bench.scale.counters import cpu_of, listening_at
 
 #: Messages that are sent through a queue at a time, and how often; the cheapest time counts: others use the broker too.
 MESSAGES, ROUNDS = 2_000, 3
