@@ -12,7 +12,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Inherited(Protocol):
+class ForkAware(Protocol):
     """An object that a child inherits from its parent."""
 
     def forget_in_child(self) -> None:
@@ -22,10 +22,10 @@ class Inherited(Protocol):
 
 #: Objects that a child keeps alive: collecting them could end what is the parent's, such as a database session.
 inherited: list[object] = []
-_told: WeakSet[Inherited] = WeakSet()
+_told: WeakSet[ForkAware] = WeakSet()
 
 
-def register(one: Inherited) -> None:
+def register(one: ForkAware) -> None:
     """Register an object to be notified in each child of this process, as long as it exists."""
     _told.add(one)
 

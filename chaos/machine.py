@@ -331,7 +331,7 @@ class Worker:
     @property
     def leased(self) -> bool:
         """Whether its lease is valid by its own clock."""
-        return self.deps.lease.holds(self.deps.lease.worker)
+        return self.deps.lease.is_valid(self.deps.lease.worker)
 
     def claim(self, wakes: Sequence[tuple[RunId, str]]) -> list[Execution]:
         """Claim the runs that these wakes name; return their executions, which have not begun."""
@@ -587,7 +587,7 @@ class World:
         elif isinstance(expected, tuple) and self._is_early(execution, expected, row):
             model.owner, model.wake = None, row["wake_id"]
         elif isinstance(expected, tuple):
-            assert not execution.worker.deps.lease.holds(execution.row.worker_id), f"run {execution.row.id} went away"
+            assert not execution.worker.deps.lease.is_valid(execution.row.worker_id), f"run {execution.row.id} went away"
             model.owner = None
         else:
             if model.ended == "compensated" and model.skipped:
@@ -623,7 +623,7 @@ class World:
                 if self.models[execution.row.id].owner is execution:
                     self.models[execution.row.id].owner = None
                 execution.answer("die")
-        worker.deps.lease._liveness_lock.take_back()  # the kernel does that
+        worker.deps.lease._liveness_lock.release()  # the kernel does that
         another = Worker(self.parts)
         self.workers[self.workers.index(worker)] = another
         self.leases.append(another.deps.lease)

@@ -11,7 +11,7 @@ from aft.app.new_run import make_new_run
 from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
-from aft.app.run import Run, me
+from aft.app.run import Run, current_user
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
@@ -174,7 +174,7 @@ class Aft(Parts):
         )
         self.check()
         with self.store.write() as connection:
-            schedules.declare(connection, new, me())
+            schedules.declare(connection, new, current_user())
         return Schedule(self, name)
 
     def _find_schedule(self, name: str) -> Schedule:

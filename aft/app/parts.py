@@ -10,7 +10,7 @@ from aft.brokers.base import Broker
 from aft.clock import Clock
 from aft.config import Settings
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
 from aft.errors import ConfigError
 from aft.flows.declare.registry import Registry
@@ -20,9 +20,9 @@ from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.worker.after_heartbeat import AfterHeartbeat
-from aft.recovery.delays import Delays
+from aft.recovery.delays import DelayQueues
 from aft.recovery.levels import Ladder
-from aft.recovery.sender import Sends
+from aft.recovery.sender import RowSender
 from aft.rules.trees.rule_cache import RuleCache
 from aft.runs.family_limits import Limits
 from aft.runs.ownership.executing_runs import ExecutingRuns
@@ -60,9 +60,9 @@ class Parts:
         after_fork.inherited.append(self.broker)
         self.broker = _make_broker(self.settings, self.store)
 
-    def delays(self) -> Delays:
+    def delays(self) -> DelayQueues:
         """Return the delay queues of this namespace."""
-        return Delays(self.store, self.broker, self.namespace)
+        return DelayQueues(self.store, self.broker, self.namespace)
 
     def waits(self) -> set[timedelta]:
         """Return every wait that the settings' ladder and the registered activities declare."""
@@ -109,10 +109,10 @@ class Parts:
             seal=self.seal,
         )
 
-    def make_intake(self, delays: Delays, sender: Sends, plans: Plans | None = None) -> Intake:
+    def make_intake(self, delays: DelayQueues, sender: RowSender, plans: PlanExecutor | None = None) -> Intake:
         """Make the intake, which decides about faults."""
         deps = self.make_dispatcher_deps()
-        return Intake(deps, self.broker, delays, sender, plans or Plans(deps))
+        return Intake(deps, self.broker, delays, sender, plans or PlanExecutor(deps))
 
     def make_lease(self) -> Lease:
         """Make a worker's lease, not begun yet."""
@@ -120,7 +120,7 @@ class Parts:
 
     def begin_lease(self, deps: Dependencies, **told: Any) -> None:
         """Begin the lease that runs are executed under; its row shows others the attempts that do not return."""
-        deps.abandoned.on_change = deps.lease.hurry
+        deps.abandoned.on_change = deps.lease.renew_soon
         deps.lease.begin(on_beat=AfterHeartbeat(deps).collect, abandoned=deps.abandoned.encode, **told)
 
     def close(self) -> None:

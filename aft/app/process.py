@@ -31,9 +31,9 @@ from aft.app.views import unfinished_runs as leftover
 from aft.app.views.unfinished_runs import Leftover
 from aft.compensation import stack
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.schedules import Schedules
+from aft.dispatcher.schedules import ScheduleFirer
 from aft.dispatcher.sweeper import Sweeper
 from aft.errors import AftError, ConfigError, DatabaseMoved
 from aft.flows.declare.registry import flow_names
@@ -51,7 +51,7 @@ from aft.telemetry import DatabaseLost, FrameUnresolved
 from aft.telemetry.live_events import LiveEvents
 
 if TYPE_CHECKING:
-    from aft.dispatcher.notify.notices import Notices
+    from aft.dispatcher.notify.notices import NoticeSender
 
 #: Seconds between two reads of an empty outbox by the relay.
 RELAY_PAUSE = 0.05
@@ -87,7 +87,7 @@ class DispatcherProcess:
     def _begin_afresh(self) -> None:
         self._services: list[Service] = []
         self._intake: Intake | None = None
-        self._notices: Notices | None = None
+        self._notices: NoticeSender | None = None
         self._worker: Worker | None = None
         self._sender: OutboxSender | None = None
         self._deps: Dependencies | None = None
@@ -119,7 +119,7 @@ class DispatcherProcess:
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock, app.seal)
         self._sender = sender = OutboxSender(relay)
         dispatcher_deps = app.make_dispatcher_deps()
-        plans = Plans(dispatcher_deps)
+        plans = PlanExecutor(dispatcher_deps)
         self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
         self._services = self._make_outbox_services(relay, sender)
@@ -205,7 +205,7 @@ class DispatcherProcess:
             services.append(Service(Role.RELAY.value, lambda: 0.0 if relay.run_once() else RELAY_PAUSE, telemetry))
         return services
 
-    def _make_intake_services(self, deps: DispatcherDependencies, intake: Intake, plans: Plans) -> list[Service]:
+    def _make_intake_services(self, deps: DispatcherDependencies, intake: Intake, plans: PlanExecutor) -> list[Service]:
         self._notices = self._make_notices(deps)
         telemetry = self._app.telemetry
         return [
@@ -221,19 +221,19 @@ class DispatcherProcess:
         steps = {
             Role.SWEEP.value: sweeper.step,
             "lookout": takeover.check_locks,
-            "schedules": Schedules(deps).step,
+            "schedules": ScheduleFirer(deps).step,
         }
         return [Service(name, step, app.telemetry) for name, step in steps.items()]
 
-    def _make_notices(self, deps: DispatcherDependencies) -> Notices:
+    def _make_notices(self, deps: DispatcherDependencies) -> NoticeSender:
         # Imported here: a process that sends no notices does not pay for loading an HTTP client.
-        from aft.dispatcher.notify.notices import Notices
+        from aft.dispatcher.notify.notices import NoticeSender
         from aft.dispatcher.notify.receivers import Receivers
 
         settings = self._app.settings
         named = [] if settings.notify_parked_url is None else [urlsplit(settings.notify_parked_url).hostname or ""]
         receivers = Receivers(settings.listed_hosts, named)
-        return Notices(deps, settings.webhook_secrets, receivers)
+        return NoticeSender(deps, settings.webhook_secrets, receivers)
 
     def _begin_lease(self, deps: Dependencies) -> None:
         flows = flow_names(self._app.registry) if Role.WORK in self._roles else []

@@ -113,7 +113,7 @@ class Run(Generic[R_co]):
             if not told and moment - looked >= WARN_AFTER:
                 told, looked = self._warn_if_stuck(row, moment - looked), moment
             if patience is not None and waited >= patience:
-                raise TimeoutError(f"{_still(row, patience)}{self._nobody(row, waited, '; ')}")
+                raise TimeoutError(f"{_still(row, patience)}{self._explain_no_worker(row, waited, '; ')}")
             left = LONGEST_POLL if patience is None else patience - waited
             time.sleep(min(pause, max(left, 0.001)))
             pause = min(LONGEST_POLL, pause * 1.5)
@@ -266,13 +266,13 @@ class Run(Generic[R_co]):
         """Raise the error for an end without a result; its cause is the failure, rebuilt, if there was one."""
         fault = self.fault
         error, how = _end_of(row)
-        left = self._left_standing(row) if error is FlowCompensated else ""
+        left = self._name_not_undone(row) if error is FlowCompensated else ""
         why = f": {fault}" if fault else ""
         raise error(f"run {row.id} of flow {row.flow!r} {how}{left}{why}", fault) from (
             failures.rebuild(fault) if fault else None
         )
 
-    def _left_standing(self, row: RunRow) -> str:
+    def _name_not_undone(self, row: RunRow) -> str:
         """Name the activities that nothing undoes, as far as this process knows them."""
         with self._app.store.read() as connection:
             done = journal.names_of_completed(connection, row.id)
@@ -287,18 +287,18 @@ class Run(Generic[R_co]):
             why = f"run {row.id} is parked and waits for a person: {row.reason}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
             return True
-        if why := self._nobody(row, seconds, f"run {row.id} waits for a worker, and "):
+        if why := self._explain_no_worker(row, seconds, f"run {row.id} waits for a worker, and "):
             warnings.warn(why, NoWorkerWarning, stacklevel=3)
             return True
         return False
 
-    def _nobody(self, row: RunRow, seconds: float, before: str) -> str:
+    def _explain_no_worker(self, row: RunRow, seconds: float, before: str) -> str:
         """Return a text, after ``before``, if no worker could execute it in the last seconds; else an empty one."""
-        if row.worker_id is not None or _waits_for_a_person(row) or self._somebody_knew(row, seconds):
+        if row.worker_id is not None or _waits_for_a_person(row) or self._had_worker(row, seconds):
             return ""
         return f"{before}no live worker knows flow {row.flow}@{row.version}; start one with `aft dispatcher MODULE`"
 
-    def _somebody_knew(self, row: RunRow, seconds: float) -> bool:
+    def _had_worker(self, row: RunRow, seconds: float) -> bool:
         """Return whether a worker that was alive at any time in the last seconds has the flow.
 
         Not only now: a machine that was suspended for longer than a lease has no live worker until the next heartbeat.
@@ -359,10 +359,10 @@ def _still(row: RunRow, timeout: float) -> str:
 def name_of(by: str | None, error: type[Exception] = OrderRefused) -> str:
     """Return the actor's name, for the audit; this user's if none is given. Raises ``error`` if it cannot be stored."""
     check_storable("by", by, error, most=MOST_BY)
-    return by or me()
+    return by or current_user()
 
 
-def me() -> str:
+def current_user() -> str:
     """Return the name of the current user, for the audit."""
     try:
         return getpass.getuser()

@@ -10,8 +10,8 @@ import click
 
 from aft.app import Aft
 from aft.cli.errors import Failure, print_to_stderr
-from aft.cli.modules import Loaded, stray_app
-from aft.cli.options import Given
+from aft.cli.modules import LoadedModules, stray_app
+from aft.cli.options import ConnectionOptions
 from aft.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ class NoDatabase(Failure):
 
 
 @contextmanager
-def opened(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
+def opened(given: ConnectionOptions, loaded: LoadedModules | None = None) -> Iterator[Aft]:
     """Yield the application that the options, or the modules, name; close it at the end."""
     app = make(given, loaded)
     try:
@@ -30,7 +30,7 @@ def opened(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
 
 
 @contextmanager
-def looking(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
+def open_for_reading(given: ConnectionOptions, loaded: LoadedModules | None = None) -> Iterator[Aft]:
     """Yield an application for reading only: a SQLite file that does not exist is not created."""
     with opened(given, loaded) as app:
         if is_missing(app):
@@ -38,7 +38,7 @@ def looking(given: Given, loaded: Loaded | None = None) -> Iterator[Aft]:
         yield app
 
 
-def make(given: Given, loaded: Loaded | None = None) -> Aft:
+def make(given: ConnectionOptions, loaded: LoadedModules | None = None) -> Aft:
     """Return the application that the options, or the modules, name."""
     if loaded is not None and loaded.app is not None:
         if given.named:
@@ -67,7 +67,7 @@ def is_missing(app: Aft) -> bool:
     return True
 
 
-def _as_typed(text: str, given: Given) -> str:
+def _as_typed(text: str, given: ConnectionOptions) -> str:
     """Replace the names of variables in a text by those of the options that were given instead."""
     for field, option in given.named.items():
         text = text.replace(f"AFT_{field.upper()}", option)

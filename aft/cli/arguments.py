@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from aft.cli.errors import Failure
-from aft.cli.modules import Loaded, load, load_module
+from aft.cli.modules import LoadedModules, load, load_module
 from aft.codec import ValueCodec
 from aft.errors import CodecError, UnknownFlow
 from aft.flows.declare.activity import Activity
@@ -25,7 +25,7 @@ from aft.flows.declare.registry import Registry, declared
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Loaded]:
+def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], LoadedModules]:
     """Import the modules and return the flow that ``MODULE:FLOW`` names, or ``FLOW`` in one of the modules."""
     module_name, colon, name = target.rpartition(":")
     loaded = load(modules)
@@ -34,7 +34,7 @@ def find_flow(target: str, modules: Sequence[str]) -> tuple[Flow[Any, Any], Load
         return _registered(registry, name), loaded
     module = load_module(module_name)
     found = getattr(module, name, None)
-    loaded = Loaded((*loaded.modules, module), loaded.app, loaded.app_name)
+    loaded = LoadedModules((*loaded.modules, module), loaded.app, loaded.app_name)
     if isinstance(found, Flow):
         return found, loaded
     try:

@@ -53,7 +53,7 @@ class Noun(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Words(click.Command):
+class NumericArguments(click.Command):
     """A command whose arguments may be negative numbers, which look like options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

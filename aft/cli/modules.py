@@ -25,7 +25,7 @@ _OURS = Path(aft.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModules:
     """What was imported; ``app`` if one was named as ``module:app``."""
 
     modules: tuple[ModuleType, ...] = ()
@@ -33,7 +33,7 @@ class Loaded:
     app_name: str = ""
 
 
-def load(names: Sequence[str]) -> Loaded:
+def load(names: Sequence[str]) -> LoadedModules:
     """Import modules, each named ``module`` or ``module:app``. The current directory is last on the path."""
     modules: list[ModuleType] = []
     apps: dict[str, Aft] = {}
@@ -46,7 +46,7 @@ def load(names: Sequence[str]) -> Loaded:
     if len({id(app) for app in apps.values()}) > 1:
         raise Failure(f"{' and '.join(apps)} are different applications; a process has one")
     found = next(iter(apps.items()), ("", None))
-    return Loaded(tuple(modules), found[1], found[0])
+    return LoadedModules(tuple(modules), found[1], found[0])
 
 
 def load_module(name: str) -> ModuleType:
@@ -88,7 +88,7 @@ def _check_is_meant(module: ModuleType, here: str) -> None:
     )
 
 
-def stray_app(loaded: Loaded, settings: Settings) -> str:
+def stray_app(loaded: LoadedModules, settings: Settings) -> str:
     """Return the name of a module's application whose database, broker or namespace differ; empty if there is none."""
     ours = (settings.database_url, settings.broker_url, settings.namespace)
     for module in loaded.modules:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConnectionOptions:
     """The options of ``aft`` itself; None where the environment decides."""
 
     database: str | None = None

@@ -7,7 +7,7 @@ import logging
 import click
 
 from aft.cli.groups import CommandRef, Root
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.version import __version__
 
 #: Every command: where it is, and its line in ``aft --help``.
@@ -52,4 +52,4 @@ def root(context: click.Context, database: str | None, broker: str | None, names
     """
     # Where a connection fails, aft says so in one line; pika would say it again in thirty.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
-    context.obj = Given(database, broker, namespace)
+    context.obj = ConnectionOptions(database, broker, namespace)

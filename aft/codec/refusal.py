@@ -47,11 +47,11 @@ class ValueRefused(Exception):
             path += f"[{HIDDEN}]" if place.hides_step(step) else _format_step(step)
             place = place.under(step)
         hidden = place.is_secret
-        reason = "".join(HIDDEN if hidden and isinstance(part, Shown) else part for part in self._reason)
+        reason = "".join(HIDDEN if hidden and isinstance(part, ShownText) else part for part in self._reason)
         return CodecError(f"{path}: {reason}", path=path)
 
 
-class Shown(str):
+class ShownText(str):
     """A text that shows something of a value, which may be secret."""
 
     __slots__ = ()
@@ -62,18 +62,18 @@ def _format_step(step: object) -> str:
     return f".{str.__str__(step)}" if named else f"[{format_key(step)}]"
 
 
-def format_key(key: object) -> Shown:
+def format_key(key: object) -> ShownText:
     """Format a key, without calling methods of its class, which may raise."""
     if isinstance(key, str):
-        return Shown(repr(str.__str__(key)[:40]))
+        return ShownText(repr(str.__str__(key)[:40]))
     if isinstance(key, int) and -(10**18) < (number := int.__index__(key)) < 10**18:
-        return Shown(number)
-    return Shown(f"<{type(key).__name__}>")
+        return ShownText(number)
+    return ShownText(f"<{type(key).__name__}>")
 
 
-def show(value: object) -> Shown:
+def show(value: object) -> ShownText:
     """Format a value like :func:`_show`; only as a part of a ``ValueRefused``, which hides it where it is secret."""
-    return Shown(_show(value))
+    return ShownText(_show(value))
 
 
 def _show(value: object) -> str:

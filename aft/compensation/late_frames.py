@@ -29,10 +29,10 @@ def owe(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> N
         value=effect.value,
     )
     stack.push(connection, effect.run_id, seq, frame)
-    late_effects.settle(connection, found.id, LateDecision.UNDO)
+    late_effects.close(connection, found.id, LateDecision.UNDO)
 
 
-def keep_failures(connection: Connection, run_id: RunId) -> None:
+def mark_failures(connection: Connection, run_id: RunId) -> None:
     """Mark the activities that failed for good by popped frames, because the journal is about to be emptied.
 
     Otherwise a late effect of such a step without compensator would be taken for the recorded one.

@@ -180,7 +180,7 @@ def complete(connection: Connection, run_id: RunId, path: StepPath, key_generati
     connection.execute(armed.values(state=FrameState.OWED.value, seq=seq))
 
 
-def learn(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, value: str) -> None:
+def store_result(connection: Connection, run_id: RunId, path: StepPath, key_generation: int, value: str) -> None:
     """Store the result of an activity in its armed frame, because the journal does not have it yet."""
     connection.execute(update(frames).where(*_armed(run_id, path, key_generation)).values(value=value))
 
@@ -243,7 +243,7 @@ def _pop(
     connection.execute(update(frames).where(frames.c.run_id == run_id, which).values(**popped))
 
 
-def let_stand(connection: Connection, run_id: RunId, child: RunId, note: str) -> None:
+def mark_skipped(connection: Connection, run_id: RunId, child: RunId, note: str) -> None:
     """Mark an undone child's frame as skipped: the child was not fully undone, after all."""
     undone = update(frames).where(frames.c.run_id == run_id, frames.c.child_id == child)
     undone = undone.where(frames.c.state == FrameState.UNDONE.value)
@@ -259,7 +259,7 @@ def keep_all(connection: Connection, run_id: RunId) -> None:
     connection.execute(done.values(state=FrameState.KEPT.value, settled_at=now()))
 
 
-def take_back(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
+def make_late(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
     """Make a step's owed frame late, so that it is undone before its run goes on, because the journal forgets the step.
 
     Its path may be another step's then. Popped frames count how often a path was used, so a step without any gets one
@@ -309,7 +309,7 @@ def mark_gone(
     connection.execute(insert(frames).values(**gone, run_id=run_id, seq=-entry.seq, note=note, settled_at=now()))
 
 
-def carry_over(connection: Connection, run_id: RunId) -> None:
+def copy_from_journal(connection: Connection, run_id: RunId) -> None:
     """Copy arguments and results from the journal to owed frames, because the journal is about to be emptied."""
     of_step = (
         (journal.c.run_id == frames.c.run_id)

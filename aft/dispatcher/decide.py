@@ -21,7 +21,7 @@ from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, Re
 from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
-from aft.recovery.delays import SHORTEST, Delays
+from aft.recovery.delays import SHORTEST, DelayQueues
 from aft.rules.rule_types import On
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
@@ -35,7 +35,7 @@ from aft.texts import escape_unstorable
 class Chooser:
     """Decides about the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
 
-    def __init__(self, deps: DispatcherDependencies, delays: Delays) -> None:
+    def __init__(self, deps: DispatcherDependencies, delays: DelayQueues) -> None:
         self._namespace = deps.namespace
         self._store = deps.store
         self._telemetry = deps.telemetry

@@ -23,15 +23,15 @@ from aft.dispatcher.decide import Chooser
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.decisions_batch import DECIDES, written
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
 from aft.errors import AftError, StoreError
 from aft.ids import FaultId, RunId
-from aft.recovery.admission import Admission, Admitted
-from aft.recovery.delays import Delays
+from aft.recovery.admission import Admission, AdmittedMessage
+from aft.recovery.delays import DelayQueues
 from aft.recovery.receiver import Receiver
-from aft.recovery.sender import Sends
+from aft.recovery.sender import RowSender
 from aft.store.batch.row_format import Fields
 from aft.store.refusals import is_about_rows
 from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, logger
@@ -47,7 +47,7 @@ class Intake:
     """Decides about faults. ``step`` belongs to one thread; ``decide`` is thread-safe."""
 
     def __init__(
-        self, deps: DispatcherDependencies, broker: Broker, delays: Delays, sender: Sends, plans: Plans
+        self, deps: DispatcherDependencies, broker: Broker, delays: DelayQueues, sender: RowSender, plans: PlanExecutor
     ) -> None:
         self._namespace = deps.namespace
         self._store = deps.store
@@ -86,7 +86,7 @@ class Intake:
             self._admit(self._admission.admit(deliveries))
             consumer.ack(deliveries)
 
-    def _admit(self, admitted: Sequence[Admitted]) -> None:
+    def _admit(self, admitted: Sequence[AdmittedMessage]) -> None:
         named = {(one.message.fault, one.message.run): one for one in admitted}
         decided = self.decide([str(fault) for fault, _ in named])
         # A fault is decided under its own name, whatever run the message named; it must have been the right one.

@@ -142,7 +142,7 @@ def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default:
     if isinstance(default, _SAME.get(exlet.name, ())):
         # The default knows more: what the exception asked for, whether the run must be alone.
         return _park(fault, fault.message) if fault.kind is FaultKind.CONSTRAINT else default
-    chosen = route_of_primitive(fault, exlet.steps[0], choice.why) if exlet.is_plain else None
+    chosen = route_of_primitive(fault, exlet.steps[0], choice.why) if exlet.only_decides else None
     if fault.kind is FaultKind.COMPENSATOR:
         # An undo that cannot be done must not be forgotten: it is tried again, or its run is parked.
         return chosen if chosen is None or isinstance(chosen, RetryLater) else ParkRun(choice.why)
@@ -155,7 +155,7 @@ def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default:
     known = kinds({name: one.type for name, one in sources.declared.items()})
     computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
     named = {name for source in computed for name in names(source, known)}
-    return CarryOutExlet(exlet, dict(found.learn(named)), choice.why)
+    return CarryOutExlet(exlet, dict(found.gather(named)), choice.why)
 
 
 def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:

@@ -96,7 +96,7 @@ class LateEffectSweep:
         if decision is LateDecision.PARK and not self._park(connection, found, refused):
             return False
         if decision is not LateDecision.UNDO:
-            late_effects.settle(connection, found.id, decision)
+            late_effects.close(connection, found.id, decision)
         return True
 
     def _owe(self, connection: Connection, found: FoundEffect) -> bool:

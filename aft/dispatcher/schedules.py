@@ -24,7 +24,7 @@ TURN = 0.1
 PATIENCE = 1.0
 
 
-class Schedules:
+class ScheduleFirer:
     """Fires the schedules of one namespace. One thread at a time."""
 
     def __init__(self, deps: DispatcherDependencies) -> None:

@@ -32,7 +32,7 @@ MOST_KEPT, KEPT_EACH_SECOND = 500, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedMessage:
     """A message that could be read, and the delivery that brought it."""
 
     delivery: Delivery
@@ -83,13 +83,13 @@ class Admission:
         self._store = store
         self._telemetry = telemetry
 
-    def admit(self, deliveries: Sequence[Delivery]) -> list[Admitted]:
+    def admit(self, deliveries: Sequence[Delivery]) -> list[AdmittedMessage]:
         """Return the deliveries that can be read; refused ones are quarantined first, so all may be acknowledged."""
-        admitted: list[Admitted] = []
+        admitted: list[AdmittedMessage] = []
         refused: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
             try:
-                admitted.append(Admitted(delivery, self._read(delivery)))
+                admitted.append(AdmittedMessage(delivery, self._read(delivery)))
             except MessageRefused as refusal:
                 refused.append((delivery, str(refusal)))
         self.refuse(refused)
@@ -98,7 +98,7 @@ class Admission:
     def _read(self, delivery: Delivery) -> Message:
         if delivery.size is not None:
             raise envelope.oversized(delivery.size)
-        message = envelope.decode(self._seal.take(delivery.body))
+        message = envelope.decode(self._seal.unseal(delivery.body))
         if message.kind not in self._kinds:
             raise MessageRefused(
                 f"a message of kind {message.kind.value!r} has no business in queue {delivery.queue!r}"
@@ -126,7 +126,7 @@ class Admission:
             dropped, self._dropped = self._dropped, 0
             self._telemetry.emit(MessagesDropped(count=dropped))
 
-    def report_stale(self, ignored: Sequence[Admitted], explain: Callable[[Row[Any], Message], str]) -> bool:
+    def report_stale(self, ignored: Sequence[AdmittedMessage], explain: Callable[[Row[Any], Message], str]) -> bool:
         """Report messages that woke nothing as stale, for the reason that ``explain`` returns given their run's row.
 
         Those about a run or fault that does not exist are refused instead; return whether there was any.
@@ -137,18 +137,18 @@ class Admission:
             self._telemetry.emit(WakeIgnored(run=one.message.run, wake=one.message.wake, why=why))
         return len(known) < len(ignored)
 
-    def refuse_unknown(self, admitted: Sequence[Admitted]) -> list[Admitted]:
+    def refuse_unknown(self, admitted: Sequence[AdmittedMessage]) -> list[AdmittedMessage]:
         """Refuse messages about a run or fault that does not exist; return the others."""
         return [one for one, _ in self._find_known(admitted)]
 
-    def _find_known(self, admitted: Sequence[Admitted]) -> list[tuple[Admitted, Row[Any]]]:
+    def _find_known(self, admitted: Sequence[AdmittedMessage]) -> list[tuple[AdmittedMessage, Row[Any]]]:
         """Refuse messages about a run or fault that does not exist; return the others with their runs' rows."""
         if not admitted:
             return []
         with self._store.read() as connection:
             found = self._runs(connection, admitted)
             owners = self._owners(connection, admitted)
-        known: list[tuple[Admitted, Row[Any]]] = []
+        known: list[tuple[AdmittedMessage, Row[Any]]] = []
         refused: list[tuple[Delivery, str]] = []
         for one in admitted:
             message = one.message
@@ -162,13 +162,13 @@ class Admission:
         self.refuse(refused)
         return known
 
-    def _runs(self, connection: Connection, ignored: Sequence[Admitted]) -> dict[str, Row[Any]]:
+    def _runs(self, connection: Connection, ignored: Sequence[AdmittedMessage]) -> dict[str, Row[Any]]:
         statement: Select[Any] = select(runs.c.id, runs.c.flow, runs.c.version, runs.c.wake_id, runs.c.deaths).where(
             runs.c.id.in_({one.message.run for one in ignored}), runs.c.namespace == self._namespace
         )
         return {row.id: row for row in connection.execute(statement)}
 
-    def _owners(self, connection: Connection, ignored: Sequence[Admitted]) -> dict[str, str]:
+    def _owners(self, connection: Connection, ignored: Sequence[AdmittedMessage]) -> dict[str, str]:
         """Return the run of each fault that the messages name."""
         named = {one.message.fault for one in ignored if one.message.fault is not None}
         if not named:

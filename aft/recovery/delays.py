@@ -25,7 +25,7 @@ SHORTEST = timedelta(milliseconds=1)
 LONGEST = timedelta(days=1)
 
 
-class Delays:
+class DelayQueues:
     """The delay queues of a namespace. Thread-safe."""
 
     def __init__(self, store: Store, broker: Broker, namespace: str) -> None:

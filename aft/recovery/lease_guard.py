@@ -50,4 +50,4 @@ def while_leased(lease: Lease, receive: Callable[[], float]) -> Callable[[], flo
 
 def is_leased(lease: Lease) -> bool:
     """Return whether our lease is valid by our clock."""
-    return lease.holds(lease.worker)
+    return lease.is_valid(lease.worker)

@@ -140,4 +140,4 @@ class Relay:
 
     def _outgoing(self, row: OutboxRow) -> Outgoing:
         queue, key = names.split(row.queue)
-        return Outgoing(queue, self._seal.put(row.body.encode()), key)
+        return Outgoing(queue, self._seal.seal(row.body.encode()), key)

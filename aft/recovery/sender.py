@@ -36,14 +36,14 @@ PATIENCE = 0.5
 GATHER = 0.05
 
 
-class Sends(Protocol):
+class RowSender(Protocol):
     """Publishes outbox rows that the caller holds, soon; what cannot be published now is left to the relay."""
 
     def try_send(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows, or leave them to the relay. Never raises."""
 
 
-class Publishes(Sends, Protocol):
+class RowPublisher(RowSender, Protocol):
     """Publishes outbox rows and deletes them, in two calls (``recovery.relay``)."""
 
     def try_publish(self, rows: Sequence[OutboxRow]) -> bool: ...
@@ -53,7 +53,7 @@ class Publishes(Sends, Protocol):
 class OutboxSender:
     """Publishes rows for the threads of one process. ``send`` and ``confirm_published`` belong to one thread each."""
 
-    def __init__(self, relay: Publishes, most: int = MOST_WAITING) -> None:
+    def __init__(self, relay: RowPublisher, most: int = MOST_WAITING) -> None:
         self._relay = relay
         self._most = most
         self._waiting: deque[OutboxRow] = deque()

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from aft.app.views.timeline import StoryEventKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.replay.play import Played
+from aft.replay.play import ScenarioOutcome
 from aft.rules.trees.choose import RuleChoice
 
 #: What data files call a worker's death.
 LOST = "worker lost"
 
 
-def judge(played: Played) -> list[str]:
+def find_differences(played: ScenarioOutcome) -> list[str]:
     """Return how the result differs from the declaration, one line for each difference."""
     expected = played.scenario.expected
     pairs = {
@@ -33,12 +33,12 @@ def judge(played: Played) -> list[str]:
     return [f"{what}: declared {declared}; found {found}" for what, (declared, found) in differ.items()]
 
 
-def names(played: Played, what: StoryEventKind) -> list[str]:
+def names(played: ScenarioOutcome, what: StoryEventKind) -> list[str]:
     """Return the names of the events of this kind, in order."""
     return [happening.name for happening in played.story if happening.what is what]
 
 
-def _told(played: Played) -> list[str]:
+def _told(played: ScenarioOutcome) -> list[str]:
     """Format the faults; a lost worker more than declared is ignored.
 
     On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is
@@ -65,7 +65,7 @@ def format_fault(fault: Fault) -> str:
     return f"{fault.name}: {fault.short_type}, {fate}"
 
 
-def _signal(played: Played) -> int | None:
+def _signal(played: ScenarioOutcome) -> int | None:
     return None if played.killed is None else played.killed.signal
 
 

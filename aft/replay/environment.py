@@ -42,7 +42,7 @@ class StageError(AftError):
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class KilledProcess:
     """A process that was killed, and the signal that it died of."""
 
     pid: int
@@ -76,13 +76,13 @@ class WorkerProcess:
         if code is not None:
             raise StageError(f"the worker process ended by itself, with status {code}; it said:", self._last_lines())
 
-    def kill(self) -> Killed:
+    def kill(self) -> KilledProcess:
         """Send it SIGKILL; return the signal that it really died of."""
         at = datetime.now(UTC)
         self._process.send_signal(signal.SIGKILL)
         code = self._process.wait(PATIENCE)
         self._close()
-        return Killed(self.pid, -code, at)
+        return KilledProcess(self.pid, -code, at)
 
     def end(self) -> None:
         """Drain and end it; kill it if it does not end in time. Idempotent."""
@@ -106,7 +106,7 @@ class WorkerProcess:
         return "\n".join(f"  {line}" for line in lines[-MOST_LINES:]) or "  nothing"
 
 
-class Stage:
+class ReplayEnvironment:
     """An app to start runs with, and one worker process that executes them; a context manager that ends both."""
 
     def __init__(self, directory: Path) -> None:
@@ -120,7 +120,7 @@ class Stage:
         }
         self._worker: WorkerProcess | None = None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> ReplayEnvironment:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -143,7 +143,7 @@ class Stage:
         if self._worker is not None:
             self._worker.check()
 
-    def kill_worker(self, pid: int | None = None) -> Killed:
+    def kill_worker(self, pid: int | None = None) -> KilledProcess:
         """Kill the worker, which must be the process of that id if one is given, and start another one."""
         if self._worker is None or self._worker.pid != (pid or self._worker.pid):
             raise StageError(f"process {pid} hangs, which is not the worker of this replay; it is left alone")

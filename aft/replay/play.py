@@ -17,11 +17,11 @@ from aft.app.views import timeline
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.fault import Fault
 from aft.ids import RunId
-from aft.replay.environment import Killed, Stage
+from aft.replay.environment import KilledProcess, ReplayEnvironment
 from aft.replay.example import Example, ExampleError
 from aft.replay.rules import Lesson, Teacher
 from aft.replay.scenario import AS_BEFORE, Scenario
-from aft.replay.signal_sender import Prompter
+from aft.replay.signal_sender import SignalSender
 from aft.runs.records import faults, journal, notices
 from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow
@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScenarioOutcome:
     """The outcome of a scenario: the run, its story, the example's tables, its signals, the killed process."""
 
     scenario: Scenario
@@ -49,35 +49,35 @@ class Played:
     sent: list[str]
     dropped: list[str]
     taught: list[str]  #: exlets that a rule was added for
-    killed: Killed | None
+    killed: KilledProcess | None
     seconds: float
 
 
 class Player:
     """Plays the scenarios of one example on a stage. One thread at a time."""
 
-    def __init__(self, stage: Stage, example: Example, token: str) -> None:
+    def __init__(self, stage: ReplayEnvironment, example: Example, token: str) -> None:
         self._stage = stage
         self._example = example
         self._token = token
         self._teacher = Teacher(stage.app, example.flow.name)
         self._runs: dict[str, RunId] = {}
 
-    def play(self, scenario: Scenario, tell: Tell) -> Played:
+    def play(self, scenario: Scenario, tell: Tell) -> ScenarioOutcome:
         """Play a scenario to its end, or until it is considered stuck. Raises ExampleError, AftError."""
         began = time.monotonic()
-        self._teacher.put_up(scenario.rules)
+        self._teacher.put_in_force(scenario.rules)
         subject = f"{scenario.name}-{self._token}"
         arguments = self._set_up(subject, scenario)
-        _, before = self._example.look(subject)
+        _, before = self._example.read_subject(subject)
         flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
         run = self._stage.app.submit(flow, **arguments)
         self._runs[scenario.name] = run.id
-        prompter = Prompter(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
+        prompter = SignalSender(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
         killed = self._wait(run, subject, scenario, prompter, tell) or prompter.killed
-        state, after = self._example.look(subject)
+        state, after = self._example.read_subject(subject)
         row, story, done, raised, told = self._read(run)
-        return Played(
+        return ScenarioOutcome(
             scenario=scenario,
             row=row,
             story=_weave(story, prompter.story, killed),
@@ -101,8 +101,8 @@ class Player:
         except (KeyError, ValueError) as error:
             raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
 
-    def _wait(self, run: Run, subject: str, scenario: Scenario, prompter: Prompter, tell: Tell) -> Killed | None:
-        killed: Killed | None = None
+    def _wait(self, run: Run, subject: str, scenario: Scenario, prompter: SignalSender, tell: Tell) -> KilledProcess | None:
+        killed: KilledProcess | None = None
         deadline = time.monotonic() + STUCK
         while not _is_over(run.status) and time.monotonic() < deadline:
             self._stage.check()
@@ -125,13 +125,13 @@ class Player:
             return row, story, done, faults.of_run(connection, run.id), told
 
 
-def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: Killed | None) -> list[StoryEvent]:
+def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: KilledProcess | None) -> list[StoryEvent]:
     """Insert into the run's story the events that the replay itself has caused."""
     actions = [*prompted, *([] if killed is None else [_kill_event(killed)])]
     return sorted([*story, *actions], key=lambda happening: happening.at)
 
 
-def _kill_event(killed: Killed) -> StoryEvent:
+def _kill_event(killed: KilledProcess) -> StoryEvent:
     cause = signal.Signals(killed.signal).name if killed.signal > 0 else "nothing of ours"
     return StoryEvent(
         killed.at, StoryEventKind.ACTION, None, "kill -9", f"worker process {killed.pid}, which died of {cause}"

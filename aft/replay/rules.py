@@ -94,7 +94,7 @@ class Teacher:
         self._desk = app.rules
         self._flow = flow
 
-    def put_up(self, sheet: RuleDocument) -> None:
+    def put_in_force(self, sheet: RuleDocument) -> None:
         """Put exactly these rules in force for the flow; return when they are. Raises RuleRefused."""
         there = {(tree.flow, tree.on, tree.activity): tree for tree in self._desk.trees() if tree.flow == self._flow}
         wanted = {key: Tree(*key) for key in there} | {

@@ -15,7 +15,7 @@ from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.flow import Flow
 from aft.replay.example import ExampleError, hint
 from aft.replay.rules import Lesson, read_lesson, read_rules
-from aft.replay.signals import Cue, When, read_cue, value_of
+from aft.replay.signals import ScenarioSignal, When, read_cue, value_of
 from aft.rules.toml.read import RuleDocument
 from aft.runs.states import Status
 
@@ -51,7 +51,7 @@ class Scenario:
     shows: str
     kill: bool
     deadline: timedelta | None
-    cues: tuple[Cue, ...]
+    cues: tuple[ScenarioSignal, ...]
     rules: RuleDocument
     lessons: tuple[Lesson, ...]
     scene: Mapping[str, Any]
@@ -129,7 +129,7 @@ def _read(path: Path) -> Scenario:
         raise ExampleError(f"{path}: {error}") from None
 
 
-def _lessons(scene: Mapping[str, Any], cues: Sequence[Cue]) -> tuple[Lesson, ...]:
+def _lessons(scene: Mapping[str, Any], cues: Sequence[ScenarioSignal]) -> tuple[Lesson, ...]:
     found = tuple(read_lesson(table) for table in scene.get("teach", []))
     awaited = [cue.name for cue in cues if cue.when is When.AWAITED]
     for lesson in found:

@@ -14,24 +14,24 @@ from datetime import UTC, datetime
 from aft.app import Run
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.errors import OrderRefused
-from aft.replay.environment import Killed, Stage
+from aft.replay.environment import KilledProcess, ReplayEnvironment
 from aft.replay.example import Example
 from aft.replay.rules import Lesson
-from aft.replay.signals import Cue, When, value_of
+from aft.replay.signals import ScenarioSignal, When, value_of
 from aft.runs.records import journal
 from aft.runs.states import Status
 from aft.runs.waits import awaits_signal
 
 
-class Prompter:
+class SignalSender:
     """Sends the signals of one run; records those sent, those dropped, the rules taught, and the kills."""
 
     def __init__(
         self,
-        stage: Stage,
+        stage: ReplayEnvironment,
         example: Example,
         run: Run,
-        cues: Iterable[Cue],
+        cues: Iterable[ScenarioSignal],
         lessons: Iterable[Lesson],
         teach: Callable[[Lesson], str],
     ) -> None:
@@ -44,7 +44,7 @@ class Prompter:
         self.taught: list[str] = []
         self.sent: list[str] = []
         self.dropped: list[str] = []
-        self.killed: Killed | None = None
+        self.killed: KilledProcess | None = None
         self.story: list[StoryEvent] = []
 
     def prompt(self) -> str | None:
@@ -55,7 +55,7 @@ class Prompter:
             news = self._send(self._ahead.popleft())
         return news
 
-    def _is_time(self, cue: Cue) -> bool:
+    def _is_time(self, cue: ScenarioSignal) -> bool:
         if cue.when is When.AT_ONCE:
             return True
         row = self._run.row
@@ -66,7 +66,7 @@ class Prompter:
         with self._stage.app.store.read() as connection:
             return {entry.name for entry in journal.load(connection, self._run.id)}
 
-    def _prepare(self, cue: Cue) -> None:
+    def _prepare(self, cue: ScenarioSignal) -> None:
         """Teach what is to be taught before a signal is sent."""
         due = [lesson for lesson in self._lessons if lesson.before == cue.name and cue.when is When.AWAITED]
         for lesson in due:
@@ -76,7 +76,7 @@ class Prompter:
             self.taught.append(lesson.exlet)
             self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", told))
 
-    def _send(self, cue: Cue) -> str:
+    def _send(self, cue: ScenarioSignal) -> str:
         if cue.kill:
             self.killed = self._stage.kill_worker()
         # One that comes after the run's end was not sent; the check of the scenario reports that.
@@ -87,7 +87,7 @@ class Prompter:
                 self._emit_drop(cue)
         return f"sent {cue.name}"
 
-    def _emit_drop(self, cue: Cue) -> None:
+    def _emit_drop(self, cue: ScenarioSignal) -> None:
         """Record a dropped signal, which leaves no row behind."""
         self.dropped.append(cue.name)
         told = f"{cue.name} with key {cue.key!r} once more: dropped"

@@ -33,7 +33,7 @@ class When(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
+class ScenarioSignal:
     """One signal of a scenario."""
 
     name: str
@@ -44,7 +44,7 @@ class Cue:
     kill: bool
 
 
-def read_cue(table: Mapping[str, Any]) -> Cue:
+def read_cue(table: Mapping[str, Any]) -> ScenarioSignal:
     """Read one ``[[signal]]`` table. Raises KeyError, ValueError."""
     for key in table:
         if key not in _KEYS:
@@ -52,7 +52,7 @@ def read_cue(table: Mapping[str, Any]) -> Cue:
     when = table.get("when", When.AWAITED)
     if when not in [*When]:
         raise ValueError(f"no signal is sent {when!r}; {hint(when, [*map(str, When)])}")
-    return Cue(
+    return ScenarioSignal(
         name=table["name"],
         value=table.get("value"),
         when=When(when),
@@ -62,7 +62,7 @@ def read_cue(table: Mapping[str, Any]) -> Cue:
     )
 
 
-def value_of(cue: Cue, flow: Flow[..., Any]) -> Any:
+def value_of(cue: ScenarioSignal, flow: Flow[..., Any]) -> Any:
     """Return what a cue sends, as the flow declares it. Raises CodecError, DefinitionError."""
     if not flow.signals:
         return cue.value

@@ -46,7 +46,7 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
     elif run.status in GOING and _pending_stops(connection, run)[-1:] == [InboxVerb.RESUME]:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     elif not _take_over(connection, run):
-        hold(connection, run, by)
+        suspend_for_exlet(connection, run, by)
         return
     elif run.status is Status.SUSPENDED:
         told = {"reason": _suspended_by(by), "updated_at": now()}
@@ -60,7 +60,7 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
     audit.write(connection, run.id, by.name, InboxVerb.SUSPEND.value, by.note)
 
 
-def hold(connection: Connection, run: RunRow, by: Actor) -> None:
+def suspend_for_exlet(connection: Connection, run: RunRow, by: Actor) -> None:
     """Suspend a run at its next step, for an exlet; raises OrderRefused if it is suspended, or has an unread order."""
     ordered = run.wake_id is not None if run.status is Status.SUSPENDED else inbox.any_order(connection, run.id, 0)
     if ordered and run.status in (*GOING, Status.SUSPENDED):
@@ -86,7 +86,7 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
     return True
 
 
-def join_hold(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
+def join_suspension(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
     """Return whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
     holders = _holders(connection, run.id)
     if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
@@ -112,7 +112,7 @@ def _take_over(connection: Connection, run: RunRow) -> bool:
     return bool(connection.execute(delete(holds).where(holds.c.run_id == run.id)).rowcount)
 
 
-def check_last_hold(connection: Connection, run_id: RunId, plan_id: str) -> None:
+def check_last_suspender(connection: Connection, run_id: RunId, plan_id: str) -> None:
     """Raise OrderRefused unless this exlet holds a run that is locked, and no other does.
 
     A person may have taken it over, or another exlet may hold it, too: then that one's ``continue`` resumes it.
@@ -145,7 +145,7 @@ def _pending_stops(connection: Connection, run: RunRow) -> list[InboxVerb]:
     ]
 
 
-def resume_held(connection: Connection, run: RunRow, by: Actor) -> None:
+def resume_for_exlet(connection: Connection, run: RunRow, by: Actor) -> None:
     """Resume a run for an exlet, if it is suspended or has an unread suspend; does nothing otherwise."""
     stops = any(item.verb is InboxVerb.SUSPEND for item in inbox.unread(connection, run.id))
     if run.status is Status.SUSPENDED or stops:

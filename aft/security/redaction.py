@@ -76,7 +76,7 @@ def hide_names(names: Iterable[str]) -> None:
     _in_text = re.compile(rf"(?i)({_START}(?:{any_name}){_END}){_GIVEN}")
 
 
-def says_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a name marks its value as secret, so that it must not be stored where it is not needed."""
     return _SECRET_NAME.search(name) is not None
 

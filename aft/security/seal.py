@@ -26,12 +26,12 @@ class Seal:
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self._keys = [key.encode() for key in keys]
 
-    def put(self, body: bytes) -> bytes:
+    def seal(self, body: bytes) -> bytes:
         """Return the message with our seal, replacing any other."""
         plain = _SEALED.sub(b"}", body)
         return plain[:-1] + b',"seal":"%s"}' % _digest(self._keys[0], plain) if self._keys else plain
 
-    def take(self, body: bytes) -> bytes:
+    def unseal(self, body: bytes) -> bytes:
         """Return the message without its seal; raises MessageRefused if it has none of ours."""
         found = _SEALED.search(body)
         plain = body if found is None else body[: found.start()] + b"}"

@@ -50,7 +50,7 @@ class Access:
         """Permit any thread; called by the thread that has taken it."""
         self._owner, self._only = self._only, None
 
-    def take_back(self, patience: float) -> bool:
+    def reclaim(self, patience: float) -> bool:
         """Permit only this thread again, and wait for the use that is under way; False after ``patience`` seconds."""
         self.take()
         if ended := self.acquire(timeout=patience):

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, ExceptionContext, exc
 from aft.errors import DefinitionError, StoreError
 from aft.store.access import PostgresqlConnection
 from aft.store.postgres.far_times import refuse_far_times
-from aft.store.sqlite.connection import PATIENCE, WORK, Left, SqliteConnection
+from aft.store.sqlite.connection import PATIENCE, WORK, UnusableReason, SqliteConnection
 
 #: The key, in a connection's info, of the ``CheckedOut`` that an activity has worked on.
 WORKED_ON = "aft_worked_on"
@@ -41,19 +41,19 @@ _NOT_THERE = ("3B001", "25P01")
 
 #: The error message for each way in which an activity leaves its connection unusable.
 _WRONG = {
-    Left.ENDED: f"{_ENDED}; what its driver was told to commit remains",
-    Left.LOST: (
+    UnusableReason.ENDED: f"{_ENDED}; what its driver was told to commit remains",
+    UnusableReason.LOST: (
         "SQLite itself has ended the transaction of a transactional activity, as it does at OR ROLLBACK or on a full "
         "disk; nothing of it remains"
     ),
-    Left.UNFINISHED: (
+    UnusableReason.UNFINISHED: (
         "a transactional activity left its connection in the middle of something: what it begins there, as with "
         "cursor.stream(), cursor.copy(), pipeline() or transaction() of its driver, must have ended when it returns"
     ),
 }
 
 
-class CheckedOut(Protocol):
+class CheckedOutConnection(Protocol):
     """A driver's connection that an activity works on, in a savepoint, which does not exist in another transaction."""
 
     #: Whether its state was changed while it was watched; then it is not used again.
@@ -68,7 +68,7 @@ class CheckedOut(Protocol):
     def begin_work(self) -> None:
         """Make the savepoint; from now on any thread may use the connection."""
 
-    def take_back(self) -> None:
+    def reclaim(self) -> None:
         """Permit only this thread to use the connection from now on; waits for a use that is under way."""
 
     def watched(self) -> AbstractContextManager[None]:
@@ -77,17 +77,17 @@ class CheckedOut(Protocol):
     def loosen(self) -> None:
         """Reset settings that would prevent writing, before the savepoint is left."""
 
-    def hopeless(self) -> Left | None:
+    def hopeless(self) -> UnusableReason | None:
         """Return why the connection is unusable; None if it is usable. Called while an activity works on it."""
 
-    def end_work(self) -> Left | None:
+    def end_work(self) -> UnusableReason | None:
         """Release the savepoint; returns how the connection was left unusable, None if it is usable."""
 
-    def take_back_work(self) -> Left | None:
+    def rollback_work(self) -> UnusableReason | None:
         """Roll back to the savepoint; returns how the connection was left unusable, None if it is usable."""
 
 
-class Spoilt(Exception):
+class WorkLost(Exception):
     """Raised when nothing of an activity's work can be committed; ``error`` is the activity's failure."""
 
     def __init__(self, error: Exception) -> None:
@@ -96,7 +96,7 @@ class Spoilt(Exception):
 
 
 @contextmanager
-def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[CheckedOut]:
+def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[CheckedOutConnection]:
     """Refuse to end the transaction of a connection inside the block.
 
     SQLAlchemy takes a transaction that could not be ended for ended. So its connection is closed: the database rolls
@@ -114,7 +114,7 @@ def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[
     """
     driver: Any = connection.connection.driver_connection
     sqlite = isinstance(driver, SqliteConnection)
-    lent: CheckedOut = driver if sqlite else CheckedOutPostgresql(connection, driver, idle_at_work, idle)
+    lent: CheckedOutConnection = driver if sqlite else CheckedOutPostgresql(connection, driver, idle_at_work, idle)
     connection.info[WORKED_ON] = lent
     kept = _KeptOpen(lent)
     connection.execution_options(**{_KEPT_OPEN: kept})
@@ -123,7 +123,7 @@ def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[
         with described_as_before(connection), lent.watched():
             yield lent
     except Exception as raised:
-        _end(connection, kept, lent.take_back_work, raised)
+        _end(connection, kept, lent.rollback_work, raised)
         raise
     except BaseException:
         kept.over = True
@@ -136,7 +136,7 @@ def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[
 class _KeptOpen:
     """Marks a connection whose transaction must not be ended, and records attempts to do so."""
 
-    lent: CheckedOut
+    lent: CheckedOutConnection
     over: bool = False
     #: The activity's failure, whatever it raises.
     refused: DefinitionError | StoreError | None = None
@@ -189,24 +189,24 @@ def _drop(connection: Connection) -> None:
         connection.invalidate()
 
 
-def _end(connection: Connection, kept: _KeptOpen, end: Callable[[], Left | None], raised: Exception | None) -> None:
+def _end(connection: Connection, kept: _KeptOpen, end: Callable[[], UnusableReason | None], raised: Exception | None) -> None:
     """Permit the end of the transaction again; raises if it is not the one in which the work began."""
     kept.over = True
     if kept.refused is None and kept.hopeless is None:
         if (connection.closed or connection.invalidated) and not kept.lent.was_closed:
             raise StoreError("the connection to the database was lost while it worked", transient=True) from raised
-        left = Left.ENDED if kept.lent.was_closed else end()
+        left = UnusableReason.ENDED if kept.lent.was_closed else end()
         if left is None:
             return
         wrong = DefinitionError(_WRONG[left])
-        kept.refused, kept.hopeless = (wrong, None) if left is Left.ENDED else (None, wrong)
+        kept.refused, kept.hopeless = (wrong, None) if left is UnusableReason.ENDED else (None, wrong)
     _drop(connection)
     if isinstance(kept.refused, StoreError):
         raise kept.refused
     if kept.refused is not None:
-        raise Spoilt(kept.refused)
+        raise WorkLost(kept.refused)
     if kept.hopeless is not None and (raised is None or _is_only_the_refusal(kept, raised.__cause__ or raised)):
-        raise Spoilt(kept.hopeless)
+        raise WorkLost(kept.hopeless)
 
 
 def _is_only_the_refusal(kept: _KeptOpen, raised: BaseException) -> bool:
@@ -243,47 +243,47 @@ class CheckedOutPostgresql:
 
     def take_back(self) -> None:
         """Permit only this thread; a use that is under way for longer is detected when the work ends."""
-        self._driver.access.take_back(PATIENCE)
+        self._driver.access.reclaim(PATIENCE)
 
     def loosen(self) -> None:
         """Do nothing: the savepoint can be left whatever was set, and settings are reset with that."""
 
-    def hopeless(self) -> Left | None:
+    def hopeless(self) -> UnusableReason | None:
         """Detect an unfinished operation: a result that is streamed or copied, or a wait for notifications.
 
         It holds the driver's lock; after an exception, the traceback keeps it alive.
         """
         if not self._driver.lock.acquire(timeout=PATIENCE):
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         self._driver.lock.release()
         server = self._driver.pgconn
         waits = server.transaction_status == TransactionStatus.ACTIVE and not server.pipeline_status
-        return Left.UNFINISHED if waits else None
+        return UnusableReason.UNFINISHED if waits else None
 
     def _is_unfinished(self) -> bool:
         driver = self._driver
         return self.hopeless() is not None or bool(driver.pgconn.pipeline_status or driver._num_transactions)
 
-    def end_work(self) -> Left | None:
+    def end_work(self) -> UnusableReason | None:
         """Release the savepoint; returns how the connection was left unusable, None if it is usable."""
         if self._is_unfinished():
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         try:
             self._connection.exec_driver_sql(self._end)
         except exc.DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) in _NOT_THERE:
-                return Left.ENDED
+                return UnusableReason.ENDED
             raise
         return None
 
-    def take_back_work(self) -> Left | None:
+    def take_back_work(self) -> UnusableReason | None:
         """Roll back to the savepoint; returns how the connection was left unusable, None if it is usable."""
         if self._is_unfinished():
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         try:
             self._driver.execute(f"ROLLBACK TO SAVEPOINT {WORK}")
         except psycopg.Error as error:
-            return Left.ENDED if error.sqlstate in _NOT_THERE else None
+            return UnusableReason.ENDED if error.sqlstate in _NOT_THERE else None
         return None
 
     @contextmanager

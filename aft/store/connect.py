@@ -13,7 +13,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_random
 
 from aft.errors import ConfigError
 from aft.store.access import PostgresqlConnection
-from aft.store.checkout import WORKED_ON, CheckedOut, drop_after_error, drop_hopeless, refuse_to_end
+from aft.store.checkout import WORKED_ON, CheckedOutConnection, drop_after_error, drop_hopeless, refuse_to_end
 from aft.store.postgres.dedicated_connection import watch_line
 from aft.store.postgres.far_times import read_far_times
 from aft.store.sqlite.connection import LENIENT, SqliteConnection
@@ -102,7 +102,7 @@ def _anchor(url: URL) -> URL:
 
 def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
     """Make the pool of connections for transactions."""
-    engine = _make_plain_engine(url, pool_size, lease)
+    engine = _make_engine(url, pool_size, lease)
     for end in ("commit", "rollback"):
         event.listen(engine, end, refuse_to_end)
     for step in ("savepoint", "rollback_savepoint", "release_savepoint"):
@@ -114,7 +114,7 @@ def make_engine(url: URL, pool_size: int, lease: float) -> Engine:
     return engine
 
 
-def _make_plain_engine(url: URL, pool_size: int, lease: float) -> Engine:
+def _make_engine(url: URL, pool_size: int, lease: float) -> Engine:
     if url.drivername == "sqlite":
         engine = create_engine(
             url,
@@ -218,7 +218,7 @@ def _cleaning(lease: float) -> Callable[[psycopg.Connection[Any] | None, Connect
     prepare = _preparing(lease)
 
     def clean(connection: psycopg.Connection[Any] | None, record: ConnectionPoolEntry) -> None:
-        lent: CheckedOut | None = record.info.pop(WORKED_ON, None)
+        lent: CheckedOutConnection | None = record.info.pop(WORKED_ON, None)
         if lent is None or connection is None:
             return
         if lent.changed:
@@ -247,7 +247,7 @@ def _refuse_used(connection: psycopg.Connection[Any], record: ConnectionPoolEntr
 
 
 def _close_changed(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
-    lent: CheckedOut | None = record.info.pop(WORKED_ON, None)
+    lent: CheckedOutConnection | None = record.info.pop(WORKED_ON, None)
     if connection is not None and ((lent is not None and lent.changed) or connection.in_transaction):
         record.close()
 

@@ -23,7 +23,7 @@ from aft.clock import Clock, SystemClock
 from aft.store.batch.committer import BatchWrite, Committer
 from aft.store.batch.driver import write_postgresql, write_sqlite
 from aft.store.batch.statements import Answer, PreparedQuery, execute_sqlite, query_postgresql, query_sqlite
-from aft.store.checkout import CheckedOut, keep_open
+from aft.store.checkout import CheckedOutConnection, keep_open
 from aft.store.connect import (
     IDLE_AT_WORK,
     SQLITE_BUSY,
@@ -133,7 +133,7 @@ class Store:
             yield connection
 
     @contextmanager
-    def at_work(self, connection: Connection) -> Iterator[CheckedOut]:
+    def at_work(self, connection: Connection) -> Iterator[CheckedOutConnection]:
         """Lend a transaction's connection to an activity, inside the block; there it may be idle for a minute.
 
         In the block it has locked no row of aft's. After it, it may be idle only for seconds again: others would wait
@@ -274,7 +274,7 @@ class Store:
         try:
             yield
         finally:
-            turn.give()
+            turn.release()
 
     def close(self) -> None:
         """Close every connection; one that is in use, or is taken later, is closed when it is returned. Idempotent."""

@@ -96,11 +96,11 @@ class Lease:
         self._abandoned = abandoned or _nothing
         self._roles, self._flows, self._on_beat = roles, flows, on_beat or _nothing
         self._sources = dict(sources or {})
-        self._enlist(self.worker)
+        self._register(self.worker)
         self._thread = threading.Thread(target=self._beat, name="aft-heartbeat", daemon=True)
         self._thread.start()
 
-    def holds(self, worker: WorkerId | None) -> bool:
+    def is_valid(self, worker: WorkerId | None) -> bool:
         """Return whether this worker may start work: it is this process's, and its lease is not over by our clock."""
         # Read before the worker: a new deadline is set after a new worker, so an old worker never gets the new one.
         deadline = self._deadline
@@ -123,15 +123,15 @@ class Lease:
     def renew(self) -> None:
         """Send one heartbeat; become another worker if the lease has expired or was ended. Emits: LeaseLost."""
         before = self._clock.ticks()
-        if not (self.holds(self.worker) and self._extend()):
+        if not (self.is_valid(self.worker) and self._extend()):
             lost = self.worker
             self._deadline = float("-inf")
-            self._enlist(WorkerId(new_id()), instead_of=lost)
+            self._register(WorkerId(new_id()), instead_of=lost)
             self._telemetry.emit(LeaseLost(worker=lost, why=f"no heartbeat was heard in time; now {self.worker}"))
         else:
             self._deadline = before + self.seconds
 
-    def hurry(self) -> None:
+    def renew_soon(self) -> None:
         """Send a heartbeat now, because there is something to record."""
         self._wake.set()
 
@@ -146,13 +146,13 @@ class Lease:
             return
         beating, self._thread = self._thread, None
         if timeout is None:
-            self._leave(beating)
+            self._unregister(beating)
             return
-        leaving = threading.Thread(target=self._leave, args=[beating], name="aft-lease-end", daemon=True)
+        leaving = threading.Thread(target=self._unregister, args=[beating], name="aft-lease-end", daemon=True)
         leaving.start()
         leaving.join(timeout)
 
-    def _leave(self, beating: threading.Thread) -> None:
+    def _unregister(self, beating: threading.Thread) -> None:
         beating.join()
         self._deadline = float("-inf")
         try:
@@ -164,18 +164,18 @@ class Lease:
         except StoreError as error:
             logger.warning("lease not ended, it runs out by itself: worker=%s why=%s", self.worker, error)
         finally:
-            self._liveness_lock.take_back()
+            self._liveness_lock.release()
 
-    def _enlist(self, worker: WorkerId, instead_of: WorkerId | None = None) -> None:
+    def _register(self, worker: WorkerId, instead_of: WorkerId | None = None) -> None:
         if instead_of is not None:
             # Before its liveness lock is released: an expired lease must not be counted as a death.
             with self._store.write() as connection:
                 end_leases(connection, self._namespace, [instead_of])
-        self._liveness_lock.give(worker)
+        self._liveness_lock.acquire(worker)
         try:
             self._insert(worker)
         except BaseException:
-            self._liveness_lock.take_back()
+            self._liveness_lock.release()
             raise
 
     def _insert(self, worker: WorkerId) -> None:

@@ -284,7 +284,7 @@ class DatabaseLost(Event):
 class ScheduleFired(Event):
     text = "schedule fired"
     schedule: str
-    moment: str
+    occurrence: str
     run: str
     flow: str
 
@@ -293,7 +293,7 @@ class ScheduleSkipped(Event):
     text = "schedule skipped"
     level = logging.WARNING
     schedule: str
-    moment: str
+    occurrence: str
     why: str
 
 

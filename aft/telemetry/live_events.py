@@ -20,7 +20,7 @@ PAUSE = 0.1
 MOST_RUNS = 150
 
 
-class Broadcasts(Protocol):
+class Broadcaster(Protocol):
     """Sends a live event of a namespace, as a broker does."""
 
     def broadcast(self, namespace: str, body: bytes) -> None: ...
@@ -29,7 +29,7 @@ class Broadcasts(Protocol):
 class LiveEvents:
     """Gathers the runs that events are about, on any thread, and broadcasts them, on the thread of a service."""
 
-    def __init__(self, broker: Broadcasts, namespace: str) -> None:
+    def __init__(self, broker: Broadcaster, namespace: str) -> None:
         self._broker = broker
         self._namespace = namespace
         self._runs: set[str] = set()

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import aft
 from aft.config import Settings
-from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.rules.exlets import plans
 
 #: ``before 3``, ``after 1``: the third commit does not happen, the first is the last that does.
@@ -46,7 +46,7 @@ def arm(where: str) -> None:
         for name in ("advance", "end"):
             setattr(plans, name, _die_at(getattr(plans, name), count, int(number), before=True))
     else:
-        Plans._do_next = _die_at(Plans._do_next, count, int(number), before=False)  # type: ignore[method-assign]
+        PlanExecutor._do_next = _die_at(PlanExecutor._do_next, count, int(number), before=False)  # type: ignore[method-assign]
     plans.HOLD = 0.2  # what it leaves is somebody else's soon
 
 

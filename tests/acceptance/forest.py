@@ -26,7 +26,7 @@ import aft
 from aft.errors import OrderRefused, StoreError
 from aft.flows.replay.runner import Runner
 from aft.ids import RunId
-from aft.runs.ownership.owner import Owner, Shared
+from aft.runs.ownership.owner import Owner, SharedWrite
 from aft.runs.ownership.owner_writes import Recording
 from aft.runs.ownership.rescue import rescue_orphans
 from aft.runs.run_rows import RunRow
@@ -219,7 +219,7 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if isinstance(recording, Recording) and recording.write.entry is not None:
             _local.write.notes.append(("recorded", owner.run_id, recording.write.entry["path"], 0))
 
-    def share(owner: Owner, write: Any, **more: Any) -> Shared | None:
+    def share(owner: Owner, write: Any, **more: Any) -> SharedWrite | None:
         world = _of(owner)
         if world is None:
             return real_share(owner, write, **more)

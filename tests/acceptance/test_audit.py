@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import delete, update
 
 import aft
-from aft.app.run import me
+from aft.app.run import current_user
 from aft.cli.root import root
 from aft.config import Settings
 from aft.runs.records import audit, audit_chain, quarantine
@@ -213,10 +213,10 @@ def test_what_people_do_to_anything_else_is_recorded_without_values(setup: Setup
     with app.store.read() as connection:
         found = audit.newest(connection, 20)
     assert [(one.actor, one.action) for one in reversed(found)] == [
-        (me(), "schedule add"),
+        (current_user(), "schedule add"),
         ("ann", "schedule pause"),
         ("ben", "schedule resume"),
-        (me(), "schedule change"),
+        (current_user(), "schedule change"),
         ("ann", "schedule remove"),
         ("ben", "exlet change"),
         ("ann", "rule change"),

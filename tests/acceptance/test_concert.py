@@ -42,7 +42,7 @@ def app(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aft]:
     made = setup.app()
     made.check()
     box_office.prepare()
-    Teacher(made, organise_concert.name).put_up(read.read(EXAMPLE / "rules"))
+    Teacher(made, organise_concert.name).put_in_force(read.read(EXAMPLE / "rules"))
     yield made
     box_office.database().close()
     box_office._connect.cache_clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 
-from aft.cli.commands.serve import InHand
+from aft.cli.commands.serve import RunLog
 from aft.runs.states import Status
 from aft.telemetry import RunClaimed, RunWaits
 from tests.acceptance import theatre
@@ -17,8 +17,8 @@ from tests.world import gates
 def test_a_run_that_waits_and_ends_elsewhere_is_not_remembered(setup: Setup) -> None:
     here, elsewhere, show = setup.app(), setup.app(), secrets.token_hex(4)
     with here.dispatcher(concurrency=2) as process:
-        in_hand = InHand(process)
-        here.telemetry.subscribe(in_hand.hear)
+        in_hand = RunLog(process)
+        here.telemetry.subscribe(in_hand.handle_event)
         heard = listen(here)
         runs = [here.submit(theatre.premiere, f"{show}-{number}") for number in range(8)]
         for run in runs:

@@ -12,7 +12,7 @@ from sqlalchemy import update
 import aft
 from aft import do
 from aft.flows.orders.interrupts import Interrupts
-from aft.flows.session.blocks import Leave
+from aft.flows.session.blocks import Blocked
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.activity_step import ActivityStep
 from aft.flows.steps.request import OnRecorded, StepRequest
@@ -430,7 +430,7 @@ def test_a_step_in_doubt_stays_so_in_a_run_that_is_given_back_while_its_deadline
         assert self.session.owner.run_id != run.id or recorded.wait(60)
         try:
             return execute(self)
-        except Leave:
+        except Blocked:
             left.set()
             raise
 

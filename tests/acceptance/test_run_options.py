@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import aft
 from aft.app.schedule import Schedule
 from aft.cli.root import root
-from aft.dispatcher.schedules import Schedules
+from aft.dispatcher.schedules import ScheduleFirer
 from aft.run_options import RunOptions
 from aft.runs.run_rows import RunRow
 from aft.runs.schedules.schedule_rows import decode_options, encode_options
@@ -114,7 +114,7 @@ def fired(app: aft.Aft, option: str) -> RunRow:
     schedule = declared(app, option)
     soon = schedule.row.next_at
     assert soon is not None
-    Schedules(app.make_dispatcher_deps()).fire_due(soon)
+    ScheduleFirer(app.make_dispatcher_deps()).fire_due(soon)
     made = schedule.last_run
     assert made is not None
     schedule.remove()

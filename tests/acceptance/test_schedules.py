@@ -17,7 +17,7 @@ from sqlalchemy import text, update
 
 import aft
 from aft.app.schedule import Schedule
-from aft.dispatcher.schedules import Schedules
+from aft.dispatcher.schedules import ScheduleFirer
 from aft.runs import submit
 from aft.runs.run_rows import RunRow
 from aft.runs.schedules import fire as firing
@@ -36,7 +36,7 @@ THREE = datetime(2041, 5, 17, 3, tzinfo=UTC)
 
 def fire(app: aft.Aft, at: datetime) -> None:
     """One round of a dispatcher that believes it is that time."""
-    Schedules(app.make_dispatcher_deps()).fire_due(at)
+    ScheduleFirer(app.make_dispatcher_deps()).fire_due(at)
 
 
 def set_row(schedule: Schedule, **values: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_run_is_what_the_schedule_says(setup: Setup, journey: str) -> None:
     assert (row.flow, row.version, row.priority, row.owner) == ("agency_pays", 1, 7, "ads")
     assert (row.expected, row.resources) == (timedelta(hours=1), ("cms",))
     assert row.key == "schedule/told/2041-05-17T03:00:00+00:00"
-    fired = ScheduleFired(schedule="told", moment="2041-05-17T03:00:00+00:00", run=row.id, flow="agency_pays")
+    fired = ScheduleFired(schedule="told", occurrence="2041-05-17T03:00:00+00:00", run=row.id, flow="agency_pays")
     assert fired in events
     assert (schedule.row.last_at, schedule.row.last_run_id) == (THREE, row.id)
     assert schedule.last_run is not None
@@ -249,7 +249,7 @@ def test_a_restarted_dispatcher_makes_up_for_what_was_missed_as_declared(
     assert moments_of(app, schedule) == [first + count * DAY for count in made_up_for]
     assert schedule.row.next_at == first + 4 * DAY
     told = [event for event in events if isinstance(event, ScheduleSkipped)]
-    assert [event.moment for event in told] == ([] if policy == "all" else [first.isoformat()])
+    assert [event.occurrence for event in told] == ([] if policy == "all" else [first.isoformat()])
 
 
 def test_missed_moments_are_made_up_for_one_after_the_other_where_none_may_overlap(setup: Setup, journey: str) -> None:
@@ -293,7 +293,7 @@ def test_a_moment_is_let_go_and_told_while_the_run_before_it_has_not_ended(setup
     events = heard(app)
     fire(app, THREE + DAY)
     why = f"run {first.id} has not ended, and overlap is off"
-    assert events == [ScheduleSkipped(schedule="alone", moment=(THREE + DAY).isoformat(), why=why)]
+    assert events == [ScheduleSkipped(schedule="alone", occurrence=(THREE + DAY).isoformat(), why=why)]
     assert (schedule.row.skipped_at, schedule.row.skipped_why) == (THREE + DAY, why)
     with app.dispatcher(only=["work", "intake", "relay"]):
         app.run(first.id).signal("verdict", "yes")
@@ -317,7 +317,7 @@ def test_close_moments_are_all_fired_though_the_dispatcher_comes_late(
     with app.dispatcher():
         eventually(lambda: len(moments_of(app, schedule)) >= len(late))
     assert moments_of(app, schedule)[: len(late)] == late
-    skipped = [datetime.fromisoformat(event.moment) for event in events if isinstance(event, ScheduleSkipped)]
+    skipped = [datetime.fromisoformat(event.occurrence) for event in events if isinstance(event, ScheduleSkipped)]
     assert not set(skipped) & set(late)
 
 

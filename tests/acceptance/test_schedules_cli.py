@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sqlalchemy import update
 
 from aft.cli.root import root
-from aft.dispatcher.schedules import Schedules
+from aft.dispatcher.schedules import ScheduleFirer
 from aft.store.tables import schedules
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup
@@ -57,7 +57,7 @@ class ScheduleDesk(Terminal):
             connection.execute(statement.values(**values))
 
     def fire(self, at: datetime) -> None:
-        Schedules(self.app.make_dispatcher_deps()).fire_due(at)
+        ScheduleFirer(self.app.make_dispatcher_deps()).fire_due(at)
 
 
 @pytest.fixture

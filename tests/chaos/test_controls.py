@@ -332,7 +332,7 @@ def keep_headers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """The bug: what is published for a run carries the headers of the last message that came for it; returns those."""
     seen: dict[str, dict[str, Any]] = {}
     now_sending: list[str] = [""]
-    real_deliver, real_send = rabbit_consumer.Inbox._deliver, rabbit_publisher.Pipeline._send
+    real_deliver, real_send = rabbit_consumer.DeliveryBuffer._deliver, rabbit_publisher.Pipeline._send
     real_properties: Any = vars(rabbit_publisher)["BasicProperties"]
 
     def deliver(self: Any, source: Any, channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -347,7 +347,7 @@ def keep_headers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     def properties(**given: Any) -> Any:
         return real_properties(**given, headers=seen.get(now_sending[0]))
 
-    monkeypatch.setattr(rabbit_consumer.Inbox, "_deliver", deliver)
+    monkeypatch.setattr(rabbit_consumer.DeliveryBuffer, "_deliver", deliver)
     monkeypatch.setattr(rabbit_publisher.Pipeline, "_send", send)
     monkeypatch.setattr(rabbit_publisher, "BasicProperties", properties)
     return seen

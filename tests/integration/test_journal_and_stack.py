@@ -155,7 +155,7 @@ def test_a_frame_takes_nothing_from_another_generations_outcome(stage: Stage, ow
     for frame in (top(stage, owner), stack.read(owner.query([(stack.OWED, f'["{owner.run_id}"]')])[0][0])):
         assert frame is not None
         assert frame.value is None
-    owner.write(lambda connection, seq: stack.carry_over(connection, owner.run_id))
+    owner.write(lambda connection, seq: stack.copy_from_journal(connection, owner.run_id))
     carried = top(stage, owner)
     assert carried is not None
     assert carried.value is None
@@ -164,7 +164,7 @@ def test_a_frame_takes_nothing_from_another_generations_outcome(stage: Stage, ow
 def test_an_outcome_completes_the_frame_of_its_own_generation(stage: Stage, owner: Owner) -> None:
     for generation in (0, 1):
         push(stage, owner, "1", journaled=False, state=FrameState.ARMED, args="{}", key_generation=generation)
-    owner.write(lambda connection, seq: stack.learn(connection, owner.run_id, StepPath("1"), 1, "42"))
+    owner.write(lambda connection, seq: stack.store_result(connection, owner.run_id, StepPath("1"), 1, "42"))
     owner.write(lambda connection, seq: stack.complete(connection, owner.run_id, StepPath("1"), 1, seq))
     with stage.store.read() as connection:
         found = stack.of_run(connection, owner.run_id)

@@ -53,21 +53,21 @@ def test_a_lease_lasts_as_long_as_it_is_said_by_the_database_s_clock(stage: Stag
 
 def test_a_worker_holds_its_lease_until_it_is_over_by_its_own_clock(stage: Stage) -> None:
     lease = stage.lease(LENGTH)
-    assert lease.holds(lease.worker)
+    assert lease.is_valid(lease.worker)
     stage.clock.passed = LENGTH - 0.001
-    assert lease.holds(lease.worker)
+    assert lease.is_valid(lease.worker)
     stage.clock.passed = LENGTH
-    assert not lease.holds(lease.worker)
+    assert not lease.is_valid(lease.worker)
 
 
 def test_a_worker_that_has_not_begun_holds_nothing(stage: Stage) -> None:
     lease = Lease(stage.store, stage.namespace, timedelta(seconds=LENGTH), stage.clock, stage.telemetry)
-    assert not lease.holds(lease.worker)
+    assert not lease.is_valid(lease.worker)
 
 
 @pytest.mark.parametrize("other", [None, WorkerId("somebody else")])
 def test_a_worker_holds_nothing_in_another_s_name(stage: Stage, other: WorkerId | None) -> None:
-    assert not stage.lease(LENGTH).holds(other)
+    assert not stage.lease(LENGTH).is_valid(other)
 
 
 def test_a_heartbeat_prolongs_the_lease(stage: Stage) -> None:
@@ -80,7 +80,7 @@ def test_a_heartbeat_prolongs_the_lease(stage: Stage) -> None:
     assert lease.worker == worker
     assert seconds_left(stage, worker) > LENGTH - 60
     stage.clock.passed = 2 * LENGTH - 1.001
-    assert lease.holds(worker)
+    assert lease.is_valid(worker)
 
 
 def test_the_lease_counts_from_before_the_heartbeat_was_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_the_lease_counts_from_before_the_heartbeat_was_sent(stage: Stage, monke
     monkeypatch.setattr(lease, "_extend", slowly)
     lease.renew()
     stage.clock.passed = LENGTH
-    assert not lease.holds(lease.worker)
+    assert not lease.is_valid(lease.worker)
 
 
 def test_a_worker_whose_heartbeat_comes_too_late_becomes_another(stage: Stage) -> None:
@@ -104,8 +104,8 @@ def test_a_worker_whose_heartbeat_comes_too_late_becomes_another(stage: Stage) -
     stage.clock.passed = LENGTH
     lease.renew()
     assert lease.worker != before
-    assert lease.holds(lease.worker)
-    assert not lease.holds(before)
+    assert lease.is_valid(lease.worker)
+    assert not lease.is_valid(before)
     assert seconds_left(stage, before) < 0
     assert seconds_left(stage, lease.worker) > LENGTH - 60
     assert stage.events == [LeaseLost(worker=before, why=f"no heartbeat was heard in time; now {lease.worker}")]
@@ -128,7 +128,7 @@ def test_the_end_of_a_worker_is_the_end_of_its_lease(stage: Stage) -> None:
     row = row_of(stage, lease.worker)
     assert row.stopped_at is not None
     assert row.expires_at <= row.here
-    assert not lease.holds(lease.worker)
+    assert not lease.is_valid(lease.worker)
 
 
 def test_ending_twice_and_ending_what_never_began_do_no_harm(stage: Stage) -> None:

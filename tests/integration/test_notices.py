@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, update
 
-from aft.dispatcher.notify.notices import Notices
+from aft.dispatcher.notify.notices import NoticeSender
 from aft.dispatcher.notify.receivers import Receivers
 from aft.errors import StoreError
 from aft.ids import NoticeId, RunId
@@ -161,8 +161,8 @@ def listen() -> Iterator[Listen]:
         yield begin
 
 
-def sender(stage: Stage, secret: str | None = SECRET, limit: float = LONG, chance: float = 0.0) -> Notices:
-    return Notices(
+def sender(stage: Stage, secret: str | None = SECRET, limit: float = LONG, chance: float = 0.0) -> NoticeSender:
+    return NoticeSender(
         stage.dispatcher_deps(),
         secrets=[] if secret is None else [secret],
         receivers=Receivers(["127.0.0.1", "localhost"]),
@@ -171,7 +171,7 @@ def sender(stage: Stage, secret: str | None = SECRET, limit: float = LONG, chanc
     )
 
 
-def send_due(service: Notices) -> None:
+def send_due(service: NoticeSender) -> None:
     """Go on until nothing is due and nothing under way."""
     deadline = time.monotonic() + LONG
     while service.step() == 0.0:
@@ -505,7 +505,7 @@ def test_nothing_is_sent_within_a_transaction(stage: Stage, listen: Listen) -> N
 def test_a_crash_between_sending_and_recording_sends_again_with_the_same_id(
     stage: Stage, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, receiver = notices.heard, listen()
+    real, receiver = notices.record_delivery, listen()
     notice = put(stage, receiver.url())
 
     def write_and_die(connection: Connection, notice: Notice) -> list[Event]:
@@ -546,13 +546,13 @@ def test_whoever_lost_a_notice_cannot_say_that_it_failed_but_that_it_was_heard(s
     let_time_pass(stage)
     [others] = take(stage)
     with stage.store.write() as connection:
-        assert notices.failed(connection, mine, "no", timedelta(0)) == []
+        assert notices.record_failure(connection, mine, "no", timedelta(0)) == []
         assert notices.give_up(connection, mine, "no") == []
     assert (look(stage, notice).state, look(stage, notice).note) == (NoticeState.OPEN, None)
     with stage.store.write() as connection:
-        assert len(notices.heard(connection, mine)) == 1
-        assert notices.heard(connection, others) == []
-        assert notices.failed(connection, others, "no", timedelta(0)) == []
+        assert len(notices.record_delivery(connection, mine)) == 1
+        assert notices.record_delivery(connection, others) == []
+        assert notices.record_failure(connection, others, "no", timedelta(0)) == []
     assert look(stage, notice).state is NoticeState.HEARD
 
 

@@ -392,11 +392,11 @@ def test_a_worker_whose_lease_was_ended_claims_nothing_and_hears_of_it(stage: St
     with stage.store.write() as connection:
         end_leases(connection, stage.namespace, [before])
         assert claim(connection, stage.namespace, before, [(row.id, row.wake_id or "")], KNOWN) == []
-    assert lease.holds(before)
+    assert lease.is_valid(before)
     assert not lease.check()
-    assert not lease.holds(before)
+    assert not lease.is_valid(before)
     eventually(lambda: lease.worker != before)  # its heart beats at once
-    assert lease.holds(lease.worker)
+    assert lease.is_valid(lease.worker)
 
 
 def test_giving_a_run_back_is_no_progress(stage: Stage) -> None:

@@ -194,7 +194,7 @@ def test_a_failure_leaves_a_fault_a_message_and_no_owner(stage: Stage) -> None:
     shared = owner.share(
         OwnerWrite(
             fault=faults.fields(stage.namespace, fault),
-            settled=((earlier.id, FaultState.TRIED),),
+            closed_faults=((earlier.id, FaultState.TRIED),),
             message=(stage.namespace, "queue", f"body {fault.id}", 60.0),
             changes={**NO_OWNER, "status": Status.RECOVERING, "waits": None, "savepoints": '{"1": "publishing"}'},
         )

@@ -169,7 +169,7 @@ def test_behind_what_takes_too_long_it_waits_for_another_time_and_the_others_go_
     worker._take_due()
     eventually(lambda: neighbour.status is Status.COMPLETED and worker._slots.free(timeout=0) == 1)
     assert (run.status, stage.row(run.id).worker_id) == (Status.RUNNING, None)
-    worker._slots.give(1)
+    worker._slots.release(1)
     assert worker._solitary.take() == 0.0
     eventually(lambda: run.status is Status.COMPLETED)
     assert ledger[place] == ["other", "alone"]
@@ -186,13 +186,13 @@ def test_each_refusal_makes_the_next_try_later_up_to_some_minutes_and_a_success_
     before = stage.clock.passed
     worker._solitary.take()
     assert stage.clock.passed - before >= MOST_PATIENCE
-    worker._slots.give(1)
+    worker._slots.release(1)
     worker._solitary.take()
     eventually(lambda: first.status is Status.COMPLETED and worker._slots.wait_idle(0))
     submit_lonely(app, stage, place)
     assert worker._slots.take(1, timeout=0) == 1
     assert worker._solitary.take() == 20
-    worker._slots.give(1)
+    worker._slots.release(1)
 
 
 def test_a_run_that_somebody_else_took_meanwhile_is_no_refusal(
@@ -209,7 +209,7 @@ def test_a_run_that_somebody_else_took_meanwhile_is_no_refusal(
     monkeypatch.setattr(worker._slots, "take_all", take_all)
     assert worker._solitary.take() < 1, "the next one must not wait because of that"
     assert not deps.making_room.is_set()
-    worker._slots.give(1)
+    worker._slots.release(1)
 
 
 def test_room_that_was_made_for_nothing_is_given_back(

@@ -182,7 +182,7 @@ class RuleDesk:
         fault, run = self._past.find(fault_id)
         known = self.sources()
         compiled = Condition.compile(condition, known)
-        facts = complete(self._past.case(fault, run).learn(compiled.names), blank(known), compiled.names)
+        facts = complete(self._past.case(fault, run).gather(compiled.names), blank(known), compiled.names)
         answer = compiled.holds(facts)
         return Trial(fault, run.flow, answer.holds, answer.warning, facts)
 
@@ -233,7 +233,7 @@ class RuleDesk:
         compiled, rule = CompiledTree(self.tree(*key), known), Condition.compile(condition, known)
         return teaching.propose(
             compiled,
-            self._past.case(fault, run).learn({*compiled.names, *rule.names}),
+            self._past.case(fault, run).gather({*compiled.names, *rule.names}),
             condition,
             exlet,
             fault_id=fault.id,

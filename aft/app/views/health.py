@@ -43,7 +43,7 @@ _WAITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class HangingCall:
+class AbandonedCall:
     """An attempt that a worker gave up and whose function has not returned."""
 
     run: str
@@ -53,12 +53,12 @@ class HangingCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Hanging:
+class AbandonedCalls:
     """The hanging attempts of one worker: how many, how many it may have, and the oldest of them."""
 
     count: int = 0
     most: int = 0
-    oldest: tuple[HangingCall, ...] = ()
+    oldest: tuple[AbandonedCall, ...] = ()
 
     @property
     def is_full(self) -> bool:
@@ -66,7 +66,7 @@ class Hanging:
         return 0 < self.most <= self.count
 
     @classmethod
-    def read(cls, text: str | None) -> Hanging:
+    def read(cls, text: str | None) -> AbandonedCalls:
         """Decode what a worker's row says (``flows.runtime.abandonment``); empty if that is damaged."""
         try:
             return cls() if text is None else _STORED.read(text)
@@ -74,7 +74,7 @@ class Hanging:
             return cls()  # the row is damaged: the other workers are shown all the same
 
 
-_STORED: StoredJson[Hanging] = StoredJson(Hanging)
+_STORED: StoredJson[AbandonedCalls] = StoredJson(AbandonedCalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class WorkerSeen:
     watched: bool  #: whether it has a liveness lock
     runs: int  #: that it owns
     dead: bool = False
-    hanging: Hanging = Hanging()
+    hanging: AbandonedCalls = AbandonedCalls()
 
     def heartbeat(self, lease: timedelta) -> datetime:
         """Return when its lease was last renewed, given the length of its lease."""
@@ -136,7 +136,7 @@ class Health:
         return {role for worker in self.workers for role in worker.roles}
 
     @property
-    def homeless(self) -> dict[str, int]:
+    def unserved(self) -> dict[str, int]:
         """Flows with runs that have not ended, and whose code no live worker has."""
         known = {flow for worker in self.workers if "work" in worker.roles for flow in worker.flows}
         return {flow: count for flow, count in self.unfinished.items() if flow not in known}
@@ -226,7 +226,7 @@ def seen_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
             row.liveness_lock is not None,
             row.owned,
             row.id in dead,
-            Hanging.read(row.abandoned),
+            AbandonedCalls.read(row.abandoned),
         )
         for row in found
     ]

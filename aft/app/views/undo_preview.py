@@ -138,12 +138,12 @@ class _Preview:
 
     def step_states(self, run: RunRow, scope: str = "", generation: int | None = None) -> Iterator[Undo]:
         """Yield what would remain of a run and of all runs below it; ``scope`` is one of the run's."""
-        yield from self._standing_of(run, scope, generation)
+        yield from self._remaining_of(run, scope, generation)
         visited = {each.id for each in self._visited}
         for child in self._below(run, scope, generation):
             if child.id not in visited:
                 yield from self._left_in(child)
-            yield from self._standing_of(child, "", None)
+            yield from self._remaining_of(child, "", None)
 
     def _below(self, run: RunRow, scope: str, generation: int | None) -> Iterator[RunRow]:
         """Yield the children of a run that were started in a scope, newest first, each with its own."""
@@ -158,7 +158,7 @@ class _Preview:
             if frame.state in PENDING and frame.child_id is None:
                 yield _undo(run.id, frame, f"run {run.id} is not undone: it stands")
 
-    def _standing_of(self, run: RunRow, scope: str, generation: int | None) -> Iterator[Undo]:
+    def _remaining_of(self, run: RunRow, scope: str, generation: int | None) -> Iterator[Undo]:
         """Yield what would remain in any case: done before a pivot, skipped by hand, or without a compensator."""
         frames = stack.of_run(self._connection, run.id)
         framed = {(frame.path, frame.key_generation) for frame in frames}

@@ -75,7 +75,7 @@ class EmbeddedConsumer:
         self._interrupted = threading.Event()
         # Guards what both threads use; never held while the database is queried.
         self._lock = threading.Lock()
-        self._unacknowledged: dict[int, rows.Taken] = {}
+        self._unacknowledged: dict[int, rows.TakenMessage] = {}
         self._renewing: Background | None = None
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
@@ -138,8 +138,8 @@ class EmbeddedConsumer:
             for row in taken
         ]
 
-    def _take_from(self, connection: Connection, order: Sequence[str], limit: int) -> list[rows.Taken]:
-        taken: list[rows.Taken] = []
+    def _take_from(self, connection: Connection, order: Sequence[str], limit: int) -> list[rows.TakenMessage]:
+        taken: list[rows.TakenMessage] = []
         for queue in order:
             if room := limit - len(taken):
                 taken += rows.take(connection, queue, self._name, room, self._visibility)
@@ -151,7 +151,7 @@ class EmbeddedConsumer:
         start = self._turn % len(visible)
         return [*visible[start:], *visible[:start]]
 
-    def _keep(self, taken: Sequence[rows.Taken]) -> None:
+    def _keep(self, taken: Sequence[rows.TakenMessage]) -> None:
         with self._lock:
             self._unacknowledged |= {row.id: row for row in taken}
             if taken and self._renewing is None and not self._closed.is_set():
@@ -185,7 +185,7 @@ class EmbeddedConsumer:
             # The next renewal tries again; if all fail, the messages are redelivered to others.
             _log.warning("messages not renewed: %s", error)
 
-    def _release(self, held: Mapping[int, rows.Taken]) -> None:
+    def _release(self, held: Mapping[int, rows.TakenMessage]) -> None:
         if not held:
             return
         targets = {row.target for row in held.values()}

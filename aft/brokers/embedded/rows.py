@@ -58,7 +58,7 @@ _GRAIN = 0.001
 _CHUNK = 500
 
 
-class Taken(NamedTuple):
+class TakenMessage(NamedTuple):
     """A message that a consumer holds; ``deliveries`` includes this one."""
 
     id: int
@@ -101,7 +101,7 @@ def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]
     return {row.target: (row.first - row.clock).total_seconds() for row in rows if row.first is not None}
 
 
-def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[Taken]:
+def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[TakenMessage]:
     """Take up to ``limit`` messages of a queue, oldest first.
 
     A poison message, which was delivered too often, goes to the undeliverable queue instead, in the same transaction. A
@@ -115,7 +115,7 @@ def take(connection: Connection, target: str, consumer: str, limit: int, visibil
         .values(consumer=consumer, visible_at=later(visibility), deliveries=next_count(messages.c.deliveries))
         .returning(messages.c.id, messages.c.target, messages.c.body, messages.c.deliveries)
     )
-    rows = sorted(Taken(*row) for row in connection.execute(statement))
+    rows = sorted(TakenMessage(*row) for row in connection.execute(statement))
     place = undeliverable_of(target)
     spent = [row.id for row in rows if row.deliveries > MOST_DELIVERIES and target != place]
     _set_aside(connection, spent, place)

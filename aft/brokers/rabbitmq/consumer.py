@@ -76,7 +76,7 @@ class RabbitConsumer:
         self._pools = pools
         self._poll_at = time.monotonic() + POLL_PAUSE
         shared = [QueueSource(queue, queue) for queue in queues]
-        self._reconnector = Reconnector(lambda: Inbox(address, timeout, [*pools(), *shared], prefetch))
+        self._reconnector = Reconnector(lambda: DeliveryBuffer(address, timeout, [*pools(), *shared], prefetch))
 
     def receive(self, limit: int, timeout: float) -> list[Delivery]:
         """Return as soon as there is at least one delivery, with up to ``limit``; ``[]`` after ``timeout`` seconds.
@@ -93,7 +93,7 @@ class RabbitConsumer:
             if found or not inbox.link.lost:
                 return found
 
-    def _poll_for_pools(self, inbox: Inbox) -> None:
+    def _poll_for_pools(self, inbox: DeliveryBuffer) -> None:
         """Receive also from pool queues that exist by now: messages go there instead of to the shared queue."""
         for source in self._pools() if inbox.lacks_pools else ():
             inbox.join(source)
@@ -117,7 +117,7 @@ class RabbitConsumer:
         self._on_close(self)
 
 
-class Inbox:
+class DeliveryBuffer:
     """The deliveries of one connection: those in the buffer, and those that are not acknowledged yet."""
 
     def __init__(self, address: Address, timeout: float, sources: Sequence[QueueSource], prefetch: int) -> None:

@@ -187,7 +187,7 @@ class Pipeline:
     def _enqueue(self, batch: PublishBatch) -> None:
         if self.link.lost:
             self._fail_lost(batch)
-        elif sick := self._sick_among(batch.messages):
+        elif sick := self._unroutable_among(batch.messages):
             where = f"queue {sick!r} at {self.link.address}"
             batch.fail(BrokerError(f"{where} confirmed nothing when it was last tried; {_SICK_ADVICE}"))
         else:
@@ -196,7 +196,7 @@ class Pipeline:
             if self.link.blocked:
                 self._refuse_later({batch})
 
-    def _sick_among(self, messages: Sequence[Outgoing]) -> str | None:
+    def _unroutable_among(self, messages: Sequence[Outgoing]) -> str | None:
         if not self._sick:
             return None
         now = time.monotonic()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.errors import Failure
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.documents import document
 from aft.cli.show.output import Column, json_option, moment, print_json, print_message, print_table, short_id
 from aft.runs.records import audit, audit_chain
@@ -23,7 +23,7 @@ KEYS = "record=seq hash at by=actor os_user db_user action run=run_id note"
 @click.option("--known", metavar="NUMBER:HASH", help="With --verify: the position that it printed last time.")
 @json_option
 @click.pass_obj
-def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, as_json: bool) -> None:
+def show_audit(given: ConnectionOptions, limit: int, is_verified: bool, known: str | None, as_json: bool) -> None:
     """List the actions of people, or verify that no record of them is gone or changed.
 
     Each record covers the one before. Keep what `--verify` says last, outside of this database: with it, `--known`
@@ -32,13 +32,13 @@ def show_audit(given: Given, limit: int, is_verified: bool, known: str | None, a
     if known is not None and not is_verified:
         raise click.UsageError("--known goes with --verify")
     link = None if known is None else _read_position(known)
-    with looking(given) as app, app.store.read() as connection:
+    with open_for_reading(given) as app, app.store.read() as connection:
         if is_verified:
             verdict = audit_chain.verify(connection, link)
         else:
             found = audit.newest(connection, limit)
     if is_verified:
-        _print_verdict(verdict, as_json)
+        _print_check(verdict, as_json)
     elif as_json:
         print_json([document(entry, KEYS) for entry in found])
     elif not found:
@@ -81,7 +81,7 @@ def _print(found: list[AuditEntry]) -> None:
     print_table(columns, cells)
 
 
-def _print_verdict(verdict: ChainCheck, as_json: bool) -> None:
+def _print_check(verdict: ChainCheck, as_json: bool) -> None:
     if as_json:
         last = None if verdict.last is None else str(verdict.last)
         told = {"records": verdict.count, "not_chained_yet": verdict.loose, "last": last, "problems": verdict.problems}

@@ -12,11 +12,11 @@ from aft import names
 from aft.app import Aft
 from aft.app.views import health
 from aft.brokers.base import QueueStatus, Topology
-from aft.cli.application import looking, opened
+from aft.cli.application import open_for_reading, opened
 from aft.cli.errors import one_line
 from aft.cli.groups import Noun
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.documents import document
 from aft.cli.show.output import Column, json_option, print_json, print_message, print_table
 from aft.names import MOST_DELAYS
@@ -39,7 +39,7 @@ def broker() -> None:
 @broker.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.pass_obj
-def declare(given: Given, modules: tuple[str, ...]) -> None:
+def declare(given: ConnectionOptions, modules: tuple[str, ...]) -> None:
     """Declare the queues. Idempotent; a dispatcher does it when it starts."""
     loaded = load(modules)
     with opened(given, loaded) as app:
@@ -57,7 +57,7 @@ def declare(given: Given, modules: tuple[str, ...]) -> None:
 def status(context: click.Context, modules: tuple[str, ...], as_json: bool) -> None:
     """Show each queue; exit status 1 if one is missing or differs."""
     loaded = load(modules)
-    with looking(context.obj, loaded) as app:
+    with open_for_reading(context.obj, loaded) as app:
         app.check()
         found = app.broker.status(wanted_topology(app))
         if as_json:

@@ -21,7 +21,7 @@ from aft.app.views.health import Backlog, Health
 from aft.brokers.base import Topology
 from aft.cli.application import is_missing
 from aft.cli.commands.broker import is_wrong, needed_waits, wanted_topology
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import short_id, shorten
 from aft.errors import AftError
 from aft.runs.records.notices import receiver
@@ -76,7 +76,7 @@ def problem(name: str, says: str, advice: str) -> Check:
     return Check(name, CheckState.PROBLEM, says, advice)
 
 
-def settings_of(app: Aft, given: Given, app_name: str) -> list[Setting]:
+def settings_of(app: Aft, given: ConnectionOptions, app_name: str) -> list[Setting]:
     """Return the settings in force; URLs without their passwords, secrets as stars."""
     shown = {"database_url": app.store.url}
     if app.settings.broker_url != "embedded":
@@ -97,7 +97,7 @@ def _format(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _source(field: str, given: Given, app_name: str) -> str:
+def _source(field: str, given: ConnectionOptions, app_name: str) -> str:
     if app_name:
         return app_name
     variable = f"AFT_{field.upper()}"
@@ -269,7 +269,7 @@ def format_age(at: datetime, since: datetime) -> str:
 def _flows(found: Health) -> Iterator[Check]:
     if "work" not in found.roles:
         return  # reported already
-    for flow, runs in found.homeless.items():
+    for flow, runs in found.unserved.items():
         yield problem(
             "flows",
             f"{count(runs, 'unfinished run')} of {flow}, and no live worker has that flow: no worker can continue "

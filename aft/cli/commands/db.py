@@ -10,7 +10,7 @@ from aft.cli.application import is_missing, opened
 from aft.cli.commands.audit import show_audit
 from aft.cli.errors import Failure
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import confirm
 from aft.store import schema
 
@@ -27,7 +27,7 @@ def db() -> None:
 
 @db.command()
 @click.pass_obj
-def upgrade(given: Given) -> None:
+def upgrade(given: ConnectionOptions) -> None:
     """Upgrade the schema to the version that this aft needs."""
     with opened(given) as app:
         before = _version(app)
@@ -41,7 +41,7 @@ def upgrade(given: Given) -> None:
 
 @db.command()
 @click.pass_obj
-def current(given: Given) -> None:
+def current(given: ConnectionOptions) -> None:
     """Print the schema's version."""
     with opened(given) as app:
         found = _version(app)
@@ -51,7 +51,7 @@ def current(given: Given) -> None:
 
 @db.command()
 @click.pass_obj
-def check(given: Given) -> None:
+def check(given: ConnectionOptions) -> None:
     """Succeed if the schema is the one this aft needs; changes nothing."""
     with opened(given) as app:
         found = _version(app)
@@ -67,7 +67,7 @@ def check(given: Given) -> None:
 @click.option("--to", required=True, metavar="VERSION", help="An older version, or `base` for no tables at all.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def downgrade(given: Given, to: str, yes: bool) -> None:
+def downgrade(given: ConnectionOptions, to: str, yes: bool) -> None:
     """Downgrade the schema to an older version. The data of newer tables is lost."""
     with opened(given) as app:
         before = _version(app)

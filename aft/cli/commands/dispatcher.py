@@ -14,7 +14,7 @@ from aft.cli.application import opened
 from aft.cli.commands.serve import serve
 from aft.cli.errors import Failure, one_line, printable
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import print_fields
 from aft.flows.declare.registry import flow_names
 from aft.telemetry import log_event, logger
@@ -29,7 +29,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.pass_obj
 def dispatcher(
-    given: Given, modules: tuple[str, ...], concurrency: int | None, only: tuple[str, ...], log_level: str
+    given: ConnectionOptions, modules: tuple[str, ...], concurrency: int | None, only: tuple[str, ...], log_level: str
 ) -> None:
     """Run a dispatcher until it is stopped.
 

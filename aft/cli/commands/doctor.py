@@ -15,7 +15,7 @@ from aft.cli.application import opened
 from aft.cli.commands.checks import Check, CheckState, Examination, Setting, format_age, problem, settings_of
 from aft.cli.errors import one_line
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.documents import document
 from aft.cli.show.output import Column, console, json_option, moment, print_json, print_table, tame
 from aft.errors import ConfigError
@@ -48,7 +48,7 @@ def doctor(context: click.Context, modules: tuple[str, ...], as_json: bool) -> N
     Checks settings, database, broker, queues, workers and backlogs; with MODULE also the flows and waits that
     it declares. Changes nothing. Exit status 1 if something is wrong.
     """
-    given: Given = context.obj
+    given: ConnectionOptions = context.obj
     loaded = load(modules)
     try:
         with opened(given, loaded) as app:

@@ -10,13 +10,13 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app import Aft
-from aft.app.run import me
+from aft.app.run import current_user
 from aft.app.views import health
 from aft.app.views.exlet_reports import format_progress, format_rule, format_ruling, plans_of, taught
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.errors import Failure, print_to_stderr, printable
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.lists import print_listing
 from aft.cli.show.output import (
@@ -60,7 +60,7 @@ def faults() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
-def list_faults(given: Given, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool) -> None:
+def list_faults(given: ConnectionOptions, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool) -> None:
     """List faults, newest first."""
     if quarantined and state:
         raise click.UsageError("--quarantined lists messages, which have no --state; --all adds those dealt with")
@@ -96,7 +96,7 @@ def _print(found: list[Fault]) -> None:
     )
 
 
-def _list_refused(given: Given, limit: int, settled: bool, as_json: bool) -> None:
+def _list_refused(given: ConnectionOptions, limit: int, settled: bool, as_json: bool) -> None:
     def read(app: Aft) -> tuple[list[Refusal], str]:
         which = "was refused" if settled else "is held"
         hint = "" if settled else " --all shows those that were released or discarded."
@@ -133,12 +133,12 @@ def _print_refused(found: list[Refusal]) -> None:
 @click.argument("fault")
 @json_option
 @click.pass_obj
-def show(given: Given, fault: str, as_json: bool) -> None:
+def show(given: ConnectionOptions, fault: str, as_json: bool) -> None:
     """Show all about one fault, or one refused message.
 
     FAULT is its id, or an unambiguous part of it; or a run's, for what it is parked for, or its latest fault.
     """
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         app.check()
         found = find(app, fault)
         if isinstance(found, Refusal):
@@ -265,13 +265,13 @@ def _position(one: Fault) -> str:
 @click.argument("message")
 @click.option("--note", metavar="TEXT", help="What was fixed; kept with the message.")
 @click.pass_obj
-def release(given: Given, message: str, note: str | None) -> None:
+def release(given: ConnectionOptions, message: str, note: str | None) -> None:
     """Release a refused message after a fix.
 
     MESSAGE is its id, or an unambiguous part of it. It is published to its queue, once.
     """
-    with looking(given) as app:
-        found = _settle(app, message, partial(quarantine.release, by=me(), note=note))
+    with open_for_reading(given) as app:
+        found = _release_or_discard(app, message, partial(quarantine.release, by=current_user(), note=note))
         print_message(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
         _warn_if_nobody_relays(app)
 
@@ -280,17 +280,17 @@ def release(given: Given, message: str, note: str | None) -> None:
 @click.argument("message")
 @click.option("--note", required=True, metavar="TEXT", help="Why; kept with the message.")
 @click.pass_obj
-def discard(given: Given, message: str, note: str) -> None:
+def discard(given: ConnectionOptions, message: str, note: str) -> None:
     """Discard a refused message, for good.
 
     MESSAGE is its id, or an unambiguous part of it. Nothing is sent; who and why stay on record.
     """
-    with looking(given) as app:
-        found = _settle(app, message, partial(quarantine.discard, by=me(), note=note))
+    with open_for_reading(given) as app:
+        found = _release_or_discard(app, message, partial(quarantine.discard, by=current_user(), note=note))
         print_message(f"Message {found.id} was discarded; `aft faults list --quarantined --all` still shows it.")
 
 
-def _settle(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
+def _release_or_discard(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
     app.check()
     with app.store.write() as connection:
         found = quarantine.find(connection, app.namespace, part)

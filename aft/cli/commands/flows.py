@@ -8,7 +8,7 @@ from aft.app import Aft
 from aft.app.views import versions
 from aft.app.views.versions import VersionSeen
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.documents import document
 from aft.cli.show.lists import print_listing
 from aft.cli.show.output import Column, json_option, moment, print_table
@@ -25,7 +25,7 @@ def flows() -> None:
 @flows.command("list")
 @json_option
 @click.pass_obj
-def list_flows(given: Given, as_json: bool) -> None:
+def list_flows(given: ConnectionOptions, as_json: bool) -> None:
     """List flows by version: runs that have not ended, and workers that have the code.
 
     A version without runs is not needed any more: its flow can be removed. Undoing a run needs only the compensators

@@ -13,14 +13,14 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from aft.app import Aft, Schedule
-from aft.app.run import me
+from aft.app.run import current_user
 from aft.app.schedule import new_schedule
 from aft.app.views import health
-from aft.cli.application import looking, opened
+from aft.cli.application import open_for_reading, opened
 from aft.cli.arguments import find_flow, read_arguments
 from aft.cli.errors import print_to_stderr
-from aft.cli.groups import Noun, Words
-from aft.cli.options import Given
+from aft.cli.groups import Noun, NumericArguments
+from aft.cli.options import ConnectionOptions
 from aft.cli.run_options import run_options
 from aft.cli.show import documents
 from aft.cli.show.lists import print_listing
@@ -50,7 +50,7 @@ def schedules() -> None:
 @schedules.command("list")
 @json_option
 @click.pass_obj
-def list_schedules(given: Given, as_json: bool) -> None:
+def list_schedules(given: ConnectionOptions, as_json: bool) -> None:
     """List schedules by name, with their next and last occurrence."""
 
     def read(app: Aft) -> tuple[list[_Listed], str]:
@@ -175,7 +175,7 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-@schedules.command(cls=Words)
+@schedules.command(cls=NumericArguments)
 @click.argument("name")
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
@@ -185,7 +185,7 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--replace", is_flag=True, help="Replace the schedule of that name.")
 @click.pass_obj
 def add(
-    given: Given,
+    given: ConnectionOptions,
     name: str,
     target: str,
     words: tuple[str, ...],
@@ -214,7 +214,7 @@ def add(
         new = new_schedule(app.namespace, name, call, **timing, pinned=pinned)
         app.check()
         with app.store.write() as connection:
-            changed = table.declare(connection, new, me(), replace=replace)
+            changed = table.declare(connection, new, current_user(), replace=replace)
         row = app.schedule(name).row
         print_message(
             f"Schedule {name!r} {'is' if changed else 'was there already, just like this; it is'} {_standing(row)}."
@@ -240,15 +240,15 @@ def _warn_if_nobody_fires(app: Aft) -> None:
 
 
 @contextmanager
-def _named(given: Given, name: str) -> Iterator[tuple[Aft, Schedule]]:
-    with looking(given) as app:
+def _named(given: ConnectionOptions, name: str) -> Iterator[tuple[Aft, Schedule]]:
+    with open_for_reading(given) as app:
         yield app, app.schedule(name)
 
 
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
-def pause(given: Given, name: str) -> None:
+def pause(given: ConnectionOptions, name: str) -> None:
     """Stop firing a schedule until it is resumed."""
     with _named(given, name) as (_, schedule):
         schedule.pause()
@@ -258,7 +258,7 @@ def pause(given: Given, name: str) -> None:
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
-def resume(given: Given, name: str) -> None:
+def resume(given: ConnectionOptions, name: str) -> None:
     """Fire a schedule again, from its next occurrence on.
 
     Occurrences during the pause are not made up for.
@@ -272,7 +272,7 @@ def resume(given: Given, name: str) -> None:
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
-def remove(given: Given, name: str) -> None:
+def remove(given: ConnectionOptions, name: str) -> None:
     """Remove a schedule; its runs stay, and go on."""
     with _named(given, name) as (_, schedule):
         schedule.remove()
@@ -282,7 +282,7 @@ def remove(given: Given, name: str) -> None:
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
-def now(given: Given, name: str) -> None:
+def now(given: ConnectionOptions, name: str) -> None:
     """Make a run of a schedule at once, and print its id.
 
     Its occurrences are not changed.

@@ -30,7 +30,7 @@ STOPPED_AT_ONCE = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class InHand:
+class RunLog:
     """The runs that a dispatcher executes now, and those it has released since it drains. Thread-safe.
 
     What it executes is read when it is shown. A run that it does not execute any more is not remembered: a dispatcher
@@ -48,7 +48,7 @@ class InHand:
         """After a fork: replace the lock, whose holder may not exist here."""
         self._lock = threading.Lock()
 
-    def hear(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """Handle an event."""
         if isinstance(event, RunReleased):
             with self._lock:
@@ -97,7 +97,7 @@ class Stop:
         self._told, self._tell = os.pipe()
         os.set_blocking(self._tell, False)
 
-    def hear(self) -> None:
+    def install(self) -> None:
         """Install the handlers; once per process."""
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
@@ -133,13 +133,13 @@ class Stop:
 
 def serve(app: Aft, process: DispatcherProcess) -> None:
     """Run a dispatcher until it is asked to stop, then drain it; raises Failure if it had to stop by itself."""
-    in_hand = InHand(process)
-    app.telemetry.subscribe(in_hand.hear)
+    in_hand = RunLog(process)
+    app.telemetry.subscribe(in_hand.handle_event)
     lease = durations.format(app.settings.lease)
     stop = Stop(
         f"stopped at once; a dispatcher that is alive, or the next one, takes over what was going on, within {lease}"
     )
-    stop.hear()
+    stop.install()
     process.on_failure = stop.wake
     process.start()
     print_message("ready; SIGTERM or Ctrl-C drains, a second one stops at once")
@@ -190,7 +190,7 @@ class _Stopping(threading.Thread):
         self._wake()
 
 
-def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: InHand) -> str:
+def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: RunLog) -> str:
     """Return which runs a stopped dispatcher leaves unfinished, and whether a live one continues them."""
     try:
         left = process.leftover(in_hand.released)
@@ -221,7 +221,7 @@ def _runs(found: Sequence[RunRow]) -> str:
     return "1 run was" if len(found) == 1 else f"{len(found)} runs were"
 
 
-def _give_up(process: DispatcherProcess, failure: AftError, in_hand: InHand) -> NoReturn:
+def _give_up(process: DispatcherProcess, failure: AftError, in_hand: RunLog) -> NoReturn:
     """End a process that has lost its database file; what it executes has a moment to end by itself."""
     if process.stop(LAST_MOMENT):
         raise Failure(str(failure))
@@ -234,6 +234,6 @@ def _end_at_once(last_words: str) -> NoReturn:
     os._exit(STOPPED_AT_ONCE)
 
 
-def _remind(drained: threading.Event, in_hand: InHand) -> None:
+def _remind(drained: threading.Event, in_hand: RunLog) -> None:
     while not drained.wait(REMIND):
         print_message(f"draining: {in_hand}; a second SIGTERM or Ctrl-C stops at once")

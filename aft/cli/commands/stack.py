@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from aft.cli.application import looking
-from aft.cli.options import Given
+from aft.cli.application import open_for_reading
+from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.output import (
     Column,
@@ -29,12 +29,12 @@ MOST_VALUE = 200
 @click.argument("run")
 @json_option
 @click.pass_obj
-def stack(given: Given, run: str, as_json: bool) -> None:
+def stack(given: ConnectionOptions, run: str, as_json: bool) -> None:
     """Show a run's compensation stack, the top first.
 
     RUN is an id, or an unambiguous beginning or end of one.
     """
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         found = app.run(run)
         row = found.row
         with app.store.read() as connection:

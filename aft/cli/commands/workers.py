@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from aft.app import Aft
-from aft.app.run import me
+from aft.app.run import current_user
 from aft.app.views import health
 from aft.app.views.health import WorkerSeen
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.errors import Failure
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.lists import print_listing
 from aft.cli.show.output import Column, json_option, moment, print_message, print_table, short_id
@@ -28,7 +28,7 @@ def workers() -> None:
 @workers.command("list")
 @json_option
 @click.pass_obj
-def list_workers(given: Given, as_json: bool) -> None:
+def list_workers(given: ConnectionOptions, as_json: bool) -> None:
     """List the workers with a valid lease, oldest first, and show which of them are dead."""
 
     def read(app: Aft) -> tuple[list[WorkerSeen], str]:
@@ -77,17 +77,17 @@ def _state(one: WorkerSeen) -> str:
 @click.argument("worker")
 @click.option("--note", required=True, metavar="TEXT", help="Why; kept in the story of each of its runs.")
 @click.pass_obj
-def release(given: Given, worker: str, note: str) -> None:
+def release(given: ConnectionOptions, worker: str, note: str) -> None:
     """End a worker's lease now: its runs go on elsewhere.
 
     WORKER is an id, or an unambiguous beginning or end of one. Its current steps may be executed twice,
     under the same key, as after its death. A worker that is alive continues under another id.
     """
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         app.check()
         found = _find(app, worker)
         with app.store.write() as connection:
-            actor = Actor(me(), note, app.clock.now(), app.settings.grace)
+            actor = Actor(current_user(), note, app.clock.now(), app.settings.grace)
             taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 

@@ -32,9 +32,9 @@ from rich.text import Text
 
 from aft.app.views.story import Story
 from aft.app.views.timeline import StoryEvent, StoryEventKind
-from aft.cli.show.layout import Folded, Group, Line, Still, Turned, lay_out
+from aft.cli.show.layout import FoldedCalls, Group, Line, PresentStatus, UndoneBelow, lay_out
 from aft.cli.show.output import showable, tame
-from aft.cli.show.sentences import LEAST_ROOM, word
+from aft.cli.show.sentences import LEAST_ROOM, format_event
 from aft.cli.show.styles import MARKS, status_style
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
@@ -75,11 +75,11 @@ def _draw(console: Console, offset: str, rail: Text, words: Text, rails: int) ->
 def _rail(console: Console, line: Line) -> Text:
     """Draw what is left of the words: the rails of enclosing blocks, and the line's own mark."""
     what = line.what
-    if isinstance(what, Still | Turned):
+    if isinstance(what, PresentStatus | UndoneBelow):
         return Text.assemble(_bars(console, line.rails), (_symbol(console, "┆", ":"), "dim"), " ")
     if isinstance(what, Group):
         return Text.assemble(_bars(console, line.rails + 1), (_symbol(console, "┬", "+"), "dim"), " ")
-    mark = MARKS[StoryEventKind.ACTIVITY if isinstance(what, Folded) else what.what]
+    mark = MARKS[StoryEventKind.ACTIVITY if isinstance(what, FoldedCalls) else what.what]
     symbol = _symbol(console, mark.symbol, mark.plain)
     if isinstance(what, StoryEvent) and what.what in _CORNERS:
         return Text.assemble(_bars(console, line.rails), (symbol, "dim"), " ")
@@ -88,22 +88,22 @@ def _rail(console: Console, line: Line) -> Text:
 
 def _words(line: Line, room: int) -> Text:
     what = line.what
-    if isinstance(what, Still):
+    if isinstance(what, PresentStatus):
         nobody = line.row.status is Status.RUNNING and line.row.worker_id is None
         return Text(
             f"still {line.row.status.value}{': waits for a worker' if nobody else ''}", status_style(line.row.status)
         )
-    if isinstance(what, Turned):
+    if isinstance(what, UndoneBelow):
         return Text("undone below", "dim")
     if isinstance(what, Group):
         return Text.assemble((what.title, "bold"), (f"  {what.progress}" if what.progress else "", "cyan"))
-    if isinstance(what, Folded):
+    if isinstance(what, FoldedCalls):
         return Text.assemble((what.name, MARKS[StoryEventKind.ACTIVITY].style), f"  {what.count} more completed")
-    return word(line.row, what, room, line.number)
+    return format_event(line.row, what, room, line.number)
 
 
 def _offset(line: Line, first: RunRow) -> str:
-    return "" if isinstance(line.what, Still | Turned) else _format_offset(line.what.at - first.created_at)
+    return "" if isinstance(line.what, PresentStatus | UndoneBelow) else _format_offset(line.what.at - first.created_at)
 
 
 def _format_offset(offset: timedelta) -> str:

@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedCalls:
     """Stands for calls that are not shown one by one."""
 
     at: datetime
@@ -56,12 +56,12 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class PresentStatus:
     """The status of a run that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class UndoneBelow:
     """Stands for the rest of a child's story, which is shown where its parent had it undone."""
 
 
@@ -71,7 +71,7 @@ class Line:
 
     rails: int
     row: RunRow
-    what: StoryEvent | Group | Folded | Still | Turned
+    what: StoryEvent | Group | FoldedCalls | PresentStatus | UndoneBelow
     number: str = ""
 
 
@@ -113,7 +113,7 @@ class _Layout:
             yield from self.run(rails)
             return
         yield from self._under("", [one for one in self._happenings if one.at < turn.at], rails, numbered=False)
-        yield Line(rails, self._story.row, Turned())
+        yield Line(rails, self._story.row, UndoneBelow())
 
     def backward(self, rails: int) -> Iterator[Line]:
         """Yield the story of a child from then on."""
@@ -128,7 +128,7 @@ class _Layout:
 
     def _still(self, rails: int) -> Iterator[Line]:
         if self._story.happenings[-1].what not in (StoryEventKind.PARKED, StoryEventKind.ENDED):
-            yield Line(rails, self._story.row, Still())
+            yield Line(rails, self._story.row, PresentStatus())
 
     def _under(self, scope: str, happenings: list[StoryEvent], rails: int, *, numbered: bool) -> Iterator[Line]:
         blocks = self._blocks(scope, happenings)
@@ -138,7 +138,7 @@ class _Layout:
                 yield from self._block(block, rails, numbered)
         for name, some in groupby(sorted(folded, key=_name), key=_name):
             quiet = list(some)
-            yield Line(rails, self._story.row, Folded(quiet[-1].happenings[-1].at, name, len(quiet)))
+            yield Line(rails, self._story.row, FoldedCalls(quiet[-1].happenings[-1].at, name, len(quiet)))
 
     def _block(self, block: _Block, rails: int, numbered: bool) -> Iterator[Line]:
         row = self._story.row

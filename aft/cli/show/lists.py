@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aft.app import Aft
-from aft.cli.application import NoDatabase, looking
-from aft.cli.options import Given
+from aft.cli.application import NoDatabase, open_for_reading
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import print_json, print_message
 
 T = TypeVar("T")
 
 
 def print_listing(
-    given: Given,
+    given: ConnectionOptions,
     read: Callable[[Aft], tuple[list[T], str]],
     *,
     as_json: bool,
@@ -28,7 +28,7 @@ def print_listing(
     Where there is no database yet, it is ``nothing`` and the reason. A ``limit`` is of the newest.
     """
     try:
-        with looking(given) as app:
+        with open_for_reading(given) as app:
             app.check()
             found, none = read(app)
     except NoDatabase as error:

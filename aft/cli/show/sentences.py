@@ -25,7 +25,7 @@ MOST_DETAIL = 400
 LEAST_ROOM = 20
 
 
-def word(row: RunRow, happening: StoryEvent, room: int, number: str = "") -> Text:
+def format_event(row: RunRow, happening: StoryEvent, room: int, number: str = "") -> Text:
     """Format an event in about ``room`` columns; ``number`` is which of several calls it was."""
     style = MARKS[happening.what].style
     name, detail = f"{happening.name}{f' #{number}' if number else ''}", shorten(happening.detail, MOST_DETAIL)

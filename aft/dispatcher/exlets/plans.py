@@ -42,7 +42,7 @@ MOST_HELD = 1_000_000
 _TOLD = ("run.flow", "run.key", "run.owner", "activity.name", "fault.type", "fault.text", "activity.attempts")
 
 
-class Plans:
+class PlanExecutor:
     """Carries plans out. Thread-safe. Emits: ExletDone, ServiceFailed."""
 
     def __init__(self, deps: DispatcherDependencies) -> None:
@@ -105,10 +105,10 @@ class Plans:
             return
         run_id, fault_id = found
         by = self._actor("exlet", fault_id, run_id)
-        held = plans.held(connection, plan_id, MOST_HELD)
+        held = plans.find_suspended(connection, plan_id, MOST_HELD)
         for one in held:
-            self._let_go_on(connection, by, one, plan_id)
-        plans.release_held(connection, plan_id, held)
+            self._resume_run(connection, by, one, plan_id)
+        plans.delete_suspended(connection, plan_id, held)
         decisions.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
 
     def _do_next(self, plan_id: str) -> bool:
@@ -165,18 +165,18 @@ class Plans:
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Actor) -> None:
-            if not steer.join_hold(connection, run, by, plan.id):
-                steer.hold(connection, run, by)
+            if not steer.join_suspension(connection, run, by, plan.id):
+                steer.suspend_for_exlet(connection, run, by)
 
         done, note, obeyed = self._order_many(connection, plan, target, hold)
-        plans.hold(connection, plan, target, obeyed)
+        plans.record_suspended(connection, plan, target, obeyed)
         return done, note
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
-        held = plans.held(connection, plan.id, BATCH, target)
+        held = plans.find_suspended(connection, plan.id, BATCH, target)
         by = self._actor(plan.actor, plan.fault_id, plan.run_id)
-        notes = [self._let_go_on(connection, by, run_id, plan.id) for run_id in held]
-        plans.release_held(connection, plan.id, held)
+        notes = [self._resume_run(connection, by, run_id, plan.id) for run_id in held]
+        plans.delete_suspended(connection, plan.id, held)
         return len(held) < BATCH, _first(notes)
 
     def _order_many(
@@ -222,7 +222,7 @@ class Plans:
             return str(refused)
         return None
 
-    def _let_go_on(self, connection: Connection, by: Actor, run_id: RunId, plan_id: str) -> str | None:
+    def _resume_run(self, connection: Connection, by: Actor, run_id: RunId, plan_id: str) -> str | None:
         """Resume a run that no other plan holds; return why it was not, or None.
 
         The caller deletes the hold in the same transaction, which has the run locked: of two plans that release one
@@ -230,8 +230,8 @@ class Plans:
         """
 
         def resume(connection: Connection, run: RunRow, by: Actor) -> None:
-            steer.check_last_hold(connection, run.id, plan_id)
-            steer.resume_held(connection, run, by)
+            steer.check_last_suspender(connection, run.id, plan_id)
+            steer.resume_for_exlet(connection, run, by)
 
         return self._order(connection, by, run_id, resume)
 

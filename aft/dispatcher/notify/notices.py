@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.notify.receivers import Receivers
-from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, WebhookReply, judge, post
+from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, WebhookReply, classify_status, post
 from aft.ids import NoticeId
 from aft.recovery.http_hints import read_retry_after
 from aft.runs.records import notices
@@ -38,7 +38,7 @@ PATIENCE = 1.0
 LONGEST_AFTER = timedelta(hours=1)
 
 
-class Notices:
+class NoticeSender:
     """Sends the notices of one namespace. ``step`` belongs to one thread; ``close`` is called after the last step."""
 
     def __init__(
@@ -143,11 +143,11 @@ class Notices:
         return post(notice.url, body, headers, self._limit, self._receivers)
 
     def _apply_ruling(self, notice: Notice, answer: WebhookReply) -> None:
-        meaning = judge(answer.status)
+        meaning = classify_status(answer.status)
         match meaning:
             case ReplyMeaning.HEARD:
                 self._doubt(notice, False)
-                self._record(lambda connection: notices.heard(connection, notice))
+                self._record(lambda connection: notices.record_delivery(connection, notice))
             case ReplyMeaning.REFUSED:
                 self._doubt(notice, False)
                 self._give_up(notice, f"{answer.status} {answer.text}")
@@ -161,7 +161,7 @@ class Notices:
         after = read_retry_after(asked, self._clock.now()) or timedelta(0)
         # Not before it was asked to, nor as often as it likes: "0" would be sent again at once, for days.
         wait = max(min(after, LONGEST_AFTER), wait_after(notice.attempts, self._chance()))
-        self._record(lambda connection: notices.failed(connection, notice, why, wait))
+        self._record(lambda connection: notices.record_failure(connection, notice, why, wait))
 
     def _give_up(self, notice: Notice, why: str) -> None:
         self._record(lambda connection: notices.give_up(connection, notice, why))

@@ -53,7 +53,7 @@ class NoAnswer(Exception):
     """Raised when no answer came: not connected, broken off, or not in time. Its text says why."""
 
 
-def judge(status: int) -> ReplyMeaning:
+def classify_status(status: int) -> ReplyMeaning:
     """Return what a status means; all but a 2xx or a permanent 4xx are tried again later."""
     if 200 <= status < 300:
         return ReplyMeaning.HEARD

@@ -107,7 +107,7 @@ class Course:
         self._moment += 1
         self._looks += [(self._moment, looker, branch) for looker in lookers]
 
-    def hear(self, error: BaseException, path: StepPath) -> None:
+    def note_failure(self, error: BaseException, path: StepPath) -> None:
         """Note that the code gets the failure of a step."""
         self._meet(error, path, ExceptionRole.RAISED)
 
@@ -185,11 +185,11 @@ class Course:
             for moment, task, by in self._cancelled
         )
 
-    def was_asked(self, path: StepPath) -> bool:
+    def was_requested(self, path: StepPath) -> bool:
         """Whether the code has requested a step."""
         return path in self._asked
 
-    def was_asked_by(self, path: StepPath, moment: int) -> bool:
+    def was_requested_by(self, path: StepPath, moment: int) -> bool:
         """Whether the code had requested a step before this moment."""
         return path in self._asked and self._asked[path] < moment
 

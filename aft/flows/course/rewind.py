@@ -27,7 +27,7 @@ from typing import cast
 from aft.flows.course.course import Course
 from aft.flows.course.origins import ExceptionRole, HeardException
 from aft.flows.exceptions.failures import must_park
-from aft.flows.session.blocks import Forgotten
+from aft.flows.session.blocks import DroppedStep
 from aft.ids import StepPath
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 
@@ -35,7 +35,7 @@ from aft.runs.records.journal import Entry, EntryKind, Outcome
 _BESIDE = (EntryKind.PATCH, EntryKind.RULE)
 
 
-def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseException) -> list[Forgotten]:
+def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseException) -> list[DroppedStep]:
     """Return the steps that a retry forgets, oldest first; ``error`` is the exception of the flow's code."""
     steps = {entry.path: entry for entry in entries if entry.kind not in _BESIDE}
     pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
@@ -69,10 +69,10 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     under = _find_under(steps, dropped, pivot)
     # A child that has ended is not begun again, another one takes its place; and a savepoint may take another way.
     same = {path for path in again - under if steps[path].kind is not EntryKind.CHILD}
-    return [Forgotten(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
+    return [DroppedStep(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
 
 
-def find_taken_back(load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException) -> list[Forgotten]:
+def find_forgotten_after_bug(load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException) -> list[DroppedStep]:
     """Return the steps that a retry forgets once a bug in the flow's code is fixed, oldest first.
 
     These are the ones that the code reached while the exception propagated: the fixed code may not reach them. ``load``
@@ -88,7 +88,7 @@ def find_taken_back(load: Callable[[], Sequence[Entry]], course: Course, mistake
     dropped |= _find_under(steps, dropped, pivot)
     again = {path for path in _find_abandoned(steps, course, met, pivot) if steps[path].kind is not EntryKind.CHILD}
     return [
-        Forgotten(entry, path in again - dropped)
+        DroppedStep(entry, path in again - dropped)
         for path, entry in steps.items()
         if path in dropped | _find_abandoned(steps, course, met, pivot)
     ]
@@ -129,7 +129,7 @@ def _is_held(
     knows = course.find_knowing([failure], met)
     failed = {failure.path} if failure.how is ExceptionRole.RAISED else set()
     return any(
-        entry.seq <= pivot and not course.was_asked_by(path, failure.moment) and course.follows(path, failed, knows)
+        entry.seq <= pivot and not course.was_requested_by(path, failure.moment) and course.follows(path, failed, knows)
         for path, entry in steps.items()
         if entry.kind is not EntryKind.SAVEPOINT
     )
@@ -144,7 +144,7 @@ def _find_again(
     calls = {steps[path].scope for path in again if steps[path].beside is not None}
     since = steps[first.path].seq if first.how is ExceptionRole.RAISED else pivot
     for path, entry in steps.items():
-        if entry.outcome is Outcome.FAILED and entry.seq > since and course.was_asked_by(path, first.moment):
+        if entry.outcome is Outcome.FAILED and entry.seq > since and course.was_requested_by(path, first.moment):
             is_beside = entry.scope in calls and told.get(path, math.inf) > first.moment
             if is_beside or path not in told:
                 again.add(path)
@@ -156,7 +156,7 @@ def _follows(
 ) -> bool:
     """Whether the code reached a step, or left a savepoint, after it got a failure, maybe because of it."""
     if entry.kind is not EntryKind.SAVEPOINT:
-        return not course.was_asked_by(entry.path, first.moment) and course.follows(entry.path, failed, knows)
+        return not course.was_requested_by(entry.path, first.moment) and course.follows(entry.path, failed, knows)
     left = next((each for each in course.heard if each.how is ExceptionRole.LEFT and each.path == entry.path), None)
     if left is None or left.moment < first.moment:
         return False

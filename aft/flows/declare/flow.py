@@ -85,7 +85,7 @@ class Flow(DurableFunction[P, R_co]):
             after=checks.check_duration(of, "after", after),
             at=checks.check_at(of, at),
         )
-        checks.refuse_two_beginnings(of, said.after, said.at)
+        checks.refuse_two_start_times(of, said.after, said.at)
         return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
 
     def __repr__(self) -> str:

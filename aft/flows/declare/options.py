@@ -198,7 +198,7 @@ def check_at(of: str, at: datetime | None) -> datetime | None:
         raise DefinitionError(f"{of}: at={show(at, 100)} is in no year that UTC has; years are 1 to 9999") from None
 
 
-def refuse_two_beginnings(of: str, after: timedelta | None, at: datetime | None) -> None:
+def refuse_two_start_times(of: str, after: timedelta | None, at: datetime | None) -> None:
     """Refuse a run with both ``after`` and ``at``."""
     if after is not None and at is not None:
         raise DefinitionError(f"{of}: after={durations.format(after)!r} and at={at.isoformat()!r}; give one of the two")

@@ -25,7 +25,7 @@ from aft.errors import CodecError, is_a, is_interrupt, text_of
 from aft.flows.exceptions.classes import DICT, TEXT, members_of, slots_of
 from aft.flows.exceptions.rebuild import ARGS, CAUSE, MARK, UNMADE, can_make
 from aft.flows.exceptions.rebuild import format_class as _name_of
-from aft.security.redaction import hide_inputs, says_secret
+from aft.security.redaction import hide_inputs, is_secret_name
 from aft.texts import with_article
 
 #: Bytes that the arguments of an exception may take as text, and all its attributes together.
@@ -250,7 +250,7 @@ def _store_attributes(error: BaseException, nested: int) -> tuple[dict[str, Any]
 
 def _store_attribute(error: BaseException, name: str, value: Any, nested: int) -> Any:
     hidden = name == "params" and getattr(error, "hide_parameters", False)  # as SQLAlchemy hides them in its text
-    if hidden or says_secret(name):
+    if hidden or is_secret_name(name):
         raise _Unkept("its name says that it is secret")
     try:
         return _simplify(value, 100, 0, nested)

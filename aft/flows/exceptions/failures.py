@@ -88,7 +88,7 @@ def describe(
         attributes=kept.attributes,
         args_exact=kept.exact,
         traceback=_clean(hide_inputs(_trace(error)) + unread)[-MOST_TRACEBACK:],
-        own_answer=said(error),
+        own_answer=own_answer(error),
         declared_answer=policy.answer(error),
         http_status=http_hints.http_status(error),
         after=after,
@@ -100,7 +100,7 @@ def describe(
     )
 
 
-def said(error: BaseException) -> Answer | None:
+def own_answer(error: BaseException) -> Answer | None:
     """Return the exception's own answer: its class is Recoverable, Unrecoverable, or neither (None)."""
     if is_a(error, Recoverable):
         return Answer.RECOVERABLE
@@ -115,7 +115,7 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
     after, _ = _after(error, at)
     if after:
         return False
-    answer = said(error) or policy.answer(error)
+    answer = own_answer(error) or policy.answer(error)
     if answer is not None:
         return answer is Answer.RECOVERABLE
     lineage = known_exceptions.mro_names(type(error))

@@ -103,7 +103,7 @@ def _raise_lost(what: str, why: str) -> NoReturn:
 def rebuild_exception(fault: Fault, failed: str) -> Exception:
     """Make the exception that a fault describes; ``failed`` is its text if its class cannot be made."""
     args, attributes = _read(fault.args, list), _read(fault.attributes, dict)
-    stored = Stored(fault.type, fault.lineage, args or [], attributes or {}, fault.message, failed)
+    stored = FaultFields(fault.type, fault.lineage, args or [], attributes or {}, fault.message, failed)
     made = _Rebuilding(fault).make(stored)
     if not fault.args_exact:
         lost = [name for name, value in DICT.__get__(made).items() if type(value) in (MissingValue, Response)]
@@ -113,7 +113,7 @@ def rebuild_exception(fault: Fault, failed: str) -> Exception:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FaultFields:
     """The stored form of an exception; ``failed`` is its text if its class cannot be made."""
 
     type: str
@@ -138,7 +138,7 @@ class _Rebuilding:
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
 
-    def make(self, stored: Stored) -> Exception:
+    def make(self, stored: FaultFields) -> Exception:
         args = [self.value(arg, f"args[{place}]") for place, arg in enumerate(stored.args)]
         cls = None if UNMADE in stored.attributes else find_class(stored.type, Exception)
         made = None if cls is None else _instance(cls, args)
@@ -153,7 +153,7 @@ class _Rebuilding:
             slots["fault"].__set__(made, self._fault)
         return made
 
-    def _stand_in(self, stored: Stored, args: list[Any]) -> Exception:
+    def _stand_in(self, stored: FaultFields, args: list[Any]) -> Exception:
         cls = stand_in(stored.type, tuple(stored.lineage), failed=UNMADE in stored.attributes)
         failed = issubclass(cls, ActivityFailed)
         text = stored.failed if failed else stored.text
@@ -211,7 +211,7 @@ class _Rebuilding:
             case "exception":
                 args, attributes, lineage = list(found["args"]), dict(found["attributes"]), found.get("lineage", [])
                 kind, text = str(found["type"]), str(found["text"])
-                return self.make(Stored(kind, tuple(map(str, lineage)), args, attributes, text, f"{kind}: {text}"))
+                return self.make(FaultFields(kind, tuple(map(str, lineage)), args, attributes, text, f"{kind}: {text}"))
         raise ValueError(mark)
 
     def _member(self, found: dict[str, Any], name: str) -> Any:

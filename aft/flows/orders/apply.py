@@ -30,7 +30,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import InboxChanged, Leave, Parks, RunOver, Suspends, is_of_step, stay_parked
+from aft.flows.session.blocks import InboxChanged, Blocked, Parks, RunOver, Suspends, is_of_step, stay_parked
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.doubts import count_losses
 from aft.flows.session.savepoint_orders import (
@@ -145,7 +145,7 @@ class OrderHandler:
         stuck = [fault for fault in parked if not is_interrupted(fault, entries)]
         if stuck and not orders.are_by_hand and not self._may_reach(orders.undoes, stuck):
             unreached = LEFT_SAVEPOINT if owner.savepoints is not None else steer.UNKNOWN_SAVEPOINTS
-            raise Leave(*_stay_parked(parked, orders.items, orders.refused, unreached))
+            raise Blocked(*_stay_parked(parked, orders.items, orders.refused, unreached))
         effect = self._find_effect(orders, parked)
         self._write(orders, effect)
         self._note(orders, effect)
@@ -162,7 +162,7 @@ class OrderHandler:
         return _SortedOrders(items, refused, changes, self._suspends(items), self._undoes_to(items))
 
     def _find_effect(self, orders: _SortedOrders, parked: list[Fault]) -> _FaultChanges:
-        settled = _choose_settled(parked, orders.are_by_hand, orders.suspends)
+        settled = _choose_closed(parked, orders.are_by_hand, orders.suspends)
         again = {fault.id: ruling for fault in settled if (ruling := step_snapshot.begin_again(fault)) is not None}
         unseen = bool(orders.changes) and self._session.step_states.any_unseen
         if unseen:
@@ -177,7 +177,7 @@ class OrderHandler:
             if orders.changes:
                 release.check_orders(owner, connection)  # the last word counts, and from now on it would be refused
             for item in orders.marked_read:
-                _settle_frame(connection, owner, item)
+                _pop_frame(connection, owner, item)
             effect.write(connection, owner.run_id)
             inbox.mark_read(connection, owner.run_id, owner.epoch, orders.marked_read)
             for item in orders.undoes:
@@ -196,7 +196,7 @@ class OrderHandler:
         for fault in effect.settled:
             step_states.forget(fault, effect.again.get(fault.id))
         if orders.suspends is not None:
-            raise Leave(orders.suspends)
+            raise Blocked(orders.suspends)
         by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]
         for item in by_hand:
             step_states.note_known(StepPath(f"{_step_of(item)}/undo"))
@@ -247,10 +247,10 @@ class OrderHandler:
         if not cancels or parked or not step_states.doubts.any or not self._changes(can):
             return False
         if (self._session.owner.run.flow, self._session.owner.run.version) not in self._deps.registry.known:
-            raise Leave(self._park_in_doubt(items, NO_FLOW))
+            raise Blocked(self._park_in_doubt(items, NO_FLOW))
         aborts = [fault for fault in live if fault.kind is FaultKind.ABORT]
         if count_losses(aborts, cancels[0].at) >= MOST_LOST:
-            raise Leave(self._park_in_doubt(items, LOST_AGAIN))
+            raise Blocked(self._park_in_doubt(items, LOST_AGAIN))
         step_states.undo_orders = cancels
         step_states.tried_again = tuple(item for item in can if item.verb is InboxVerb.RETRY)
         return True
@@ -325,7 +325,7 @@ def _find_taken_back(items: list[InboxItem]) -> list[tuple[InboxItem, str]]:
     return [(item, why) for item in stops if item.verb is InboxVerb.SUSPEND]
 
 
-def _choose_settled(parked: list[Fault], by_hand: bool, suspends: Suspends | None) -> list[Fault]:
+def _choose_closed(parked: list[Fault], by_hand: bool, suspends: Suspends | None) -> list[Fault]:
     """Return the faults for which a parked run that goes on does not stop any more."""
     if by_hand:
         return parked
@@ -351,7 +351,7 @@ def _why_parked_cannot(item: InboxItem, unreached: str) -> str | None:
     return unreached if "to" in item.payload else None
 
 
-def _settle_frame(connection: Connection, owner: Owner, item: InboxItem) -> None:
+def _pop_frame(connection: Connection, owner: Owner, item: InboxItem) -> None:
     if item.verb in _BY_HAND:
         note: Any = item.payload.get("note")
         # Only a run that is undone as a whole reaches frames of earlier generations.

@@ -24,7 +24,7 @@ from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.activity import Activity
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import InboxChanged, Leave, Parks, Removes
+from aft.flows.session.blocks import InboxChanged, Blocked, Parks, Removes
 from aft.flows.session.savepoint_orders import choose_order
 from aft.flows.steps.activity_step import ActivityStep
 from aft.flows.steps.request import OnRecorded
@@ -127,7 +127,7 @@ def _arguments(step: ActivityStep) -> str:
     try:
         codec.call_arguments(codec.decode(made))
     except CodecError as error:
-        raise Leave(_parks(step, error)) from error
+        raise Blocked(_parks(step, error)) from error
     return made
 
 
@@ -147,7 +147,7 @@ def _end(step: ActivityStep, fault: Fault, ruling: Ruling) -> Entry:
     """Journal the end of a step that a ruling or the end of its ladder has decided."""
     session, path = step.session, step.path
     if ruling.do is RulingAction.REMOVE and not _is_branch(session, path, step.scope):
-        raise Leave(Removes(ruling.why))
+        raise Blocked(Removes(ruling.why))
     if session.step_states.is_unseen(path):
         step.arm()
         if ruling.do is RulingAction.FAIL and choose_order(session.owner, path) is not None:
@@ -158,7 +158,7 @@ def _end(step: ActivityStep, fault: Fault, ruling: Ruling) -> Entry:
         with _fitting(fault):
             return step.record_result(json.dumps(ruling.result[0] if ruling.result else None), executed=False)
     if ruling.do is RulingAction.PARK:
-        raise Leave(Parks(ruling.why, fault, (), reopens=True))
+        raise Blocked(Parks(ruling.why, fault, (), reopens=True))
     return step.record_failure(fault, _OUTCOMES.get(ruling.do or RulingAction.FAIL, Outcome.FAILED))
 
 
@@ -169,7 +169,7 @@ def _fitting(fault: Fault) -> Iterator[None]:
         yield
     except CodecError as error:
         why = f"the result that a rule has given to {fault.name!r} (step {fault.path}) does not fit: {error}"
-        raise Leave(Parks(f"{why}; change the rule, then retry", fault, (), reopens=True)) from error
+        raise Blocked(Parks(f"{why}; change the rule, then retry", fault, (), reopens=True)) from error
 
 
 _OUTCOMES = {RulingAction.PROCEED: Outcome.PROCEED, RulingAction.REMOVE: Outcome.REMOVED}

@@ -15,7 +15,7 @@ from aft.flows.course.flow_loop import FlowLoop, foreign_awaitable
 from aft.flows.exceptions import failures
 from aft.flows.replay.exits import PassExit
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import ContinueAsNew, Leave
+from aft.flows.session.blocks import ContinueAsNew, Blocked
 from aft.flows.steps.request import Raises, Returns, StepRequest
 from aft.ids import StepPath
 
@@ -128,7 +128,7 @@ class Driver:
                 raise foreign_awaitable(text) from error
             raise
 
-    def close(self, leaving: Leave | None) -> None:
+    def close(self, leaving: Blocked | None) -> None:
         """End every task when the pass ends, here, where its code still counts as the flow's."""
         for step in self._scheduler.pending.values():
             step.release()

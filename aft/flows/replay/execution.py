@@ -32,7 +32,7 @@ from aft.flows.replay.replay_random import ReplayRandom
 from aft.flows.replay.step_calls import StepCalls
 from aft.flows.runtime.generators import OpenGenerators
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import CONTROL_FLOW, ContinueAsNew, Leave
+from aft.flows.session.blocks import CONTROL_FLOW, ContinueAsNew, Blocked
 from aft.flows.steps.run_constraints import RunConstraints
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import undo_late, unwind
@@ -110,7 +110,7 @@ class Execution:
         """Park if the journal has outcomes that the code did not request."""
         try:
             self._scheduler.replay.check_spent(now)
-            self._session.step_states.begun.check_asked(now, self._session.course.was_asked)
+            self._session.step_states.begun.check_requested(now, self._session.course.was_requested)
         except ReplayDiverged as error:
             self.exit.park(error)
 
@@ -125,7 +125,7 @@ class Execution:
             try:
                 return driver.drive()
             except BaseException as error:
-                self.exit.given = error if is_a(error, Leave) else self.exit.given
+                self.exit.given = error if is_a(error, Blocked) else self.exit.given
                 self.exit.leave_for_mistake(error)
                 raise
             finally:

@@ -16,7 +16,7 @@ from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.continue_as_new import NextGeneration
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.runtime.generators import is_closing
-from aft.flows.session.blocks import Block, Leave, Parks, explain_leave
+from aft.flows.session.blocks import Block, Blocked, Parks, explain_blocked
 from aft.flows.steps.run_session import RunSession
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class PassExit:
         self._session = session
         self._flow = flow
         self.home = ForkGuard()
-        self.given: Leave | None = None
+        self.given: Blocked | None = None
         self.renewal = NextGeneration()
 
     def leave(self, error: BaseException) -> NoReturn:
@@ -37,7 +37,7 @@ class PassExit:
 
         In a generator that is being closed it raises GeneratorExit.
         """
-        self.given = leave = explain_leave(error, self.make_parking)
+        self.given = leave = explain_blocked(error, self.make_parking)
         if is_closing():
             leave.__context__ = None
             raise GeneratorExit
@@ -48,11 +48,11 @@ class PassExit:
     def leave_for_mistake(self, error: BaseException) -> None:
         """Prepare to park if the code ended by a programming error: generators closed after that execute no step."""
         if self.given is None and failures.must_park(error):
-            self.given = Leave(self.make_parking(failures.explain_exit(error)))
+            self.given = Blocked(self.make_parking(failures.explain_exit(error)))
 
     def park(self, error: BaseException) -> NoReturn:
         """Park the run, because its code cannot go on; always raises Leave."""
-        self.given = Leave(self.make_parking(error))
+        self.given = Blocked(self.make_parking(error))
         raise self.given
 
     def make_parking(self, error: BaseException) -> Parks:

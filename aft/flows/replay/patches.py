@@ -28,7 +28,7 @@ class Patches:
         replay = self._scheduler.replay
         if marks.patch_path(change) in replay.patches:
             return True
-        if not self._session.owner.is_first_to_hear(heard):
+        if not self._session.owner.is_first_to_return(heard):
             is_new_here = replay.is_spent and not self._scheduler.pending and not was_begun(self._session)
             if not is_new_here:
                 return False

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from aft.errors import StoreError, is_interrupt, text_of
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.course.rewind import find_forgotten, find_taken_back
+from aft.flows.course.rewind import find_forgotten, find_forgotten_after_bug
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
@@ -31,7 +31,7 @@ from aft.flows.session.blocks import (
     HandsBack,
     InboxChanged,
     InLadder,
-    Leave,
+    Blocked,
     NotBegun,
     OrdersArrived,
     Parks,
@@ -95,7 +95,7 @@ class Runner:
         try:
             try:
                 self._carry_out(session, [] if fresh else recall(session, recorded or load_records(session)))
-            except Leave as leave:
+            except Blocked as leave:
                 leave.blocks = [self._take_back(session, block) for block in leave.blocks]
                 if any(isinstance(block, Removes) for block in leave.blocks):
                     self._remove(session)
@@ -128,9 +128,9 @@ class Runner:
         def load() -> list[Entry]:
             return owner.read(lambda connection: journal.load(connection, owner.run_id))
 
-        return replace(block, forgets=tuple(find_taken_back(load, session.course, block.mistake)))
+        return replace(block, forgets=tuple(find_forgotten_after_bug(load, session.course, block.mistake)))
 
-    def _turns_back(self, session: RunSession, leave: Leave) -> bool:
+    def _turns_back(self, session: RunSession, leave: Blocked) -> bool:
         """Whether every doubt is resolved as far as it can be, so that the ordered undo begins now."""
         owner, step_states = session.owner, session.step_states
         if not step_states.undo_orders:
@@ -148,7 +148,7 @@ class Runner:
             return False
         if step_states.abandons and any(isinstance(block, Awaits) for block in leave.blocks):
             return False  # a child of the savepoint is being undone
-        release.keep_failures(self._deps, owner, leave.blocks)
+        release.record_failures(self._deps, owner, leave.blocks)
         step_states.doubts.turn_back()
         owner.has_undone = step_states.abandons
         return True
@@ -167,7 +167,7 @@ class Runner:
         """
         deps, owner, row = self._deps, session.owner, session.owner.run
         passes = isinstance(error, Fenced) or (isinstance(error, StoreError) and error.transient)
-        if not passes and owner.holds():
+        if not passes and owner.is_leased():
             place = FaultSite(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
             state = FaultState.PARKED
             fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
@@ -269,7 +269,7 @@ class Runner:
             execution.exit.park(error)
         execution.check_spent(f"the flow now raises {type(error).__name__}")
         if session.owner.run.pivoted_at is not None:
-            raise Leave(self._stop_after_pivot(session, error))
+            raise Blocked(self._stop_after_pivot(session, error))
         self._begin_unwinding(session, error)
         self._unwind(session)
 
@@ -320,4 +320,4 @@ def _is_unseen(owner: Owner) -> bool:
 def _check_turns_back(session: RunSession) -> None:
     """Raise Leave if the run is to be undone, but its code has ended first."""
     if session.step_states.undo_orders:
-        raise Leave(NotBegun())
+        raise Blocked(NotBegun())

@@ -88,7 +88,7 @@ class StepCalls:
             self._session.course.drop(step.path)
         elif isinstance(outcome, Raises):
             self._exit.renewal.fail(step)
-            self._session.course.hear(outcome.error, step.path)
+            self._session.course.note_failure(outcome.error, step.path)
         return outcome
 
     def _read(self, step: StepRequest, entry: Entry) -> Returns | Raises:

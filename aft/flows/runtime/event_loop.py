@@ -36,7 +36,7 @@ class LoopEnded(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningCoroutine:
     """A coroutine that was given to a loop."""
 
     coroutine: Coroutine[Any, Any, Any]
@@ -64,7 +64,7 @@ class Running:
 
 
 #: The coroutine that this code was begun for, by itself or by what it has begun.
-_owner: contextvars.ContextVar[Running | None] = contextvars.ContextVar("aft_loop_owner", default=None)
+_owner: contextvars.ContextVar[RunningCoroutine | None] = contextvars.ContextVar("aft_loop_owner", default=None)
 
 
 class OwnedTask(asyncio.Task[Any]):
@@ -91,7 +91,7 @@ class LoopThread:
         self._blocked: set[asyncio.AbstractEventLoop] = set()
         self._stopping: set[asyncio.AbstractEventLoop] = set()
         #: Running coroutines: asyncio itself does not keep a task alive.
-        self._running: set[Running] = set()
+        self._running: set[RunningCoroutine] = set()
         self._lock = threading.Lock()
 
     def forget_in_child(self) -> None:
@@ -101,14 +101,14 @@ class LoopThread:
             _silence(loop)
         self._forget()
 
-    def begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> Running:
+    def begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> RunningCoroutine:
         """Run a coroutine and call ``ended`` with its outcome; it inherits the caller's context variables."""
         with self._lock:
-            running = Running(coroutine, ended, self._started())
+            running = RunningCoroutine(coroutine, ended, self._started())
         self._queue(running)
         return running
 
-    def move(self, running: Running) -> None:
+    def move(self, running: RunningCoroutine) -> None:
         """Move a coroutine that has not begun to another loop, because its own is blocked; for its caller."""
         with self._lock:
             if running.began_at is not None:
@@ -117,7 +117,7 @@ class LoopThread:
             running.loop = self._started()
         self._queue(running)
 
-    def withdraw(self, running: Running) -> bool:
+    def withdraw(self, running: RunningCoroutine) -> bool:
         """Prevent a coroutine from beginning; False: it has begun."""
         with self._lock:
             if running.began_at is not None:
@@ -127,7 +127,7 @@ class LoopThread:
         running.coroutine.close()
         return True
 
-    def replace_blocked(self, running: Running) -> None:
+    def replace_blocked(self, running: RunningCoroutine) -> None:
         """Replace the loop of a coroutine that was given up, if the loop has not even processed its cancellation.
 
         The coroutine that the loop's current task belongs to blocks it. If that one was given up, or is over, all
@@ -149,7 +149,7 @@ class LoopThread:
             other.cancel()
             other.ended(False, LoopEnded("another coroutine blocks its event loop"))
 
-    def _queue(self, running: Running) -> None:
+    def _queue(self, running: RunningCoroutine) -> None:
         """Schedule its beginning on its loop."""
         loop = running.loop
         assert loop is not None
@@ -178,7 +178,7 @@ class LoopThread:
             if self.withdraw(running):
                 running.ended(False, LoopEnded("its event loop is closed"))
 
-    async def _execute(self, running: Running, loop: asyncio.AbstractEventLoop) -> tuple[bool, Any] | None:
+    async def _execute(self, running: RunningCoroutine, loop: asyncio.AbstractEventLoop) -> tuple[bool, Any] | None:
         """Await it and return (whether it returned, result or exception); None: it does not begin here.
 
         ``sys.exit()`` and Ctrl-C are caught: raised out of a task they would end the loop, with all that runs on it.

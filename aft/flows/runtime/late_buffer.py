@@ -23,7 +23,7 @@ class LateEffectBuffer:
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[LateEffect, bool]] = {}
 
-    def keep(self, store: Store, effect: LateEffect, *, unless_recorded: bool) -> bool:
+    def store(self, store: Store, effect: LateEffect, *, unless_recorded: bool) -> bool:
         """Store an effect, see ``late_effects.write``; False: the database is unreachable, it is buffered.
 
         Raises StoreError if it can never be stored.
@@ -39,7 +39,7 @@ class LateEffectBuffer:
             return False
         return True
 
-    def keep_waiting(self, store: Store) -> list[LateEffect]:
+    def store_buffered(self, store: Store) -> list[LateEffect]:
         """Store the buffered effects and return them. Raises StoreError while the database is unreachable."""
         with self._lock:
             waiting = list(self._waiting.items())

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aft.flows.runtime.abandonment import AbandonedAttempts, WatchedCall
-from aft.flows.runtime.event_loop import LoopThread, Running
+from aft.flows.runtime.event_loop import LoopThread, RunningCoroutine
 from aft.flows.runtime.forks import ForkGuard
 
 #: Seconds that a coroutine gets to end after it was cancelled, before it counts as one that never does.
@@ -60,7 +60,7 @@ class TimedCall:
         self._abandoned = abandoned
         #: Acquired by the side that decides: the function's end, or the caller giving it up.
         self._decided = threading.Lock()
-        self._running: Running | None = None
+        self._running: RunningCoroutine | None = None
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
     def begin(self, *, is_async: bool) -> None:

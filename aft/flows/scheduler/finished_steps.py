@@ -44,7 +44,7 @@ class FinishedSteps:
         except queue.Empty:
             return None
         if step is None:
-            self._owner.hear(self._arrived_to)
+            self._owner.update_inbox_length(self._arrived_to)
         return step
 
     def take_all(self) -> list[StepRequest]:

@@ -60,7 +60,7 @@ class Frontier:
         for step in new:
             begun.check(step.path, step.kind, step.name)
         calls = f"it calls {new[0].kind.value} {new[0].name!r} as step {new[0].path}" if new else "it goes on"
-        begun.check_asked(calls, self._session.course.was_asked)
+        begun.check_requested(calls, self._session.course.was_requested)
         begun.clear()  # what is begun from now on is begun by this code
 
 

@@ -24,7 +24,7 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
 from aft.flows.scheduler.frontier import Frontier
 from aft.flows.scheduler.step_threads import StepThreads
-from aft.flows.session.blocks import Block, Leave, Parks, WriteFailed
+from aft.flows.session.blocks import Block, Blocked, Parks, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay
 from aft.flows.steps.request import StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -184,7 +184,7 @@ class StepScheduler:
         """Raise Leave if any of these is blocked; a deadline ahead bounds how long the run is released."""
         if found := [block for step in steps for block in step.blocks]:
             pause = pause_before_more(found, self._session.deps.clock.now()) if self._keeps_back else None
-            raise Leave(*found, *self.interrupts.bounds(pause))
+            raise Blocked(*found, *self.interrupts.bounds(pause))
 
     # One outcome after the other ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from aft.flows.scheduler.blocked_steps import BlockedSteps
 from aft.flows.scheduler.finished_steps import FinishedSteps
 from aft.flows.session import blocks
-from aft.flows.session.blocks import HandsBack, NotBegun, Parks, explain_leave
+from aft.flows.session.blocks import HandsBack, NotBegun, Parks, explain_blocked
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.runs.records.journal import Entry
@@ -79,7 +79,7 @@ class StepThreads:
             step.entry = perform(finish)
             step.blocks = ()
         except BaseException as error:
-            step.blocks = explain_leave(error, self._parking).blocks
+            step.blocks = explain_blocked(error, self._parking).blocks
 
     # Until one finishes -------------------------------------------------------------------------------------------
 

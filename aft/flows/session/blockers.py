@@ -62,7 +62,7 @@ class Blockers:
         return self.bounded is not None and self.bounded.begins_more
 
     @property
-    def is_plain_failure(self) -> bool:
+    def is_single_failure(self) -> bool:
         """Whether its only content to be written is the failure of one step."""
         others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.hands_back, self.begins_more)
         return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].items)

@@ -53,7 +53,7 @@ class Awaits:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class DroppedStep:
     """A step whose outcome is dropped from the journal; ``same_key``: it is executed again under its key."""
 
     entry: Entry
@@ -74,7 +74,7 @@ class Parks:
     fault: Fault
     replaces: tuple[str, ...] = ()
     reopens: bool = False
-    forgets: tuple[Forgotten, ...] = ()
+    forgets: tuple[DroppedStep, ...] = ()
     mistake: BaseException | None = None
     stays: bool = False
     answers: tuple[tuple[InboxItem, str | None], ...] = ()
@@ -205,7 +205,7 @@ class BranchRemoved(BaseException):
     """Raised in a task at the step that an exlet has removed: the task ends there, with ``aft.REMOVED``."""
 
 
-class Leave(BaseException):
+class Blocked(BaseException):
     """Raised through flow code when the run leaves this process; ``blocks`` say why."""
 
     def __init__(self, *blocks: Block) -> None:
@@ -214,15 +214,15 @@ class Leave(BaseException):
 
 
 #: aft's own exceptions that pass through flow code: code that swallows one executes no further step.
-CONTROL_FLOW = (Leave, ContinueAsNew, BranchRemoved)
+CONTROL_FLOW = (Blocked, ContinueAsNew, BranchRemoved)
 
 
-def explain_leave(error: BaseException, parking: Callable[[BaseException], Parks]) -> Leave:
+def explain_blocked(error: BaseException, parking: Callable[[BaseException], Parks]) -> Blocked:
     """Return the Leave that an exception of the engine means: the flow's code must not get it as a step's failure."""
-    if isinstance(error, Leave):
+    if isinstance(error, Blocked):
         return error
     if isinstance(error, InboxChanged):
-        return Leave(OrdersArrived())
+        return Blocked(OrdersArrived())
     if isinstance(error, (ReplayDiverged, CodecError, LimitExceeded)):
-        return Leave(parking(error))
-    return Leave(WriteFailed(error))  # Ctrl-C, or a defect of aft, beside what cannot be read or written
+        return Blocked(parking(error))
+    return Blocked(WriteFailed(error))  # Ctrl-C, or a defect of aft, beside what cannot be read or written

@@ -13,17 +13,17 @@ from sqlalchemy import Connection
 
 from aft.compensation import stack
 from aft.fault import FaultState
-from aft.flows.session.blocks import Forgotten
+from aft.flows.session.blocks import DroppedStep
 from aft.ids import RunId
 from aft.runs.records import faults, inbox, journal
 from aft.runs.records.journal import EntryKind, Outcome
 
 
-def forget(connection: Connection, run_id: RunId, steps: Sequence[Forgotten]) -> None:
+def forget(connection: Connection, run_id: RunId, steps: Sequence[DroppedStep]) -> None:
     """Forget steps; call it in a guarded write of the run's owner."""
     for step in steps:
         entry = step.entry
-        stack.take_back(connection, run_id, entry, same_key=step.same_key)
+        stack.make_late(connection, run_id, entry, same_key=step.same_key)
         if entry.kind is EntryKind.SIGNAL and entry.outcome is Outcome.OK:
             inbox.give_back(connection, run_id, entry.name, entry.value)
     journal.drop(connection, run_id, [step.entry.path for step in steps])

@@ -131,7 +131,7 @@ class BegunSteps:
         if begun != asked:
             raise _diverged(begun, path, f"calls {asked} there")
 
-    def check_asked(self, now: str, was_asked: Callable[[StepPath], bool]) -> None:
+    def check_requested(self, now: str, was_asked: Callable[[StepPath], bool]) -> None:
         """Raise ReplayDiverged if the code does ``now``, which was not recorded, without having requested all of them.
 
         The owner that began them had seen no more outcomes than are recorded: matching code has requested them by then.

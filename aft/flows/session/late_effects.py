@@ -71,6 +71,6 @@ def _encode(activity: Activity[Any, Any], value: Any) -> str | None:
 def _keep(deps: Dependencies, effect: LateEffect, refused: bool) -> bool:
     """Save an effect, without its result if the database refuses that; False: buffered until the database is back."""
     try:
-        return deps.late_buffer.keep(deps.store, effect, unless_recorded=refused)
+        return deps.late_buffer.store(deps.store, effect, unless_recorded=refused)
     except StoreError:
-        return deps.late_buffer.keep(deps.store, replace(effect, value=None), unless_recorded=refused)
+        return deps.late_buffer.store(deps.store, replace(effect, value=None), unless_recorded=refused)

@@ -63,11 +63,11 @@ def release_run(deps: Dependencies, owner: Owner, blocks: Iterable[Block], hando
     try:
         _release_run(deps, owner, blocks, handover)
     except InboxChanged:
-        keep_failures(deps, owner, blocks)
+        record_failures(deps, owner, blocks)
         raise
 
 
-def keep_failures(deps: Dependencies, owner: Owner, blocks: Iterable[Block]) -> None:
+def record_failures(deps: Dependencies, owner: Owner, blocks: Iterable[Block]) -> None:
     """Record the failures of a run that goes on here, so that no try is uncounted."""
     failed = [block for block in blocks if isinstance(block, Failed) and not block.written]
 
@@ -85,7 +85,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
     found = sort(blocks)
     order = OrderId(new_id())
     changes = _changes(deps, owner, found, order)
-    is_plain = found.is_plain_failure and not owner.pending_orders and not owner.heard and not handover
+    is_plain = found.is_single_failure and not owner.pending_orders and not owner.heard and not handover
     if is_plain and _share_failure(deps, owner, found, changes):
         return
     written: list[OutboxRow] = []
@@ -101,7 +101,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.items)
         refuse_pending_orders(owner, connection, mistake=_find_mistake(found.parked))
         if owner.heard:
-            inbox.mark_heard(connection, owner.run_id, owner.epoch, owner.heard)
+            inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.heard)
         _keep_doubts(deps, owner, connection, handover)
         if wakes or (found.parked and _wake_for_orders(deps, owner, connection, order, found.parked)):
             message = Message.about_order(owner.run_id, order, deps.clock.now())
@@ -121,7 +121,7 @@ def _share_failure(deps: Dependencies, owner: Owner, found: Blockers, changes: d
     body = message.encode()
     write = OwnerWrite(
         fault=faults.fields(deps.namespace, block.fault),
-        settled=tuple((id, FaultState.TRIED) for id in block.replaces),
+        closed_faults=tuple((id, FaultState.TRIED) for id in block.replaces),
         message=(deps.namespace, queue, body, _hold_seconds(deps)),
         changes=changes,
     )
@@ -330,8 +330,8 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
     began: list[datetime] = []
 
     def then(connection: Connection, seq: int) -> None:
-        stack.carry_over(connection, owner.run_id)
-        late_frames.keep_failures(connection, owner.run_id)
+        stack.copy_from_journal(connection, owner.run_id)
+        late_frames.mark_failures(connection, owner.run_id)
         journal.forget(connection, owner.run_id)
         faults.close_all(connection, owner.run_id)
         # As a replay will read it: the flow's code sees this time.
@@ -351,7 +351,7 @@ def release(deps: Dependencies, owner: Owner) -> None:
 
     def then(connection: Connection, seq: int) -> None:
         check_orders(owner, connection)
-        child_runs.notify_settled(connection, owner.run, deps.clock.now(), deps.grace)
+        child_runs.notify_handled(connection, owner.run, deps.clock.now(), deps.grace)
 
     owner.write(Recording(OwnerWrite(changes={**NO_OWNER, "waits": None}, ends=True), then))
     deps.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))

@@ -17,7 +17,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blocks import Failed, InLadder, Leave, stay_parked
+from aft.flows.session.blocks import Failed, InLadder, Blocked, stay_parked
 from aft.flows.session.doubts import Doubts
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
@@ -230,14 +230,14 @@ class StepStates:
         if fault is None or (self.undo_orders and not _tells(fault)):
             return  # a run that is to be undone waits for no rule before it sees what is in doubt
         if fault.state is FaultState.PARKED:
-            raise Leave(stay_parked(fault))
+            raise Blocked(stay_parked(fault))
         if fault.state is FaultState.OPEN:
             self._rule_out(path)
-            raise Leave(self._raised.get(path) or Failed(fault, status, written=True))
+            raise Blocked(self._raised.get(path) or Failed(fault, status, written=True))
         waits = fault.state is FaultState.WAITING and not self._is_due(fault, path)
         if waits or fault.state is FaultState.HANDLED:
             self._rule_out(path)
-            raise Leave(InLadder(fault, status))
+            raise Blocked(InLadder(fault, status))
 
     def _rule_out(self, path: StepPath) -> None:
         """Remove a step from the doubts: it cannot have begun since it failed, as its next try is not due."""
@@ -325,7 +325,7 @@ class StepStates:
         self._raised[block.fault.path or StepPath("")] = written
         return written
 
-    def settled(self, path: StepPath, state: FaultState) -> tuple[tuple[str, FaultState], ...]:
+    def closed_faults(self, path: StepPath, state: FaultState) -> tuple[tuple[str, FaultState], ...]:
         """Faults to close when this step's outcome is recorded, each with its final state."""
         fault = self._faults.get(path)
         with self._lock:

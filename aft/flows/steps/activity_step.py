@@ -20,7 +20,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.activity import Activity
 from aft.flows.session import release
-from aft.flows.session.blocks import Failed, Leave
+from aft.flows.session.blocks import Failed, Blocked
 from aft.flows.session.late_effects import keep_late
 from aft.flows.steps import attempt, constraints
 from aft.flows.steps.request import OnRecorded
@@ -108,7 +108,7 @@ class ActivityStep(Step):
                 self._states.armed.add(self.path)
             self._states.note_failed(self._objection)
             release.emit_raised(self._deps, self._objection.fault)
-            raise Leave(self._states.wrote(self._objection))
+            raise Blocked(self._states.wrote(self._objection))
         assert self._entry is not None
         self.session.numbered(self._entry)
         if self._on_recorded is not None:
@@ -186,7 +186,7 @@ class ActivityStep(Step):
         run_id, generation = self.owner.run_id, self.session.generation(self.path)
         release.write_fault(self._deps, self.owner, connection, failed)
         if self.path in self._states.armed and self._owed:
-            stack.learn(connection, run_id, self.path, generation, value)
+            stack.store_result(connection, run_id, self.path, generation, value)
         elif self.path in self._states.armed:
             stack.disarm(connection, run_id, self.path, generation)
         elif self.activity.compensator is not None and self._owed:

@@ -42,12 +42,12 @@ from aft.flows.exceptions.failures import passes
 from aft.flows.runtime.event_loop import LoopEnded
 from aft.flows.runtime.rule_watch import AttemptWatch
 from aft.flows.runtime.timed_call import NoThread, OnLate, TimedCall
-from aft.flows.session.blocks import CONTROL_FLOW, HandsBack, Leave
+from aft.flows.session.blocks import CONTROL_FLOW, HandsBack, Blocked
 from aft.flows.steps.step import Raised, RuleObjected, Step
 from aft.rules.rule_types import On
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner import Fenced, LeaseOver, Owner
-from aft.store.checkout import Spoilt
+from aft.store.checkout import WorkLost
 
 #: How often in a row a transaction may be lost before its activity counts as failed; the seconds before the second
 #: try, and the factor of each further wait.
@@ -200,11 +200,11 @@ def _work(step: Step, function: FunctionCall, ours: AttemptContext, connection: 
             try:
                 value = _call(step, function, ours)
             finally:
-                lent.take_back()
+                lent.reclaim()
             lent.loosen()
             if ours.session is not None:
                 _release(ours.session)
-    except Spoilt as spoilt:
+    except WorkLost as spoilt:
         raise Raised(spoilt.error) from spoilt.error
     return value
 
@@ -225,7 +225,7 @@ def _call(step: Step, function: FunctionCall, ours: AttemptContext) -> Any:
         raise
     except (LoopEnded, NoThread) as error:
         # Not its failure. It may have begun: the next owner treats its outcome as unknown.
-        raise Leave(HandsBack(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
+        raise Blocked(HandsBack(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
     except CONTROL_FLOW as error:
         raise Raised(RuntimeError(f"{function.what} leaked control flow of aft")) from error
     except BaseException as error:
@@ -282,7 +282,7 @@ def forget(value: Any, *, refused: bool = False) -> None:
 
 
 def _check_lease(owner: Owner) -> None:
-    if not owner.holds():
+    if not owner.is_leased():
         raise LeaseOver(f"the lease of worker {owner.worker} is over; its runs are somebody else's")
 
 

@@ -25,7 +25,7 @@ from aft.errors import DefinitionError, FlowCancelled, ReplayDiverged
 from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.calls import Call
 from aft.flows.declare.flow import Flow
-from aft.flows.session.blocks import Awaits, Block, Leave
+from aft.flows.session.blocks import Awaits, Block, Blocked
 from aft.flows.steps.request import OnRecorded, Raises, Returns, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import RunId, StepPath
@@ -149,7 +149,7 @@ class Children:
             else:
                 _check_same(flow, child, path, args, given)
             if child.ended_as is None:
-                raise Leave(Awaits(self._wait(path, child.id)))
+                raise Blocked(Awaits(self._wait(path, child.id)))
             return self._record(child, path, scope, args, given, on_recorded)
 
         def read(entry: Entry) -> Returns | Raises:
@@ -190,7 +190,7 @@ class Children:
         owner.write(then)
         if not made:
             # The order to stop is on its way down the family; the run checks again in case it is lost.
-            raise Leave(
+            raise Blocked(
                 Awaits(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
             )
         self._family.begun += 1
@@ -252,7 +252,7 @@ class Children:
         """Raise Leave if any of these children is being undone; those past their pivot are not waited for."""
         stopping = [child for child in running if child.pivoted_at is None]
         if stopping:
-            raise Leave(*(self._block(StepPath(child.parent_path or ""), child) for child in stopping))
+            raise Blocked(*(self._block(StepPath(child.parent_path or ""), child) for child in stopping))
 
     def end_interrupted(self, paths: Sequence[StepPath]) -> None:
         """Cancel the children of interrupted steps, raise Leave until they have ended, then push their frames.
@@ -338,7 +338,7 @@ class Children:
         else:
             if child.ended_as is Status.COMPLETED:
                 self._order(child, InboxVerb.COMPENSATE, {})
-            raise Leave(self._block(StepPath(f"{frame.path}/undo"), child))
+            raise Blocked(self._block(StepPath(f"{frame.path}/undo"), child))
         return None
 
     def _undo_frame(self, frame: Frame, state: FrameState, note: str | None) -> None:
@@ -373,7 +373,7 @@ def _check_same(flow: Flow[Any, Any], child: RunRow, path: StepPath, args: str, 
 
 
 def _let_stand(run_id: RunId, child: RunRow, connection: Connection, seq: int) -> None:
-    stack.let_stand(connection, run_id, child.id, left_standing(child))
+    stack.mark_skipped(connection, run_id, child.id, left_standing(child))
 
 
 def left_standing(child: RunRow) -> str:

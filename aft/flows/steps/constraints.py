@@ -99,7 +99,7 @@ class Constraints:
             ladder=(ladder or self._deps.ladder).stored,
             raised_at=self._deps.clock.now(),
             rule_type=on.value,
-            step_snapshot=step_snapshot.keep(step, before, case.of_run(self._owner.run, self._deps.clock.now())),
+            step_snapshot=step_snapshot.encode(step, before, case.of_run(self._owner.run, self._deps.clock.now())),
             decision=decision.encode(),
         )
 

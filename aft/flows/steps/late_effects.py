@@ -41,7 +41,7 @@ def take_late(session: RunSession) -> bool:
     decisions = [(each, late_effects.decide(each)) for each in found]
     settled = [(each, decision) for each, decision in decisions if decision in (LateDecision.UNDO, LateDecision.DROP)]
     for each, decision in settled:
-        owner.write(partial(_carry_out, session, each, decision))
+        owner.write(partial(_apply_decision, session, each, decision))
         effect = each.effect
         deps.telemetry.emit(
             EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision=decision.value)
@@ -49,10 +49,10 @@ def take_late(session: RunSession) -> bool:
     return any(decision is LateDecision.UNDO for _, decision in settled)
 
 
-def _carry_out(
+def _apply_decision(
     session: RunSession, found: FoundEffect, decision: LateDecision, connection: Connection, seq: int
 ) -> None:
     if decision is LateDecision.UNDO:
         late_frames.owe(connection, found, seq, session.deps.clock.now())
     else:
-        late_effects.settle(connection, found.id, decision)
+        late_effects.close(connection, found.id, decision)

@@ -17,7 +17,7 @@ from aft.flows.course.course import Course
 from aft.flows.exceptions import failures
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.session import release
-from aft.flows.session.blocks import HandsBack, Leave
+from aft.flows.session.blocks import HandsBack, Blocked
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.step_states import StepStates
@@ -103,7 +103,7 @@ class RunSession:
         elif self.owner.run.deaths >= MOST_SHARED_DEATHS and not self.owner.solitary:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
-            raise Leave(HandsBack(why))
+            raise Blocked(HandsBack(why))
         self.run_inbox.read_new()
 
     # Recording ----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class RunSession:
         """Return the write that journals an outcome, closes its step's faults, and pushes ``frame`` if one is given."""
         state = FaultState.RESOLVED if entry.outcome is Outcome.OK else FaultState.FINAL
         fields = journal.fields(entry, self.owner.epoch, self.widths.get(entry.scope))
-        write = OwnerWrite(entry=fields, frame=frame, settled=self.step_states.settled(entry.path, state))
+        write = OwnerWrite(entry=fields, frame=frame, closed_faults=self.step_states.closed_faults(entry.path, state))
         return Recording(write, self.step_states.with_signal_read(entry.path, more))
 
     # Failing ------------------------------------------------------------------------------------------------------
@@ -153,4 +153,4 @@ class RunSession:
             self.owner.write(lambda connection, seq: release.write_fault(self.deps, self.owner, connection, failed))
             release.emit_raised(self.deps, fault)
             failed = self.step_states.wrote(failed)
-        raise Leave(failed)
+        raise Blocked(failed)

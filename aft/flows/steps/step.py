@@ -23,7 +23,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.declare.probe import ProbeCall
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import HandsBack, Leave, Parks
+from aft.flows.session.blocks import HandsBack, Blocked, Parks
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
@@ -154,7 +154,7 @@ class Step(ABC):
             if self.policy.transactional:
                 self._fail(error)
             self._park(error)
-        except Leave as leave:
+        except Blocked as leave:
             if any(isinstance(block, HandsBack) and block.doubt for block in leave.blocks):
                 self._states.note_unknown(self.path)
             raise
@@ -167,7 +167,7 @@ class Step(ABC):
         # What is large is not copied with every try: rules see no arguments then.
         stored = self.stored if len(self.stored or "") <= MOST_STORED else None
         facts = StepFacts(self.name, stored, elapsed=elapsed)
-        snapshot = step_snapshot.keep(facts, before, abreast=self.session.abreast(self.path))
+        snapshot = step_snapshot.encode(facts, before, abreast=self.session.abreast(self.path))
         fault = replace(fault, rule_type=None if rule_type is None else rule_type.value, step_snapshot=snapshot)
         self.session.fail(self.path, fault, self.status)
 
@@ -188,7 +188,7 @@ class Step(ABC):
         )
         replaced, spent = self._states.replaced(self.path), self._states.spend(self.path)
         self._states.note_known(self.path)
-        raise Leave(Parks(reason, fault, replaced, answers=spent))
+        raise Blocked(Parks(reason, fault, replaced, answers=spent))
 
     def _site(self) -> FaultSite:
         failed = self._states.failures(self.path)

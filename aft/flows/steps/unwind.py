@@ -22,7 +22,7 @@ from aft.flows.declare.activity import Activity, compensator_policy, compensator
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Leave, Parks
+from aft.flows.session.blocks import Blocked, Parks
 from aft.flows.steps import attempt
 from aft.flows.steps.children import Children
 from aft.flows.steps.late_effects import find_late, take_late
@@ -190,7 +190,7 @@ class UndoStep(Step):
         return (), self.compensator.arguments({**offered, "result": result, "fault": self.cause, "key": key})
 
     def record(self, value: Any) -> Recording:
-        write = OwnerWrite(undone=self.frame.seq, settled=self._states.settled(self.path, FaultState.RESOLVED))
+        write = OwnerWrite(undone=self.frame.seq, closed_faults=self._states.closed_faults(self.path, FaultState.RESOLVED))
         return Recording(write, self._states.with_signal_read(self.path, None))
 
     def recorded(self) -> None:
@@ -278,4 +278,4 @@ def _stop(session: RunSession, frame: Frame, reason: str) -> NoReturn:
         LookupError(reason), place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED
     )
     before = session.step_states.fault(StepPath(f"{frame.path}/undo"))
-    raise Leave(Parks(reason, fault, () if before is None else (before.id,)))
+    raise Blocked(Parks(reason, fault, () if before is None else (before.id,)))

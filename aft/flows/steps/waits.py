@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from aft.errors import CodecError, WaitTimeout
 from aft.flows.declare.calls import RAISE, Call, Signal, Sleep
 from aft.flows.declare.flow import Flow
-from aft.flows.session.blocks import Awaits, Leave
+from aft.flows.session.blocks import Awaits, Blocked
 from aft.flows.steps.children import Children
 from aft.flows.steps.request import OnRecorded, Raises, Returns, StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -58,7 +58,7 @@ class WaitSteps:
             wait = self._wait(path, WaitKind.SIGNAL, signal.name, signal.timeout)
             if self._is_over(wait):
                 return self._record(path, scope, EntryKind.SIGNAL, signal.name, None, on_recorded, wait)
-            raise Leave(Awaits(wait))
+            raise Blocked(Awaits(wait))
 
         def read(entry: Entry) -> Returns | Raises:
             if entry.outcome is Outcome.OK:
@@ -76,7 +76,7 @@ class WaitSteps:
 
         def refuse(connection: Connection, seq: int) -> None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, [item], f"refused: {why}")
-            inbox.keep(connection, owner.run_id, kept)
+            inbox.store_payload(connection, owner.run_id, kept)
 
         owner.write(refuse)
         self._session.deps.telemetry.emit(SignalRefused(run=owner.run_id, signal=signal.name, why=why))
@@ -88,7 +88,7 @@ class WaitSteps:
             self._session.check_may_go_on()
             wait = self._wait(path, WaitKind.SLEEP, sleep.name, sleep.timeout)
             if not self._is_over(wait):
-                raise Leave(Awaits(wait))
+                raise Blocked(Awaits(wait))
             return self._record(path, scope, EntryKind.SLEEP, sleep.name, None, on_recorded, wait)
 
         return StepRequest(
@@ -140,6 +140,6 @@ class WaitSteps:
             if item is not None:
                 inbox.mark_read(connection, owner.run_id, owner.epoch, [item])
                 # Encoded as the flow declares it: what it takes as a secret is never shown, however it was sent.
-                inbox.keep(connection, owner.run_id, item)
+                inbox.store_payload(connection, owner.run_id, item)
 
         return self._session.record(entry, then, on_recorded)

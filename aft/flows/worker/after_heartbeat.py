@@ -26,7 +26,7 @@ class AfterHeartbeat:
 
     def _buffer_late(self) -> None:
         deps = self._deps
-        for effect in deps.late_buffer.keep_waiting(deps.store):
+        for effect in deps.late_buffer.store_buffered(deps.store):
             deps.telemetry.emit(
                 EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision="kept")
             )

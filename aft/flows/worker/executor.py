@@ -57,7 +57,7 @@ class RunExecutor:
                 logger.exception("run cannot be executed: run=%s", row.id)
                 self._forget(row)
                 self._deps.executing.release_run(row.id)
-                self._slots.give(slots)
+                self._slots.release(slots)
 
     @property
     def executing(self) -> list[tuple[RunId, str]]:
@@ -88,4 +88,4 @@ class RunExecutor:
             self._forget(row)
             self._deps.executing.release_run(row.id)
             self._held.release_run(row)
-            self._slots.give(slots)
+            self._slots.release(slots)

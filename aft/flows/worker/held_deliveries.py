@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from aft.brokers.base import Delivery
 from aft.clock import Clock
 from aft.ids import RunId
-from aft.recovery.admission import Admitted
+from aft.recovery.admission import AdmittedMessage
 from aft.runs.run_rows import RunRow
 
 #: The longest time that a delivery is held, in seconds.
@@ -32,7 +32,7 @@ class HeldDeliveries:
         self._held: dict[tuple[RunId, int], tuple[float, Delivery]] = {}
         self._done: list[Delivery] = []
 
-    def hold(self, claimed: Iterable[RunRow], admitted: Sequence[Admitted]) -> set[int]:
+    def hold(self, claimed: Iterable[RunRow], admitted: Sequence[AdmittedMessage]) -> set[int]:
         """Hold the delivery of each claimed run, before it is executed; return the held ones by their ``id()``."""
         since = self._clock.ticks()
         epochs = {row.id: row.epoch for row in claimed}

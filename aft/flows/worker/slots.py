@@ -56,7 +56,7 @@ class Slots:
             self._changed.notify_all()
             return taken
 
-    def give(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """Give slots back."""
         if count:
             with self._changed:

@@ -21,7 +21,7 @@ ALONE_PATIENCE, MOST_PATIENCE = 10.0, 60.0
 LONGEST_REFUSED = 300.0
 
 
-class Solitary:
+class SolitaryRuns:
     """Executes a due run that must be alone, once every slot is free; ``is_due`` returns whether there is one."""
 
     def __init__(

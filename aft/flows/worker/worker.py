@@ -37,10 +37,10 @@ from aft.flows.worker.claimer import RunClaimer
 from aft.flows.worker.executor import RunExecutor
 from aft.flows.worker.held_deliveries import HeldDeliveries
 from aft.flows.worker.slots import PATIENCE, TURNS_AHEAD, Slots
-from aft.flows.worker.solitary_runs import Solitary
+from aft.flows.worker.solitary_runs import SolitaryRuns
 from aft.flows.worker.unserved_runs import UnservedRecall, claim_undoable, find_undoable
 from aft.ids import RunId
-from aft.recovery.admission import Admission, Admitted
+from aft.recovery.admission import Admission, AdmittedMessage
 from aft.recovery.lease_guard import is_leased, while_leased
 from aft.recovery.receiver import Receiver
 from aft.recovery.service import Service, countdown
@@ -84,7 +84,7 @@ class Worker:
         self._is_flooded = False
         #: Runs to undo whose flow no worker has, and that must be executed alone, as last seen.
         self._undoable_alone: list[Undoable] = []
-        self._solitary = Solitary(deps, self._slots, self._is_due_alone, self._execute_alone)
+        self._solitary = SolitaryRuns(deps, self._slots, self._is_due_alone, self._execute_alone)
         self._services = [
             Service("receiver", while_leased(deps.lease, self._receive), deps.telemetry, self.receiver.interrupt),
             Service("timer", while_leased(deps.lease, self._take_due), deps.telemetry),
@@ -158,7 +158,7 @@ class Worker:
             self._take(consumer, now_on, taken)
             consumer.ack(self._held.pop_done())
 
-    def _take(self, consumer: Consumer, admitted: Sequence[Admitted], slots: int) -> None:
+    def _take(self, consumer: Consumer, admitted: Sequence[AdmittedMessage], slots: int) -> None:
         """Claim the runs that the messages wake; claimed runs are executed whatever fails afterwards."""
         claimed: list[RunRow] = []
         try:
@@ -166,7 +166,7 @@ class Worker:
             claimed = self._deps.executing.claim(lambda expect: self._claim(wakes, expect))
             held = self._held.hold(claimed, admitted)
         finally:
-            self._slots.give(slots - len(claimed))
+            self._slots.release(slots - len(claimed))
             self._executor.execute(claimed, {one.message.run: one.message.wake for one in admitted})
         taken = {row.id for row in claimed}
         ignored = [one for one in admitted if one.message.run not in taken]
@@ -244,7 +244,7 @@ class Worker:
         try:
             claimed = self._deps.executing.claim(claim)
         finally:
-            self._slots.give(slots - len(claimed))
+            self._slots.release(slots - len(claimed))
             self._executor.execute(claimed, {})
         return bool(claimed)
 
@@ -256,7 +256,7 @@ class Worker:
                 claimed = self._deps.executing.claim(self._claim_alone)
         finally:
             if not claimed:
-                self._slots.give(slots)
+                self._slots.release(slots)
             self._executor.execute(claimed, {}, slots=slots)
 
     def _is_due_alone(self) -> bool:

@@ -36,7 +36,7 @@ class Case:
     #: Why facts could not be gathered, or conditions evaluated.
     warnings: list[str] = field(default_factory=list)
 
-    def learn(self, names: Iterable[str]) -> Facts:
+    def gather(self, names: Iterable[str]) -> Facts:
         """Return the facts, after gathering those that these names mention."""
         missing = frozenset(name for name in names if name not in self.facts)
         for part in sorted({name.partition(".")[0] for name in missing} & self.more.keys()):

@@ -40,7 +40,7 @@ _STORED: StoredJson[StepSnapshot] = StoredJson(StepSnapshot)
 _CHANGING = ("run.status", "run.tags")
 
 
-def keep(step: StepFacts, before: Fault | None = None, facts: Facts | None = None, abreast: int = 0) -> str:
+def encode(step: StepFacts, before: Fault | None = None, facts: Facts | None = None, abreast: int = 0) -> str:
     """Encode what a fault stores of its step; ``before`` is the fault that it had until now.
 
     ``facts``: what rules were asked with, if they found a constraint violated. ``abreast``: how many steps of its call

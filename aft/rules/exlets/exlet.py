@@ -45,7 +45,7 @@ class Exlet:
         return next(filter(primitives.is_deciding, self.steps), None)
 
     @property
-    def is_plain(self) -> bool:
+    def only_decides(self) -> bool:
         """Whether it decides and does nothing else: no plan is needed to carry it out."""
         return len(self.steps) == 1 and self.decides is not None
 

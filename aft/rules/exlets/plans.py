@@ -141,14 +141,14 @@ def drop(connection: Connection, plan_id: str, note: str) -> tuple[RunId, str] |
     return None if row is None else (row.run_id, row.fault_id)
 
 
-def hold(connection: Connection, plan: Plan, target: str, run_ids: Iterable[str]) -> None:
+def record_suspended(connection: Connection, plan: Plan, target: str, run_ids: Iterable[str]) -> None:
     """Record which runs a plan has suspended, and as which target."""
     rows = [{"plan_id": plan.id, "run_id": run_id, "target": target} for run_id in run_ids]
     if rows:
         connection.execute(insert(holds), rows)
 
 
-def held(connection: Connection, plan_id: str, limit: int, target: str | None = None) -> list[RunId]:
+def find_suspended(connection: Connection, plan_id: str, limit: int, target: str | None = None) -> list[RunId]:
     """Return runs that a plan has suspended and not resumed: all of them, or those of one target."""
     statement = select(holds.c.run_id).where(holds.c.plan_id == plan_id).order_by(holds.c.run_id).limit(limit)
     if target is not None:
@@ -156,7 +156,7 @@ def held(connection: Connection, plan_id: str, limit: int, target: str | None = 
     return [RunId(found) for found in connection.execute(statement).scalars()]
 
 
-def release_held(connection: Connection, plan_id: str, run_ids: Iterable[str]) -> None:
+def delete_suspended(connection: Connection, plan_id: str, run_ids: Iterable[str]) -> None:
     """Delete the record that a plan has suspended these runs."""
     ours = (holds.c.plan_id == plan_id, holds.c.run_id.in_(list(run_ids)))
     connection.execute(delete(holds).where(*ours))

@@ -77,7 +77,7 @@ def choose_rule(trees: Sequence[CompiledTree], on: On, case: Case) -> RuleChoice
     names: set[str] = set()
     for tree in trees:
         names |= tree.names
-        walk = tree.walk(case.learn(tree.names))
+        walk = tree.walk(case.gather(tree.names))
         of = tree.tree
         asked.append(AskedTree(of.flow, of.activity, of.revision, list(walk.steps)))
         case.warnings += [warning for _, _, warning in walk.steps if warning]

@@ -49,7 +49,7 @@ class Fenced(Exception):
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedWrite:
     """A write that has committed in a shared commit; ``message`` is the number of its message in the outbox."""
 
     message: int | None
@@ -100,11 +100,11 @@ class Owner:
     def run_id(self) -> RunId:
         return self.run.id
 
-    def holds(self) -> bool:
+    def is_leased(self) -> bool:
         """Return whether work may be started for the run: this worker's lease has not expired by its own clock."""
-        return self.lease.holds(self.worker)
+        return self.lease.is_valid(self.worker)
 
-    def is_first_to_hear(self, seq: int) -> bool:
+    def is_first_to_return(self, seq: int) -> bool:
         """Return whether no earlier owner can have given the flow's code the outcome numbered ``seq``.
 
         Then no earlier owner has come as far: every step begun after it was begun by this owner.
@@ -131,7 +131,7 @@ class Owner:
             if after is not None:
                 after()
 
-    def share(self, write: OwnerWrite, *, read_to: int | None = None) -> Shared | None:
+    def share(self, write: OwnerWrite, *, read_to: int | None = None) -> SharedWrite | None:
         """Write in a commit that other runs' writes share; None if refused, too large, or the outcome is unknown.
 
         Refused means that the run is not ours, or that its inbox is longer than ``read_to``. On None the caller tries
@@ -151,7 +151,7 @@ class Owner:
             self.seq += 1
             inbox_seq, message = answer
             self.inbox_seq, self.solitary = int(inbox_seq), False
-            return Shared(None if message is None else int(message))
+            return SharedWrite(None if message is None else int(message))
 
     def _write_alone(self, write: OwnerWrite, more: Then | None) -> None:
         for attempt in self._while_leased():
@@ -219,7 +219,7 @@ class Owner:
             self.write(lambda connection, seq: None, waits=encode(found), **NO_PROGRESS)
             self._stored_waits = frozenset(found)
 
-    def hear(self, inbox_seq: int) -> None:
+    def update_inbox_length(self, inbox_seq: int) -> None:
         """Take over a newer length of the inbox that another component has read."""
         with self.lock:
             self.inbox_seq = max(self.inbox_seq, inbox_seq)
@@ -242,7 +242,7 @@ class Owner:
     def _while_leased(self) -> Retrying:
         def lease_over(state: RetryCallState) -> bool:
             # Heartbeats may succeed while this cannot be written (a full disk): one lease is enough to try.
-            return not self.holds() or (state.seconds_since_start or 0.0) >= self.lease.seconds
+            return not self.is_leased() or (state.seconds_since_start or 0.0) >= self.lease.seconds
 
         return Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),

@@ -49,7 +49,7 @@ class OwnerWrite:
     #: The fault to raise.
     fault: Fields | None = None
     #: Earlier faults to close, each with its final state.
-    settled: tuple[tuple[str, FaultState], ...] = ()
+    closed_faults: tuple[tuple[str, FaultState], ...] = ()
     #: A message for the outbox: namespace, queue, body, and the seconds for which it is reserved for its writer.
     message: tuple[str, str, str, float] | None = None
     #: New values of columns of the run's row; a time may be ``FromNow``. A status must be one that the run may get.
@@ -128,14 +128,14 @@ OWNER = OwnerBatch()
 def _parts(write: OwnerWrite) -> frozenset[str]:
     """Name the parts of the statement that a write needs."""
     others = write.undone is None and write.fault is None and write.message is None and not write.ends
-    if write.entry is not None and others and not write.settled:
+    if write.entry is not None and others and not write.closed_faults:
         return _OUTCOME if write.frame is None else _FRAMED
     there = {
         "entry": write.entry is not None,
         "frame": write.frame is not None,
         "undone": write.undone is not None,
         "fault": write.fault is not None,
-        "settled": bool(write.settled),
+        "settled": bool(write.closed_faults),
         "message": write.message is not None,
         "ends": write.ends,
     }
@@ -168,8 +168,8 @@ def _named(write: OwnerWrite) -> tuple[str, ...]:
 def _more(write: OwnerWrite) -> dict[str, Any]:
     """Return what a write takes besides rows that it inserts."""
     more: dict[str, Any] = {"undone": write.undone}
-    if write.settled:
-        more["settled"] = as_json([{"id": id, "state": state.value} for id, state in write.settled]).decode()
+    if write.closed_faults:
+        more["settled"] = as_json([{"id": id, "state": state.value} for id, state in write.closed_faults]).decode()
     if write.message is not None:
         more["its_namespace"], more["queue"], more["body"], more["hold"] = write.message
     return more
@@ -180,8 +180,8 @@ def _fields(place: int, item: FencedWrite) -> dict[str, Any]:
     write = item.write
     row: dict[str, Any] = {"place": place, **_run(item), "undone": write.undone}
     row |= {"entry": write.entry, "frame": write.frame, "fault": write.fault, "changed": [*(write.changes or ())]}
-    if write.settled:
-        row["settled"] = [{"id": id, "state": state.value} for id, state in write.settled]
+    if write.closed_faults:
+        row["settled"] = [{"id": id, "state": state.value} for id, state in write.closed_faults]
     if write.message is not None:
         row["its_namespace"], row["queue"], row["body"], row["hold"] = write.message
     if write.ends:
@@ -206,7 +206,7 @@ def _write_one(connection: Executor, item: FencedWrite, fence: str) -> tuple[int
         connection.execute(statements.UNDONE, (run_id, write.undone))
     if write.fault is not None:
         connection.execute(statements.RAISED, {"run_id": run_id, **for_sqlite(write.fault, FAULT)})
-    for id, state in write.settled:
+    for id, state in write.closed_faults:
         connection.execute(statements.SETTLED, (state.value, id))
     if write.ends:
         connection.execute(statements.DROPPED, (run_id,))

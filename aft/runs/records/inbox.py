@@ -166,7 +166,7 @@ def mark_taken(connection: Connection, run_id: RunId, item: InboxItem, path: Ste
     _change(connection, run_id, *unread, note=f"{TAKEN_BY}{path}")
 
 
-def mark_heard(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:
+def mark_pointers_read(connection: Connection, run_id: RunId, epoch: int, numbers: Iterable[int]) -> None:
     """Mark entries as read that only point at other rows: the owner of this epoch has read those rows."""
     _change(connection, run_id, inbox.c.seq.in_(list(numbers)), read_epoch=epoch)
 
@@ -197,7 +197,7 @@ def mark_read(
         _change(connection, run_id, inbox.c.seq.in_(numbers), read_epoch=epoch, note=note)
 
 
-def keep(connection: Connection, run_id: RunId, item: InboxItem) -> None:
+def store_payload(connection: Connection, run_id: RunId, item: InboxItem) -> None:
     """Store a signal's payload as the flow declares it, so that a value it takes as a secret is never shown."""
     _change(connection, run_id, inbox.c.seq == item.seq, payload=json.dumps(item.payload))
 

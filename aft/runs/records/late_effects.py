@@ -228,7 +228,7 @@ def _is_left_behind(found: FoundEffect) -> bool:
     return found.over and (found.ours or found.status in GOING)
 
 
-def settle(connection: Connection, effect_id: str, decision: LateDecision) -> None:
+def close(connection: Connection, effect_id: str, decision: LateDecision) -> None:
     """Close a late effect with the decision that was carried out."""
     statement = update(late_effects).where(late_effects.c.id == effect_id)
     connection.execute(statement.values(state=decision.value, settled_at=now()))

@@ -160,7 +160,7 @@ def take(
     return [found[each] for each in ids]
 
 
-def heard(connection: Connection, notice: Notice) -> list[Event]:
+def record_delivery(connection: Connection, notice: Notice) -> list[Event]:
     """Record a delivery; returns its event, none if it was recorded before."""
     statement = (
         update(table)
@@ -174,7 +174,7 @@ def heard(connection: Connection, notice: Notice) -> list[Event]:
     ]
 
 
-def failed(connection: Connection, notice: Notice, why: str, wait: timedelta) -> list[Event]:
+def record_failure(connection: Connection, notice: Notice, why: str, wait: timedelta) -> list[Event]:
     """Record a failed attempt, to be sent again after ``wait``; gives up after ``PATIENCE``.
 
     Writes nothing and returns no event if another sender has taken the notice.

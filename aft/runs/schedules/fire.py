@@ -133,13 +133,13 @@ class _Firing:
         if fresh:
             self._events.append(RunStarted(run=made.id, flow=made.flow))
             fired = ScheduleFired(
-                schedule=self._row.name, moment=format_occurrence(moment), run=made.id, flow=made.flow
+                schedule=self._row.name, occurrence=format_occurrence(moment), run=made.id, flow=made.flow
             )
             self._events.append(fired)
 
     def _skip(self, moment: datetime, why: str) -> None:
         self._changes |= {"skipped_at": moment, "skipped_why": why}
-        self._events.append(ScheduleSkipped(schedule=self._row.name, moment=format_occurrence(moment), why=why))
+        self._events.append(ScheduleSkipped(schedule=self._row.name, occurrence=format_occurrence(moment), why=why))
 
 
 def format_occurrence(moment: datetime) -> str:

@@ -147,7 +147,7 @@ def notify_parent(connection: Connection, child: RunRow, at: datetime, grace: ti
         return
     place = {"parent_seq": parent.seq, "parent_inbox_seq": parent.inbox_seq}
     connection.execute(update(runs).where(runs.c.id == child.id).values(**place))
-    wake.send(connection, parent, _item_about(child, at, grace), lambda row: _is_told(row, child.id))
+    wake.send(connection, parent, _item_about(child, at, grace), lambda row: _is_woken(row, child.id))
 
 
 def _item_about(child: RunRow, at: datetime, grace: timedelta) -> NewInboxItem:
@@ -204,7 +204,7 @@ def park_parent(connection: Connection, namespace: str, child_id: RunId, at: dat
     return parent.id, reason
 
 
-def notify_settled(connection: Connection, child: RunRow, at: datetime, grace: timedelta) -> None:
+def notify_handled(connection: Connection, child: RunRow, at: datetime, grace: timedelta) -> None:
     """Wake a parent that is parked for this child's late effect, in the transaction in which the child handled it."""
     parent = None if child.parent_id is None else wake.lock(connection, child.namespace, child.parent_id)
     if parent is not None and _is_parked_for(parent, child.id):
@@ -216,7 +216,7 @@ def _is_parked_for(row: RunRow, child_id: RunId) -> bool:
     return row.status is Status.PARKED and row.ended_as is not None and _names(row, child_id)
 
 
-def _is_told(row: RunRow, child_id: RunId) -> bool:
+def _is_woken(row: RunRow, child_id: RunId) -> bool:
     """Return whether the end of a child wakes a run: it waits for that, is ``compensated``, or is parked for it."""
     return _awaits_child(row, child_id) or row.status is Status.COMPENSATED or _is_parked_for(row, child_id)
 

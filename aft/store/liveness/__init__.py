@@ -31,11 +31,11 @@ class LivenessLock(Protocol):
         """The name under which others find the lock while it is held; None: only the lease counts."""
         ...
 
-    def give(self, worker: WorkerId) -> None:
+    def acquire(self, worker: WorkerId) -> None:
         """Take the lock of this worker, and release the former one's; does not raise if that fails."""
         ...
 
-    def take_back(self) -> None:
+    def release(self) -> None:
         """Release the lock: this process is no worker any more. Idempotent."""
         ...
 

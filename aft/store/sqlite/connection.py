@@ -47,7 +47,7 @@ LENIENT = partial(str, encoding="utf-8", errors="replace")
 T = TypeVar("T")
 
 
-class Left(Enum):
+class UnusableReason(Enum):
     """The way in which an activity left its connection unusable."""
 
     #: The activity ended the transaction that its work began in.
@@ -152,65 +152,65 @@ class SqliteConnection(sqlite3.Connection):
 
     def take_back(self) -> None:
         """Permit only this thread; waits for a statement that another has under way, then interrupts it."""
-        if not self.access.take_back(PATIENCE):
+        if not self.access.reclaim(PATIENCE):
             self.interrupt()
             self._was_cut_off = True
-            self._is_busy = not self.access.take_back(PATIENCE)
+            self._is_busy = not self.access.reclaim(PATIENCE)
 
-    def hopeless(self) -> Left | None:
+    def hopeless(self) -> UnusableReason | None:
         """Return why it is unusable: its transaction is over, or a statement does not end; None if it is usable."""
         if self._is_busy:
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         return None if self.was_closed or self.in_transaction else self._over()
 
-    def _over(self) -> Left:
+    def _over(self) -> UnusableReason:
         if self._was_cut_off:
-            return Left.UNFINISHED
-        return Left.ENDED if self.changed else Left.LOST  # ending it on purpose takes a statement that was traced
+            return UnusableReason.UNFINISHED
+        return UnusableReason.ENDED if self.changed else UnusableReason.LOST  # ending it on purpose takes a statement that was traced
 
-    def end_work(self) -> Left | None:
+    def end_work(self) -> UnusableReason | None:
         """Release the savepoint; returns how the connection was left unusable, None if it is usable."""
         left = self._do(f"RELEASE {WORK}")
         if left is None and self._was_cut_off:
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         if left is None and self.changed:
             left = self._drop_shadows()
         return left
 
-    def _drop_shadows(self) -> Left | None:
+    def _drop_shadows(self) -> UnusableReason | None:
         try:
             for kind, name in self.execute(_SHADOWS).fetchall():
                 self.execute(f'DROP {kind} temp."{name}"')
         except sqlite3.Error:
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         return None
 
-    def take_back_work(self) -> Left | None:
+    def take_back_work(self) -> UnusableReason | None:
         """Roll back to the savepoint; returns how the connection was left unusable, None if it is usable."""
         return self._do(f"ROLLBACK TO {WORK}")
 
-    def _do(self, statement: str) -> Left | None:
+    def _do(self, statement: str) -> UnusableReason | None:
         """Execute a statement when no result is open any more.
 
         A result that was not read to its end, or an open blob, would keep the connection at an old snapshot as long as
         it is referenced. After an interrupt, SQLite refuses statements while there is one; then they are closed.
         """
         if self._is_busy:
-            return Left.UNFINISHED
+            return UnusableReason.UNFINISHED
         self.interrupt()
         left = self._try(statement)
-        if left is Left.UNFINISHED:
+        if left is UnusableReason.UNFINISHED:
             self._close_results()
             left = self._try(statement)
         self._at_work = left is not None
         return left
 
-    def _try(self, statement: str) -> Left | None:
+    def _try(self, statement: str) -> UnusableReason | None:
         try:
             self.execute(statement)
         except sqlite3.Error as error:
             interrupted = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
-            return Left.UNFINISHED if interrupted else self._over()
+            return UnusableReason.UNFINISHED if interrupted else self._over()
         return None
 
     def _close_results(self) -> None:

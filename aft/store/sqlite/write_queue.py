@@ -59,11 +59,11 @@ class WriteQueue:
                 "in a transactional activity use aft.session(), and start runs outside it"
             )
 
-    def give(self) -> None:
+    def release(self) -> None:
         """End the turn."""
         self._holder = None
         if self._through:
-            self._gate.give()
+            self._gate.release()
         self._lock.release()
 
     def forget_in_child(self) -> None:
@@ -99,7 +99,7 @@ class WriteGate:
             self._wanted = False
             return self._waiting is None
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the lock, for the next process."""
         if self._file is not None:
             with suppress(OSError):
@@ -114,7 +114,7 @@ class WriteGate:
         with self._lock:
             self._wanted = False
             if self._waiting is None:
-                self.give()  # it came while we left
+                self.release()  # it came while we left
 
     def _open(self) -> bool:
         if self._file is None:
@@ -150,7 +150,7 @@ class WriteGate:
         with self._lock:
             self._waiting = None
             if not self._wanted:
-                self.give()
+                self.release()
 
 
 class WriteQueues(dict[str, WriteQueue]):

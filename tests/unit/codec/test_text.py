@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aft.app.views.health import Hanging, HangingCall
+from aft.app.views.health import AbandonedCalls, AbandonedCall
 from aft.ids import StepPath
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.runs import waits
@@ -48,10 +48,10 @@ STORED: list[tuple[Callable[[Any], Any], str, Any]] = [
         ),
     ),
     (
-        Hanging.read,
+        AbandonedCalls.read,
         '{"count": 2, "most": 5, "oldest": [{"run": "r", "path": "1", "activity": "a", '
         '"since": "2024-01-01T03:04:05.000006+00:00"}]}',
-        Hanging(2, 5, (HangingCall("r", "1", "a", AT),)),
+        AbandonedCalls(2, 5, (AbandonedCall("r", "1", "a", AT),)),
     ),
 ]
 
@@ -83,7 +83,7 @@ def test_what_was_spoilt_raises_value_error(text: str) -> None:
     for read in (waits.decode, Ruling.decode, RuleChoice.decode):
         with pytest.raises(ValueError, match=": "):
             read(text)
-    assert Hanging.read(text) == Hanging()
+    assert AbandonedCalls.read(text) == AbandonedCalls()
 
 
 def test_a_refusal_names_the_part_and_not_its_value() -> None:

@@ -17,37 +17,37 @@ BODY = Message.about_order(RunId("run"), OrderId("order"), datetime(2026, 11, 17
 
 
 def test_a_message_comes_in_as_it_was_sealed() -> None:
-    sealed = Seal([KEY]).put(BODY)
+    sealed = Seal([KEY]).seal(BODY)
     assert sealed != BODY
-    assert Seal([KEY]).take(sealed) == BODY
+    assert Seal([KEY]).unseal(sealed) == BODY
     assert decode(sealed) == decode(BODY), "a process that knows nothing of seals can read it"
 
 
 def test_without_keys_nothing_is_sealed_and_everything_is_taken() -> None:
-    assert Seal().put(BODY) == Seal().take(BODY) == BODY
-    assert Seal().take(Seal([KEY]).put(BODY)) == BODY
+    assert Seal().seal(BODY) == Seal().unseal(BODY) == BODY
+    assert Seal().unseal(Seal([KEY]).seal(BODY)) == BODY
 
 
 def test_what_is_not_sealed_or_with_another_key_is_refused() -> None:
     with pytest.raises(MessageRefused, match="not sealed"):
-        Seal([KEY]).take(BODY)
+        Seal([KEY]).unseal(BODY)
     with pytest.raises(MessageRefused, match="none of our keys"):
-        Seal([KEY]).take(Seal([OTHER]).put(BODY))
+        Seal([KEY]).unseal(Seal([OTHER]).seal(BODY))
 
 
 def test_a_key_is_changed_in_two_steps() -> None:
     before, during, after = Seal([OTHER]), Seal([KEY, OTHER]), Seal([KEY])
-    assert during.take(before.put(BODY)) == during.take(after.put(BODY)) == BODY
-    assert after.take(during.put(BODY)) == BODY
-    assert before.put(BODY) == Seal([OTHER]).put(during.put(BODY)), "a seal takes the place of another one"
+    assert during.unseal(before.seal(BODY)) == during.unseal(after.seal(BODY)) == BODY
+    assert after.unseal(during.seal(BODY)) == BODY
+    assert before.seal(BODY) == Seal([OTHER]).seal(during.seal(BODY)), "a seal takes the place of another one"
 
 
 @given(st.binary(max_size=300), st.integers(0, len(BODY) - 1), st.integers(1, 255))
 def test_nothing_that_was_changed_is_taken(other: bytes, place: int, change: int) -> None:
     seal = Seal([KEY])
-    sealed = bytearray(seal.put(BODY))
+    sealed = bytearray(seal.seal(BODY))
     sealed[place] ^= change
-    for forged in (bytes(sealed), other, other + seal.put(BODY)[-78:]):
-        if forged != seal.put(BODY):
+    for forged in (bytes(sealed), other, other + seal.seal(BODY)[-78:]):
+        if forged != seal.seal(BODY):
             with pytest.raises(MessageRefused):
-                seal.take(forged)
+                seal.unseal(forged)

@@ -20,10 +20,10 @@ from aft.cli.commands.replay.report import (
     show_summary,
 )
 from aft.cli.errors import Failure
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console as make_console
 from aft.cli.show.output import json_option, print_json
-from aft.replay.environment import Stage, StageError
+from aft.replay.environment import ReplayEnvironment, StageError
 from aft.replay.example import Example, ExampleError
 from aft.replay.load import find, load
 from aft.replay.play import Player, Tell
@@ -60,12 +60,12 @@ def _play(given: object, named: str, wanted: tuple[str, ...], only_list: bool, a
     if only_list:
         print_json([scenario_as_json(scenario) for scenario in chosen]) if as_json else show_list(chosen)
         return False
-    if isinstance(given, Given):
-        _settle(given)
+    if isinstance(given, ConnectionOptions):
+        _export_settings(given)
     console = Console(quiet=True) if as_json else make_console()
     example = load(directory)
     check_cues(example.flow, chosen)
-    with Stage(directory) as stage:
+    with ReplayEnvironment(directory) as stage:
         results = play_all(stage, example, chosen, console)
         if as_json:
             print_json([result_as_json(result) for result in results])
@@ -85,7 +85,7 @@ def _translate_errors() -> Iterator[None]:
         raise Failure(str(error), error.details) from error
 
 
-def play_all(stage: Stage, example: Example, scenarios: Sequence[Scenario], console: Console) -> list[Result]:
+def play_all(stage: ReplayEnvironment, example: Example, scenarios: Sequence[Scenario], console: Console) -> list[Result]:
     """Play one scenario after the other, drawing each when it has ended. Raises AftError, ExampleError."""
     results: list[Result] = []
     with _progress(console, "starting a worker"):
@@ -106,7 +106,7 @@ def _progress(console: Console, name: str) -> Iterator[Tell]:
         yield lambda news: status.update(Text(f"{name}: {news}"))
 
 
-def _settle(given: Given) -> None:
+def _export_settings(given: ConnectionOptions) -> None:
     """Export the options before the command to the environment, for the example and for the worker processes."""
     options = {"DATABASE_URL": given.database, "BROKER_URL": given.broker, "NAMESPACE": given.namespace}
     os.environ.update({f"AFT_{name}": value for name, value in options.items() if value is not None})

@@ -17,8 +17,8 @@ from aft.app.views.timeline import StoryEventKind
 from aft.cli.show.draw import draw_timeline
 from aft.cli.show.output import Column, print_table
 from aft.cli.show.styles import status_style
-from aft.replay.check import format_fault, judge, names
-from aft.replay.play import Played
+from aft.replay.check import format_fault, find_differences, names
+from aft.replay.play import ScenarioOutcome
 from aft.replay.scenario import Scenario
 
 
@@ -26,13 +26,13 @@ from aft.replay.scenario import Scenario
 class Result:
     """A scenario that was played, and what differs from its declaration."""
 
-    played: Played
+    played: ScenarioOutcome
     wrong: list[str]
 
     @classmethod
-    def of(cls, played: Played) -> Result:
+    def of(cls, played: ScenarioOutcome) -> Result:
         """Judge what was played."""
-        return cls(played, judge(played))
+        return cls(played, find_differences(played))
 
 
 def show_result(console: Console, result: Result) -> None:
@@ -42,7 +42,7 @@ def show_result(console: Console, result: Result) -> None:
     for line in textwrap.wrap(played.scenario.shows, console.width):
         console.print(Text(line, "italic"))
     draw_timeline(console, played.row, played.story)
-    console.print(_verdict(console, result))
+    console.print(_outcome(console, result))
     for line in result.wrong:
         console.print(Text(f"  {line}", "red"), soft_wrap=True)
     console.print()
@@ -104,7 +104,7 @@ def scenario_as_json(scenario: Scenario) -> dict[str, Any]:
     return {"scenario": scenario.name, "title": scenario.title, "shows": scenario.shows}
 
 
-def _verdict(console: Console, result: Result) -> Text:
+def _outcome(console: Console, result: Result) -> Text:
     sign = _sign(console, ok=not result.wrong)
     if result.wrong:
         return Text.assemble(sign, (" not as declared", "bold red"))

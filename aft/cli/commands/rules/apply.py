@@ -13,7 +13,7 @@ from aft.app import Aft
 from aft.app.rules.rule_documents import of_text
 from aft.app.rules.rule_store import format_key, key_of, read_exlet
 from aft.app.rules.rules import MOST_LOOKED_AT
-from aft.app.run import me
+from aft.app.run import current_user
 from aft.cli.application import opened
 from aft.cli.commands.rules.diff import print_diff, print_exlet_diff
 from aft.cli.commands.rules.draw import draw_tree
@@ -21,7 +21,7 @@ from aft.cli.commands.rules.prompts import confirm, modules_option, yes_option
 from aft.cli.commands.rules.teach import format_preview
 from aft.cli.errors import print_to_stderr
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console, print_message, print_text
 from aft.errors import RuleRefused
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
@@ -67,7 +67,7 @@ class TreeChange:
 @modules_option
 @yes_option
 @click.pass_obj
-def apply(given: Given, path: Path, note: str | None, modules: tuple[str, ...], yes: bool) -> None:
+def apply(given: ConnectionOptions, path: Path, note: str | None, modules: tuple[str, ...], yes: bool) -> None:
     """Put files of rules and exlets in force.
 
     One file, or all *.toml of a directory. Shows first what is different. Everything is put in force together, or
@@ -104,7 +104,7 @@ def _compare_trees(app: Aft, sheet: RuleDocument) -> list[TreeChange]:
 def _compare_tree(app: Aft, text: TreeText) -> TreeChange:
     before = app.rules.tree(text.flow, text.on, text.activity)
     said = any(rule.cornerstone is not None for rule in text.rules)
-    return TreeChange(before, of_text(text, before, me(), app.clock.now()), said)
+    return TreeChange(before, of_text(text, before, current_user(), app.clock.now()), said)
 
 
 def put(app: Aft, made: list[ExletChange], trees: list[TreeChange], note: str | None, yes: bool) -> None:

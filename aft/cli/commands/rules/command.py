@@ -20,7 +20,7 @@ from aft.cli.commands.rules.meanings import MEANINGS, SOURCE
 from aft.cli.commands.rules.prompts import desk, modules_option, warn_of_damaged
 from aft.cli.commands.rules.teach import add, preview, test
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import Column, console, json_option, moment, print_json, print_message, print_table
 from aft.errors import RuleRefused
 from aft.rules.cases import sources
@@ -63,7 +63,7 @@ def rules() -> None:
 @json_option
 @click.pass_obj
 def tree(
-    given: Given,
+    given: ConnectionOptions,
     flow: str | None,
     on: str | None,
     activity: str | None,
@@ -131,7 +131,7 @@ def _draw(chosen: list[Tree], found: list[Tree], asked: str) -> None:
 @modules_option
 @json_option
 @click.pass_obj
-def facts(given: Given, modules: tuple[str, ...], as_json: bool) -> None:
+def facts(given: ConnectionOptions, modules: tuple[str, ...], as_json: bool) -> None:
     """List the facts that conditions may use: names, types, meanings.
 
     Conditions are CEL expressions that are true or false.
@@ -178,7 +178,7 @@ def _key(flow: str, on: str, activity: str | None) -> Key:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
-def history(given: Given, flow: str | None, on: str | None, activity: str | None, limit: int, as_json: bool) -> None:
+def history(given: ConnectionOptions, flow: str | None, on: str | None, activity: str | None, limit: int, as_json: bool) -> None:
     """List who changed which tree, newest first."""
     if flow and not on:
         raise click.UsageError("which tree? Write FLOW ON ACTIVITY, or nothing for all")
@@ -238,7 +238,7 @@ def _print_history(told: list[tuple[Revision, str]]) -> None:
     "--to", type=click.IntRange(min=0), metavar="REVISION", help="The revision; 0: the built-in tree, or an empty one."
 )
 @click.pass_obj
-def undo(given: Given, flow: str, on: str, activity: str | None, to: int | None) -> None:
+def undo(given: ConnectionOptions, flow: str, on: str, activity: str | None, to: int | None) -> None:
     """Put an earlier revision of a tree in force again.
 
     The one before the last, or the one that --to names. That is a revision of its own, so it can be undone as well.

@@ -16,7 +16,7 @@ from aft.cli.commands.rules.prompts import desk, modules_option, warn_of_damaged
 from aft.cli.errors import Failure, one_line
 from aft.cli.groups import Noun
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console, exactly, json_option, print_json, print_message, print_text
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.toml import read
@@ -37,7 +37,7 @@ def exlets() -> None:
 @exlets.command("list")
 @json_option
 @click.pass_obj
-def list_exlets(given: Given, as_json: bool) -> None:
+def list_exlets(given: ConnectionOptions, as_json: bool) -> None:
     """List exlets: what they do, and what for."""
     trees: list[Tree] = []
     histories: dict[str, list[Revision]] = {}
@@ -79,7 +79,7 @@ def _chosen_by(one: Exlet, trees: list[Tree]) -> list[tuple[Key, Node]]:
 @click.argument("name")
 @json_option
 @click.pass_obj
-def show(given: Given, name: str, as_json: bool) -> None:
+def show(given: ConnectionOptions, name: str, as_json: bool) -> None:
     """Show an exlet as TOML, who changed it, and which rules choose it.
 
     What is printed is a file that `aft exlets add` reads.
@@ -119,7 +119,7 @@ def _comments(one: Exlet, history: list[Revision], chosen: list[tuple[Key, Node]
 @modules_option
 @yes_option
 @click.pass_obj
-def add(given: Given, path: Path, note: str | None, modules: tuple[str, ...], yes: bool) -> None:
+def add(given: ConnectionOptions, path: Path, note: str | None, modules: tuple[str, ...], yes: bool) -> None:
     """Add exlets from a TOML file: one, or many.
 
     Asks before an existing exlet is changed; the change applies to every rule that chooses it.

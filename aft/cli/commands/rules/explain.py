@@ -15,7 +15,7 @@ from aft.cli.commands.rules import documents
 from aft.cli.commands.rules.draw import draw_rule, rule_text
 from aft.cli.commands.rules.prompts import desk, fault_of, modules_option, print_facts, print_line
 from aft.cli.errors import one_line
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_message, print_text
 from aft.rules.cases.facts import SOURCE, kinds
 from aft.rules.cel.conditions import names
@@ -41,7 +41,7 @@ _INTRO = {
 @modules_option
 @json_option
 @click.pass_obj
-def explain(given: Given, fault: str, everything: bool, modules: tuple[str, ...], as_json: bool) -> None:
+def explain(given: ConnectionOptions, fault: str, everything: bool, modules: tuple[str, ...], as_json: bool) -> None:
     """Show why a fault was decided about as it was.
 
     FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault.

@@ -11,11 +11,11 @@ import click
 from rich.text import Text
 
 from aft.app import Aft
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.commands.faults import find
 from aft.cli.errors import Failure, one_line
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import Column, console, print_message, print_table, short_id, showable
 from aft.fault import Fault
 from aft.runs.records.quarantine import Refusal
@@ -28,9 +28,9 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @contextmanager
-def desk(given: Given, modules: Iterable[str] = ()) -> Iterator[Aft]:
+def desk(given: ConnectionOptions, modules: Iterable[str] = ()) -> Iterator[Aft]:
     """Yield an application for reading or teaching rules, with the sources that modules declare."""
-    with looking(given, load(list(modules))) as app:
+    with open_for_reading(given, load(list(modules))) as app:
         app.check()
         yield app
 

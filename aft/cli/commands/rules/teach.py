@@ -25,7 +25,7 @@ from aft.cli.commands.rules.prompts import (
     yes_option,
 )
 from aft.cli.errors import Failure, print_to_stderr
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import (
     Column,
     console,
@@ -82,7 +82,7 @@ def _rule_options(command: Any) -> Any:
 @yes_option
 @click.pass_obj
 def add(
-    given: Given,
+    given: ConnectionOptions,
     fault: str,
     condition: str,
     exlet: str,
@@ -119,7 +119,7 @@ def add(
 @json_option
 @click.pass_obj
 def preview(
-    given: Given,
+    given: ConnectionOptions,
     fault: str,
     condition: str,
     exlet: str,
@@ -149,7 +149,7 @@ def preview(
 @modules_option
 @json_option
 @click.pass_obj
-def test(given: Given, fault: str, condition: str, modules: tuple[str, ...], as_json: bool) -> None:
+def test(given: ConnectionOptions, fault: str, condition: str, modules: tuple[str, ...], as_json: bool) -> None:
     """Test whether a condition holds for a fault.
 
     FAULT is its id, or an unambiguous part of it; or a run's, for the run's latest fault.

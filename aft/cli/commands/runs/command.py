@@ -12,7 +12,7 @@ from aft import durations
 from aft.app import Aft
 from aft.app.views import story
 from aft.app.views.exlet_reports import format_progress, plans_of
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.commands.runs.compensate import compensate
 from aft.cli.commands.runs.follow import follow
 from aft.cli.commands.runs.forget import forget
@@ -20,7 +20,7 @@ from aft.cli.commands.runs.signal import signal
 from aft.cli.commands.runs.start import start
 from aft.cli.commands.runs.steer import cancel, frame_done, release, resume, retry, skip_frame, suspend
 from aft.cli.groups import Noun
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.advice import advise, begins_later
 from aft.cli.show.draw import draw_story
@@ -94,7 +94,7 @@ def runs() -> None:
 @json_option
 @click.pass_obj
 def list_runs(
-    given: Given,
+    given: ConnectionOptions,
     status: str | None,
     flow: str | None,
     owner: str | None,
@@ -201,11 +201,11 @@ def _handled(connection: Connection, row: RunRow) -> str:
 @click.option("--all", "everything", is_flag=True, help="Show each of many calls side by side.")
 @json_option
 @click.pass_obj
-def show(given: Given, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
+def show(given: ConnectionOptions, run: str, following: bool, depth: int, everything: bool, as_json: bool) -> None:
     """Show a run's story: activities, faults, waits, children, undoing."""
     if following and as_json:
         raise click.UsageError("--follow and --json do not go together; --json shows its present state")
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         found = app.run(run)
         if following:
             told = follow(app, found.id, depth)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from aft.app.views.undo_preview import Undo
-from aft.cli.application import looking
-from aft.cli.options import Given
+from aft.cli.application import open_for_reading
+from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.advice import warn_if_nobody_works
 from aft.cli.show.output import Column, format_data, json_option, print_json, print_message, print_table, short_id
@@ -26,13 +26,13 @@ MOST_VALUE = 80
 @click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 @json_option
 @click.pass_obj
-def compensate(given: Given, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool) -> None:
+def compensate(given: ConnectionOptions, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool) -> None:
     """Undo everything a run did, also if it has completed.
 
     One that has not ended is cancelled: it stops where it is, also if it waits or is parked, and ends `compensated`.
     Its children are undone at their place in its stack.
     """
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         found = app.run(run)
         undos = found.compensate(dry_run=dry_run, to=to, note=note)
         if as_json:

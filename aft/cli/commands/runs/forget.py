@@ -6,9 +6,9 @@ import click
 from sqlalchemy import select
 
 from aft.app import Aft
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.errors import Failure
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import confirm, print_message
 from aft.store.tables import runs
 
@@ -20,7 +20,7 @@ from aft.store.tables import runs
 @click.option("--note", metavar="TEXT", help="Why; kept in the audit.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def forget(given: Given, run: str | None, key: str | None, flow: str | None, note: str | None, yes: bool) -> None:
+def forget(given: ConnectionOptions, run: str | None, key: str | None, flow: str | None, note: str | None, yes: bool) -> None:
     """Erase arguments, results, tags, signals and texts of failures of a run and of all below it.
 
     They must have ended. A record of them stays: ids, flows, keys, steps, states, times, and who did what by hand.
@@ -30,7 +30,7 @@ def forget(given: Given, run: str | None, key: str | None, flow: str | None, not
         raise click.UsageError("name a run, or give --key; one of the two")
     if flow is not None and key is None:
         raise click.UsageError("--flow goes with --key")
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         found = [app.run(run).id] if run is not None else _find(app, str(key), flow)
         confirm(f"{', '.join(found)}: what {'it' if len(found) == 1 else 'they'} held is erased for good", yes)
         erased = [one for each in found for one in app.run(each).forget(note=note)]

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from aft.app import Aft, Run
-from aft.cli.application import looking
+from aft.cli.application import open_for_reading
 from aft.cli.arguments import read_value
 from aft.cli.errors import print_to_stderr
-from aft.cli.groups import Words
+from aft.cli.groups import NumericArguments
 from aft.cli.modules import load
-from aft.cli.options import Given
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.advice import warn_if_nobody_works
 from aft.cli.show.output import print_message, short_id
 from aft.codec import value_codec
@@ -27,14 +27,14 @@ from aft.runs.wakes import child_runs
 _FORWARD = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 
 
-@click.command(cls=Words)
+@click.command(cls=NumericArguments)
 @click.argument("run")
 @click.argument("name")
 @click.argument("value", required=False)
 @click.option("--key", metavar="TEXT", help="A second signal with the same key is dropped.")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Check it as the flow declares it.")
 @click.pass_obj
-def signal(given: Given, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]) -> None:
+def signal(given: ConnectionOptions, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]) -> None:
     """Send a run the signal NAME.
 
     VALUE is a JSON value, or a plain text if it is not JSON; null if there is none. A run that does not wait for it yet
@@ -45,7 +45,7 @@ def signal(given: Given, run: str, name: str, value: str | None, key: str | None
       aft runs signal 1a2b3c refilled
     """
     loaded = load(modules)
-    with looking(given, loaded) as app:
+    with open_for_reading(given, loaded) as app:
         found = app.run(run)
         before = found.row
         sent = found.signal(name, _read(app, before, name, value, check=bool(modules)), key=key)

@@ -12,8 +12,8 @@ from aft.app import Aft, Run
 from aft.cli.application import opened
 from aft.cli.arguments import find_flow, read_arguments, read_time
 from aft.cli.errors import Failure
-from aft.cli.groups import Words
-from aft.cli.options import Given
+from aft.cli.groups import NumericArguments
+from aft.cli.options import ConnectionOptions
 from aft.cli.run_options import run_options
 from aft.cli.show.advice import begins_later, warn_if_nobody_works
 from aft.cli.show.output import exactly, print_message
@@ -42,7 +42,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
     return seconds
 
 
-@click.command(cls=Words)
+@click.command(cls=NumericArguments)
 @click.argument("target", metavar="MODULE:FLOW")
 @click.argument("words", nargs=-1, metavar="[ARGUMENT]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="The module of FLOW.")
@@ -61,7 +61,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.pass_obj
 def start(
-    given: Given,
+    given: ConnectionOptions,
     target: str,
     words: tuple[str, ...],
     modules: tuple[str, ...],

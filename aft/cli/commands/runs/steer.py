@@ -7,8 +7,8 @@ from collections.abc import Callable
 import click
 
 from aft.app import Run
-from aft.cli.application import looking
-from aft.cli.options import Given
+from aft.cli.application import open_for_reading
+from aft.cli.options import ConnectionOptions
 from aft.cli.show.advice import warn_if_nobody_works
 from aft.cli.show.output import print_message, short_id
 from aft.runs.states import Status
@@ -25,12 +25,12 @@ def _verb(name: str | None = None, *, needs_note: bool = False) -> Callable[[Cal
 
 
 @_verb()
-def suspend(given: Given, run: str, note: str | None) -> None:
+def suspend(given: ConnectionOptions, run: str, note: str | None) -> None:
     """Stop a run at its next step, until it is resumed.
 
     Its current step is completed first; signals are kept.
     """
-    with looking(given) as app:
+    with open_for_reading(given) as app:
         found = app.run(run)
         found.suspend(note)
         short = short_id(found.id)
@@ -39,14 +39,14 @@ def suspend(given: Given, run: str, note: str | None) -> None:
 
 
 @_verb()
-def resume(given: Given, run: str, note: str | None) -> None:
+def resume(given: ConnectionOptions, run: str, note: str | None) -> None:
     """Resume a suspended run."""
     _order(given, run, lambda found: found.resume(note=note), "goes on")
 
 
 @_verb()
 @click.option("--no-compensate", "keep", is_flag=True, help="Undo nothing: what it did stays as it is.")
-def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
+def cancel(given: ConnectionOptions, run: str, keep: bool, note: str | None) -> None:
     """Stop a run for good, and undo what it did.
 
     Its current step is completed first. Its children are cancelled, too. It ends `compensated`, or, where nothing is
@@ -57,13 +57,13 @@ def cancel(given: Given, run: str, keep: bool, note: str | None) -> None:
 
 
 @_verb()
-def retry(given: Given, run: str, note: str | None) -> None:
+def retry(given: ConnectionOptions, run: str, note: str | None) -> None:
     """Retry what a parked run is parked for."""
     _order(given, run, lambda found: found.retry(note=note), "tries again")
 
 
 @_verb("skip-frame", needs_note=True)
-def skip_frame(given: Given, run: str, note: str) -> None:
+def skip_frame(given: ConnectionOptions, run: str, note: str) -> None:
     """Skip the frame that a run is parked for.
 
     The unwinding goes on below it, and the run ends `failed`: it was not undone entirely.
@@ -72,7 +72,7 @@ def skip_frame(given: Given, run: str, note: str) -> None:
 
 
 @_verb("frame-done", needs_note=True)
-def frame_done(given: Given, run: str, note: str) -> None:
+def frame_done(given: ConnectionOptions, run: str, note: str) -> None:
     """Record that the frame a run is parked for was undone by hand.
 
     The unwinding goes on below it.
@@ -81,7 +81,7 @@ def frame_done(given: Given, run: str, note: str) -> None:
 
 
 @_verb(needs_note=True)
-def release(given: Given, run: str, note: str) -> None:
+def release(given: ConnectionOptions, run: str, note: str) -> None:
     """Take a run away from the worker that has it.
 
     Another worker continues it. Its current step may be executed twice, under the same key, as after a worker's death.
@@ -89,8 +89,8 @@ def release(given: Given, run: str, note: str) -> None:
     _order(given, run, lambda found: found.release(note=note), "goes on elsewhere,")
 
 
-def _order(given: Given, run: str, order: Callable[[Run], None], what: str) -> None:
-    with looking(given) as app:
+def _order(given: ConnectionOptions, run: str, order: Callable[[Run], None], what: str) -> None:
+    with open_for_reading(given) as app:
         found = app.run(run)
         order(found)
         print_message(f"Run {found.id} {what} as soon as a worker takes it.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aft.dispatcher.exlets.plans import Plans
+from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.errors import StoreError
 from aft.store import Store
 from tests.storing import Stage
@@ -14,7 +14,7 @@ from tests.storing import Stage
 
 def test_while_the_database_is_away_no_step_succeeds(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'away' / 'aft.db'}")
-    plans = Plans(Stage(store).dispatcher_deps())
+    plans = PlanExecutor(Stage(store).dispatcher_deps())
     for _ in range(3):
         with pytest.raises(StoreError):
             plans.step()

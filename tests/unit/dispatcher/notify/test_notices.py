@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from aft.dispatcher.notify.receivers import Receivers
-from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, judge, post
+from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, classify_status, post
 from aft.runs.records.notices import check_url, receiver, wait_after
 
 ALMOST = 1 - 2**-53
@@ -82,7 +82,7 @@ def test_a_receiver_is_named_without_the_path_which_may_hold_a_token() -> None:
     ],
 )
 def test_an_answer_means_heard_never_or_later(meaning: ReplyMeaning, statuses: list[int]) -> None:
-    assert {status: judge(status) for status in statuses} == dict.fromkeys(statuses, meaning)
+    assert {status: classify_status(status) for status in statuses} == dict.fromkeys(statuses, meaning)
 
 
 def test_a_host_that_does_not_exist_is_no_answer() -> None:

@@ -21,7 +21,7 @@ from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.classes import StandIn
-from aft.flows.exceptions.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, FaultSite, describe, is_bug, rebuild, said
+from aft.flows.exceptions.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, FaultSite, describe, is_bug, rebuild, own_answer
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level, read_ladder
 
@@ -169,7 +169,7 @@ def test_a_traceback_is_told_as_python_tells_it_also_the_second_time(fails: Call
     [(Recoverable(), Answer.RECOVERABLE), (Unrecoverable(), Answer.UNRECOVERABLE), (ValueError(), None)],
 )
 def test_a_fault_keeps_what_the_exception_says_of_itself(error: Exception, answer: Answer | None) -> None:
-    assert said(error) is described(error).own_answer is answer
+    assert own_answer(error) is described(error).own_answer is answer
 
 
 def test_a_fault_keeps_what_the_activity_declares() -> None:

@@ -12,7 +12,7 @@ import pytest
 import aft.flows.runtime.event_loop
 from aft.clock import SystemClock
 from aft.flows.runtime.abandonment import AbandonedAttempts
-from aft.flows.runtime.event_loop import LoopEnded, LoopThread, Running
+from aft.flows.runtime.event_loop import LoopEnded, LoopThread, RunningCoroutine
 from aft.ids import RunId
 from aft.telemetry import Telemetry
 from tests.setups import eventually
@@ -26,7 +26,7 @@ class Stage:
         self.gate = threading.Event()
         self.told: list[tuple[str, bool, Any]] = []
 
-    def begin(self, name: str, act: Callable[[], Any]) -> Running:
+    def begin(self, name: str, act: Callable[[], Any]) -> RunningCoroutine:
         running = self.loop.begin(act(), lambda *outcome: self.told.append((name, *outcome)))
         eventually(lambda: running.began_at is not None)
         return running
@@ -34,7 +34,7 @@ class Stage:
     async def block(self) -> None:
         self.gate.wait()
 
-    def give_up(self, running: Running) -> None:
+    def give_up(self, running: RunningCoroutine) -> None:
         running.cancel()
         self.loop.replace_blocked(running)
 

@@ -16,7 +16,7 @@ import pytest
 from aft.errors import StoreError
 from aft.flows.course.flow_loop import FlowLoop, StepFuture
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import Awaits, Failed, Leave, WriteFailed
+from aft.flows.session.blocks import Awaits, Failed, Blocked, WriteFailed
 from aft.flows.session.savepoint_orders import NOWHERE
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import OnRecorded, Returns, StepRequest
@@ -64,7 +64,7 @@ class World:
         after: Callable[[], object] = lambda: None,
         outcome: Outcome = Outcome.OK,
         kind: EntryKind = ACTIVITY,
-        leaves: Leave | None = None,
+        leaves: Blocked | None = None,
         quick: bool = False,
         made_as: type[StepRequest] = StepRequest,
     ) -> StepRequest:
@@ -120,8 +120,8 @@ def an_entry(path: str, outcome: Outcome = Outcome.OK, kind: EntryKind = ACTIVIT
     return Entry(StepPath(path), "", kind, "step", outcome, MOMENT, seq=seq)
 
 
-def a_wait(path: str) -> Leave:
-    return Leave(Awaits(Wait(StepPath(path), WaitKind.SIGNAL, "number", MOMENT)))
+def a_wait(path: str) -> Blocked:
+    return Blocked(Awaits(Wait(StepPath(path), WaitKind.SIGNAL, "number", MOMENT)))
 
 
 # One outcome after the other ------------------------------------------------------------------------------------
@@ -169,18 +169,18 @@ def test_the_run_leaves_when_all_that_is_left_is_blocked() -> None:
     ask = world.scheduler.next()
     assert ask is not None
     assert ask.path == "2"
-    with pytest.raises(Leave) as caught:
+    with pytest.raises(Blocked) as caught:
         world.scheduler.next()
     assert [type(block) for block in caught.value.blocks] == [Awaits]
 
 
 def test_nothing_more_is_begun_once_the_run_is_lost() -> None:
     world = World()
-    world.pending(world.ask("1", leaves=Leave(WriteFailed(RuntimeError()))))
+    world.pending(world.ask("1", leaves=Blocked(WriteFailed(RuntimeError()))))
     world.scheduler._start_pending()
     world.scheduler.finish_all()
     world.pending(world.ask("2"))
-    with pytest.raises(Leave):
+    with pytest.raises(Blocked):
         world.scheduler.next()
     assert world.performed == ["1"]
 
@@ -224,11 +224,11 @@ def test_a_database_that_is_gone_when_the_deadline_is_checked_loses_the_run_and_
 
     mailbox: Any = Gone()
     world.scheduler._session.run_inbox = mailbox
-    with pytest.raises(Leave) as caught:
+    with pytest.raises(Blocked) as caught:
         world.scheduler.complete([world.ask("1")])
     assert [type(block) for block in caught.value.blocks] == [WriteFailed]
     world.pending(world.ask("1"), world.ask("2"))
-    with pytest.raises(Leave) as caught:
+    with pytest.raises(Blocked) as caught:
         world.scheduler.next()
     assert [type(block) for block in caught.value.blocks] == [WriteFailed]
     assert world.performed == []
@@ -313,8 +313,8 @@ def test_nothing_is_in_doubt_where_an_activity_has_failed_for_good() -> None:
 def test_what_an_earlier_owner_may_have_begun_is_settled_though_a_failure_is_undecided() -> None:
     world = World(unseen=True)
     fault: Any = SimpleNamespace(raised_at=MOMENT)
-    undecided = world.ask("1.1", leaves=Leave(Failed(fault, None)))
-    with pytest.raises(Leave):
+    undecided = world.ask("1.1", leaves=Blocked(Failed(fault, None)))
+    with pytest.raises(Blocked):
         world.scheduler.complete([undecided, world.ask("1.2"), world.ask("1.3")], 2)
     assert sorted(world.performed) == ["1.1", "1.2"]
     assert world.in_doubt() == ["1.1", "1.2"]
@@ -330,8 +330,8 @@ def test_where_the_flow_has_got_on_without_them_they_are_not_begun() -> None:
 def test_a_failure_that_nobody_has_decided_about_keeps_new_ones_from_being_begun_but_not_begun_ones() -> None:
     world = World(begun=["1.3"])
     fault: Any = SimpleNamespace(raised_at=MOMENT)
-    undecided = world.ask("1.1", leaves=Leave(Failed(fault, None)))
-    with pytest.raises(Leave):
+    undecided = world.ask("1.1", leaves=Blocked(Failed(fault, None)))
+    with pytest.raises(Blocked):
         world.scheduler.complete([undecided, world.ask("1.2"), world.ask("1.3")], 1)
     assert world.performed == ["1.3", "1.1"]
 

@@ -10,14 +10,14 @@ from aft.brokers.base import Delivery
 from aft.envelope import Message
 from aft.flows.worker.held_deliveries import LONGEST, HeldDeliveries
 from aft.ids import OrderId, RunId
-from aft.recovery.admission import Admitted
+from aft.recovery.admission import AdmittedMessage
 from aft.runs.run_rows import RunRow
 from tests.storing import HandClock
 
 
-def admitted(run: str, tag: int) -> Admitted:
+def admitted(run: str, tag: int) -> AdmittedMessage:
     message = Message.about_order(RunId(run), OrderId("o"), datetime.now(UTC))
-    return Admitted(Delivery("resume", b"", False, tag), message)
+    return AdmittedMessage(Delivery("resume", b"", False, tag), message)
 
 
 def row(run: str, epoch: int = 1) -> RunRow:

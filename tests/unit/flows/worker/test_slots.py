@@ -18,13 +18,13 @@ def test_as_many_are_taken_as_are_free_and_asked_for() -> None:
 def test_what_is_given_back_can_be_taken_again() -> None:
     slots = Slots(1)
     slots.take(1, timeout=0)
-    slots.give(1)
+    slots.release(1)
     assert slots.take(1, timeout=0) == 1
 
 
 def test_giving_back_nothing_changes_nothing() -> None:
     slots = Slots(2)
-    slots.give(0)
+    slots.release(0)
     assert slots.take(5, timeout=0) == 2
 
 
@@ -33,7 +33,7 @@ def test_who_waits_for_a_slot_gets_the_one_that_is_given_back() -> None:
     slots.take(1, timeout=0)
     waiting = threading.Thread(target=lambda: taken.append(slots.take(1, timeout=60)))
     waiting.start()
-    slots.give(1)
+    slots.release(1)
     waiting.join(60)
     assert taken == [1]
 
@@ -42,9 +42,9 @@ def test_it_is_idle_when_every_slot_is_back() -> None:
     slots = Slots(2)
     assert slots.wait_idle(0)
     slots.take(2, timeout=0)
-    slots.give(1)
+    slots.release(1)
     assert not slots.wait_idle(0)
-    slots.give(1)
+    slots.release(1)
     assert slots.wait_idle(0)
 
 
@@ -61,7 +61,7 @@ def test_many_threads_never_hold_more_than_there_are() -> None:
                 most = max(most, held)
             with lock:
                 held -= taken
-            slots.give(taken)
+            slots.release(taken)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -75,17 +75,17 @@ def test_many_threads_never_hold_more_than_there_are() -> None:
 def test_all_are_taken_together_when_the_last_one_is_back_and_nobody_gets_one_meanwhile() -> None:
     slots, got = Slots(2), list[int]()
     slots.take(2, timeout=0)
-    slots.give(1)
+    slots.release(1)
     waiting = threading.Thread(target=lambda: got.append(slots.take_all(timeout=60)))
     waiting.start()
     while slots.free(timeout=0):
         pass  # until it waits: then the free one is kept for it
     assert slots.take(1, timeout=0) == 0
-    slots.give(1)
+    slots.release(1)
     waiting.join(60)
     assert got == [2]
     assert slots.free(timeout=0) == 0
-    slots.give(2)
+    slots.release(2)
     assert slots.free(timeout=0) == 2
 
 
@@ -103,7 +103,7 @@ def test_while_somebody_urgent_waits_nobody_else_gets_a_slot() -> None:
     urgent = threading.Thread(target=lambda: taken.append(slots.take(1, 10, urgent=True)))
     urgent.start()
     eventually(lambda: slots._urgent)
-    slots.give(1)
+    slots.release(1)
     assert (slots.free(0), slots.take(1, 0)) == (0, 0)
     urgent.join()
     assert taken == [1]
@@ -123,14 +123,14 @@ def test_after_some_turns_of_the_urgent_the_next_one_is_the_others() -> None:
                 turns.append(name)
             # The next one of its kind waits before the slot is free again.
             eventually(lambda: (slots._urgent > 0 and slots._others > 0) or len(turns) > 7)
-            slots.give(1)
+            slots.release(1)
 
     threads = [threading.Thread(target=work, args=("urgent", 6, True)) for _ in range(2)]
     threads += [threading.Thread(target=work, args=("other", 6, False)) for _ in range(2)]
     for thread in threads:
         thread.start()
     eventually(lambda: slots._urgent == slots._others == 2)
-    slots.give(1)
+    slots.release(1)
     for thread in threads:
         thread.join(60)
     assert turns[:8] == ["urgent", "urgent", "urgent", "other"] * 2

@@ -169,9 +169,9 @@ def test_the_one_that_decides_is_found() -> None:
 
 
 def test_what_only_decides_needs_no_plan() -> None:
-    assert Exlet("x", [do.fail("sold out")]).is_plain
-    assert not Exlet("x", [do.notify(HOOK)]).is_plain
-    assert not Exlet("x", [do.notify(HOOK), do.unwind()]).is_plain
+    assert Exlet("x", [do.fail("sold out")]).only_decides
+    assert not Exlet("x", [do.notify(HOOK)]).only_decides
+    assert not Exlet("x", [do.notify(HOOK), do.unwind()]).only_decides
 
 
 def test_what_decides_and_what_is_final() -> None:
@@ -227,7 +227,7 @@ def test_what_needs_an_activity_is_refused_where_there_is_none(on: On) -> None:
 
 @pytest.mark.parametrize("name", ["ladder", "unwind", "park"])
 def test_built_in_exlets_are_right_plain_and_not_to_be_changed(name: str) -> None:
-    assert check(BUILT_IN[name]).is_plain
+    assert check(BUILT_IN[name]).only_decides
     with pytest.raises(RuleRefused, match=f"exlet '{name}' is built in and stays as it is; choose another name"):
         check(Exlet(name, [do.notify(HOOK)]))
 

@@ -71,7 +71,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         other.stdin.close()
         turn.take(10, "db")
     assert not is_free(file)
-    turn.give()
+    turn.release()
     assert is_free(file)
 
 
@@ -80,7 +80,7 @@ def test_who_waited_long_enough_goes_on_without_a_turn_and_ends_nobody_s(tmp_pat
     turn = WriteQueue(file)
     with hold(file):
         turn.take(0.05, "db")
-        turn.give()
+        turn.release()
         assert not is_free(file)
 
 
@@ -94,7 +94,7 @@ def test_a_process_that_is_paused_at_the_gate_keeps_nobody_out_for_long(
         started = time.monotonic()
         turn.take(120, "db")
         assert time.monotonic() - started < 60
-        turn.give()
+        turn.release()
 
 
 def test_a_process_that_writes_without_a_break_lets_the_others_in_between(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_process_that_writes_without_a_break_lets_the_others_in_between(tmp_pa
         for _ in range(3):
             turn.take(30, "db")
             assert turn._through, "it came in without a turn, past somebody who writes"
-            turn.give()
+            turn.release()
         assert greedy.stdin is not None
         greedy.stdin.close()
 
@@ -114,7 +114,7 @@ def test_who_gave_up_keeps_nobody_out(tmp_path: Path) -> None:
     turn = WriteQueue(file)
     with hold(file):
         turn.take(0.05, "db")
-        turn.give()
+        turn.release()
     for thread in threading.enumerate():
         if thread.name == "aft-turn":
             thread.join(60)
@@ -127,7 +127,7 @@ def test_a_process_that_dies_lets_the_next_one_in(tmp_path: Path) -> None:
     with hold(file) as other:
         other.kill()
         turn.take(10, "db")
-    turn.give()
+    turn.release()
 
 
 def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
     def second() -> None:
         turn.take(10, "db")
         got.append(2)
-        turn.give()
+        turn.release()
 
     thread = threading.Thread(target=second)
     thread.start()
     got.append(1)
-    turn.give()
+    turn.release()
     thread.join(60)
     assert got == [1, 2]
 
@@ -152,4 +152,4 @@ def test_one_thread_at_a_time_and_none_twice(tmp_path: Path) -> None:
 def test_where_no_file_can_be_made_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     turn = WriteQueue(str(tmp_path / "nowhere" / "aft.db"))
     turn.take(1, "db")
-    turn.give()
+    turn.release()
