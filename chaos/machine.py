@@ -587,7 +587,9 @@ class World:
         elif isinstance(expected, tuple) and self._is_early(execution, expected, row):
             model.owner, model.wake = None, row["wake_id"]
         elif isinstance(expected, tuple):
-            assert not execution.worker.deps.lease.is_valid(execution.row.worker_id), f"run {execution.row.id} went away"
+            assert not execution.worker.deps.lease.is_valid(execution.row.worker_id), (
+                f"run {execution.row.id} went away"
+            )
             model.owner = None
         else:
             if model.ended == "compensated" and model.skipped:

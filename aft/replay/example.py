@@ -36,7 +36,7 @@ class Example(Protocol):
         """Set up the scene that a data file describes; return the flow's arguments. Raises KeyError, ValueError."""
         ...
 
-    def read_subject(self, subject: str) -> tuple[str, object]:
+    def look(self, subject: str) -> tuple[str, object]:
         """Return the subject's state in one word, and all that the tables hold about it, to be compared."""
         ...
 

@@ -69,13 +69,13 @@ class Player:
         self._teacher.put_in_force(scenario.rules)
         subject = f"{scenario.name}-{self._token}"
         arguments = self._set_up(subject, scenario)
-        _, before = self._example.read_subject(subject)
+        _, before = self._example.look(subject)
         flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
         run = self._stage.app.submit(flow, **arguments)
         self._runs[scenario.name] = run.id
         prompter = SignalSender(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
         killed = self._wait(run, subject, scenario, prompter, tell) or prompter.killed
-        state, after = self._example.read_subject(subject)
+        state, after = self._example.look(subject)
         row, story, done, raised, told = self._read(run)
         return ScenarioOutcome(
             scenario=scenario,
@@ -101,7 +101,9 @@ class Player:
         except (KeyError, ValueError) as error:
             raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
 
-    def _wait(self, run: Run, subject: str, scenario: Scenario, prompter: SignalSender, tell: Tell) -> KilledProcess | None:
+    def _wait(
+        self, run: Run, subject: str, scenario: Scenario, prompter: SignalSender, tell: Tell
+    ) -> KilledProcess | None:
         killed: KilledProcess | None = None
         deadline = time.monotonic() + STUCK
         while not _is_over(run.status) and time.monotonic() < deadline:

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, ExceptionContext, exc
 from aft.errors import DefinitionError, StoreError
 from aft.store.access import PostgresqlConnection
 from aft.store.postgres.far_times import refuse_far_times
-from aft.store.sqlite.connection import PATIENCE, WORK, UnusableReason, SqliteConnection
+from aft.store.sqlite.connection import PATIENCE, WORK, SqliteConnection, UnusableReason
 
-#: The key, in a connection's info, of the ``CheckedOut`` that an activity has worked on.
+#: The key, in a connection's info, of the ``CheckedOutConnection`` that an activity has worked on.
 WORKED_ON = "aft_worked_on"
 #: The option of a connection whose transaction must not be ended by the activity.
 _KEPT_OPEN = "aft_kept_open"
@@ -100,13 +100,13 @@ def keep_open(connection: Connection, idle_at_work: str, idle: str) -> Iterator[
     """Refuse to end the transaction of a connection inside the block.
 
     SQLAlchemy takes a transaction that could not be ended for ended. So its connection is closed: the database rolls
-    back, and the block raises Spoilt, whatever happened to the first exception; StoreError if the connection had been
+    back, and the block raises WorkLost, whatever happened to the first exception; StoreError if the connection had been
     lost before. A commit or rollback by the driver itself cannot be refused: it is detected after the block, and has
     the same end, but what was committed so remains.
 
     An unusable connection is closed as soon as that is detected: SQLite has ended its transaction by itself, or an
     operation on it is unfinished. Then an exception of the block leaves it as it is, as nothing of its work remains;
-    Spoilt, with the database's error, if the exception was only the refusal to go on, or if there was none.
+    WorkLost, with the database's error, if the exception was only the refusal to go on, or if there was none.
 
     What is set in the block for the connection itself ends when it is returned: a role or a tenant, locks, temporary
     tables, pragmas. How its driver reads and writes values is as before when the block has ended, as are the settings
@@ -189,7 +189,9 @@ def _drop(connection: Connection) -> None:
         connection.invalidate()
 
 
-def _end(connection: Connection, kept: _KeptOpen, end: Callable[[], UnusableReason | None], raised: Exception | None) -> None:
+def _end(
+    connection: Connection, kept: _KeptOpen, end: Callable[[], UnusableReason | None], raised: Exception | None
+) -> None:
     """Permit the end of the transaction again; raises if it is not the one in which the work began."""
     kept.over = True
     if kept.refused is None and kept.hopeless is None:
@@ -241,7 +243,7 @@ class CheckedOutPostgresql:
         self._connection.exec_driver_sql(self._begin)
         self._driver.access.open()
 
-    def take_back(self) -> None:
+    def reclaim(self) -> None:
         """Permit only this thread; a use that is under way for longer is detected when the work ends."""
         self._driver.access.reclaim(PATIENCE)
 
@@ -276,7 +278,7 @@ class CheckedOutPostgresql:
             raise
         return None
 
-    def take_back_work(self) -> UnusableReason | None:
+    def rollback_work(self) -> UnusableReason | None:
         """Roll back to the savepoint; returns how the connection was left unusable, None if it is usable."""
         if self._is_unfinished():
             return UnusableReason.UNFINISHED

@@ -138,7 +138,7 @@ class Store:
 
         In the block it has locked no row of aft's. After it, it may be idle only for seconds again: others would wait
         for the rows it locks then, should our connection fall silent before the COMMIT. Code that ends the transaction
-        inside the block gets DefinitionError, and the block raises Spoilt: nothing of its work remains but what the
+        inside the block gets DefinitionError, and the block raises WorkLost: nothing of its work remains but what the
         driver itself was told to commit. What it sets for the session is reset before others get the connection.
         """
         with keep_open(connection, idle_for(IDLE_AT_WORK), idle_for(self._idle)) as lent:

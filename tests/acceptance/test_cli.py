@@ -829,7 +829,7 @@ def test_the_doctor_finds_work_that_nobody_does() -> None:
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert states(report)["workers"] == "problem"
-    assert report["counts"]["unfinished"] == report["counts"]["homeless"] == {"cli_order@1": 1}
+    assert report["counts"]["unfinished"] == report["counts"]["unserved"] == {"cli_order@1": 1}
 
 
 def test_the_doctor_finds_flows_that_no_live_worker_has(dispatching: DispatcherProcess) -> None:

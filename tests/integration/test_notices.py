@@ -513,7 +513,7 @@ def test_a_crash_between_sending_and_recording_sends_again_with_the_same_id(
         raise StoreError("died before the commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(notices, "heard", write_and_die)
+        patch.setattr(notices, "record_delivery", write_and_die)
         with pytest.raises(StoreError, match="died before the commit"):
             send_due(sender(stage))
     assert (look(stage, notice).state, told(stage)) == (NoticeState.OPEN, [])

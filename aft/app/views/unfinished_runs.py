@@ -19,13 +19,13 @@ class Leftover:
     """The runs that a stopped worker had begun and not ended.
 
     ``interrupted`` were released between two steps: any worker continues them at once, or has by now. ``cut_off``
-    still name the stopped worker: they are rescued when its lease expires. ``homeless`` are the flows, as
+    still name the stopped worker: they are rescued when its lease expires. ``unserved`` are the flows, as
     ``name@version``, that no live worker has.
     """
 
     interrupted: tuple[RunRow, ...]
     cut_off: tuple[RunRow, ...]
-    homeless: tuple[str, ...]
+    unserved: tuple[str, ...]
 
 
 def find(connection: Connection, namespace: str, worker: WorkerId, released: Collection[str]) -> Leftover:
@@ -37,5 +37,5 @@ def find(connection: Connection, namespace: str, worker: WorkerId, released: Col
     interrupted = tuple(row for row in others if row.id not in owned)
     known = {flow for one in health.live_workers(connection, namespace) if "work" in one.roles for flow in one.flows}
     waiting = (*cut_off, *(row for row in interrupted if row.worker_id is None and row.ended_at is None))
-    homeless = sorted({f"{row.flow}@{row.version}" for row in waiting} - known)
-    return Leftover(interrupted, cut_off, tuple(homeless))
+    unserved = sorted({f"{row.flow}@{row.version}" for row in waiting} - known)
+    return Leftover(interrupted, cut_off, tuple(unserved))

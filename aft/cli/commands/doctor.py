@@ -31,7 +31,7 @@ WORKER = """
 id host pid roles flows started_at heartbeat_at expires_at alive abandoned_attempts=hanging.count
 """
 COUNTS = """
-unfinished homeless parked=parked_count undecided_faults=undecided.count unpublished_messages=unpublished.count
+unfinished unserved parked=parked_count undecided_faults=undecided.count unpublished_messages=unpublished.count
 stalled_runs=stalled.count overdue_runs=overdue.count orphaned_runs=orphans late_effects
 stuck_exlets=stuck_exlets.count notices_unheard=unheard.count notices_given_up=given_up
 quarantined_messages=quarantined

@@ -60,7 +60,9 @@ def faults() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
-def list_faults(given: ConnectionOptions, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool) -> None:
+def list_faults(
+    given: ConnectionOptions, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool
+) -> None:
     """List faults, newest first."""
     if quarantined and state:
         raise click.UsageError("--quarantined lists messages, which have no --state; --all adds those dealt with")

@@ -206,8 +206,8 @@ def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: RunLog) -> 
         names = name_some([f"{row.id} ({row.flow})" for row in left.cut_off])
         said.append(f"{_runs(left.cut_off)} left in the middle of a step: {names}")
     them = "it" if len(left.interrupted) + len(left.cut_off) == 1 else "them"
-    if left.homeless:
-        flows = name_some(left.homeless)
+    if left.unserved:
+        flows = name_some(left.unserved)
         said.append(f"no live dispatcher has {flows}: start one, which goes on with {them}")
     elif left.cut_off:
         lease = durations.format(app.settings.lease)

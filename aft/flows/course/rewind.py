@@ -72,7 +72,9 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     return [DroppedStep(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
 
 
-def find_forgotten_after_bug(load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException) -> list[DroppedStep]:
+def find_forgotten_after_bug(
+    load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException
+) -> list[DroppedStep]:
     """Return the steps that a retry forgets once a bug in the flow's code is fixed, oldest first.
 
     These are the ones that the code reached while the exception propagated: the fixed code may not reach them. ``load``

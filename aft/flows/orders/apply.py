@@ -30,7 +30,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import InboxChanged, Blocked, Parks, RunOver, Suspends, is_of_step, stay_parked
+from aft.flows.session.blocks import Blocked, InboxChanged, Parks, RunOver, Suspends, is_of_step, stay_parked
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.doubts import count_losses
 from aft.flows.session.savepoint_orders import (
@@ -127,7 +127,7 @@ class OrderHandler:
         self._session = session
 
     def apply_orders(self, items: list[InboxItem], live: list[Fault], entries: list[Entry]) -> None:
-        """Apply the orders; raises Leave if the run stops, and RunOver if it has ended by them.
+        """Apply the orders; raises Blocked if the run stops, and RunOver if it has ended by them.
 
         Raises InboxChanged, once they are applied, if the run has to be read again because of them.
         """
@@ -189,7 +189,7 @@ class OrderHandler:
         owner.change(**orders.changes)
 
     def _note(self, orders: _SortedOrders, effect: _FaultChanges) -> None:
-        """Update this session's copy of the step states; raises Leave or InboxChanged if the pass ends here."""
+        """Update this session's copy of the step states; raises Blocked or InboxChanged if the pass ends here."""
         step_states = self._session.step_states
         if effect.gives_up_doubts:
             step_states.doubts.give_up()
@@ -237,7 +237,7 @@ class OrderHandler:
 
         Otherwise an unseen effect would remain in a run that ends as undone. So steps in doubt that have a compensator
         are completed, as are steps at work when a run is cancelled; nothing else is begun. The orders stay unread. A
-        parked run is not executed for that: the step may be what its workers died of. Raises Leave, to park, if the
+        parked run is not executed for that: the step may be what its workers died of. Raises Blocked, to park, if the
         doubts cannot be resolved.
         """
         step_states, can = self._session.step_states, [item for item in items if self._why_not(item) is None]

@@ -24,7 +24,7 @@ from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.activity import Activity
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import InboxChanged, Blocked, Parks, Removes
+from aft.flows.session.blocks import Blocked, InboxChanged, Parks, Removes
 from aft.flows.session.savepoint_orders import choose_order
 from aft.flows.steps.activity_step import ActivityStep
 from aft.flows.steps.request import OnRecorded

@@ -15,7 +15,7 @@ from aft.flows.course.flow_loop import FlowLoop, foreign_awaitable
 from aft.flows.exceptions import failures
 from aft.flows.replay.exits import PassExit
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import ContinueAsNew, Blocked
+from aft.flows.session.blocks import Blocked, ContinueAsNew
 from aft.flows.steps.request import Raises, Returns, StepRequest
 from aft.ids import StepPath
 
@@ -41,7 +41,7 @@ class Driver:
         self._exit = exit
 
     def drive(self) -> Any:
-        """Run the flow to its end and return its result; raises Leave, or the exception of the flow."""
+        """Run the flow to its end and return its result; raises Blocked, or the exception of the flow."""
         self._loop.run_ready()
         while not self._main.done():
             self._exit.check()

@@ -32,7 +32,7 @@ from aft.flows.replay.replay_random import ReplayRandom
 from aft.flows.replay.step_calls import StepCalls
 from aft.flows.runtime.generators import OpenGenerators
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import CONTROL_FLOW, ContinueAsNew, Blocked
+from aft.flows.session.blocks import CONTROL_FLOW, Blocked, ContinueAsNew
 from aft.flows.steps.run_constraints import RunConstraints
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import undo_late, unwind
@@ -67,7 +67,7 @@ class Execution:
     # Running ----------------------------------------------------------------------------------------------------
 
     def play(self) -> Any:
-        """Run the flow's code and return its result; raises Leave, or the code's exception."""
+        """Run the flow's code and return its result; raises Blocked, or the code's exception."""
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
         token, course = in_scope.set(Scope("")), self._session.course
         try:
@@ -90,11 +90,11 @@ class Execution:
             self.exit.add(self._scheduler.finish_all())  # branches that are still at work
 
     def check_end(self, result: str) -> None:
-        """Raise Leave, or a failure, if the rules object to the run's result."""
+        """Raise Blocked, or a failure, if the rules object to the run's result."""
         self._check_whole(On.RUN_POST, result)
 
     def _check_whole(self, on: On, result: str | None = None) -> None:
-        """Raise Leave if the rules object to the whole run; raise the failure if an exlet decided so."""
+        """Raise Blocked if the rules object to the whole run; raise the failure if an exlet decided so."""
         entry = self.exit.guard(lambda: self._whole.check(on, result))
         if entry is not None and entry.outcome is Outcome.FAILED:
             raise self.exit.guard(lambda: self._session.find_failure(entry))

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class PassExit:
-    """The ``Leave`` of one pass, if it has one, and the checks that enforce it in the flow's code."""
+    """The ``Blocked`` of one pass, if it has one, and the checks that enforce it in the flow's code."""
 
     def __init__(self, session: RunSession, flow: str) -> None:
         self._session = session
@@ -33,7 +33,7 @@ class PassExit:
         self.renewal = NextGeneration()
 
     def leave(self, error: BaseException) -> NoReturn:
-        """Raise the Leave that an exception of the engine means, where the flow's code has called.
+        """Raise the Blocked that an exception of the engine means, where the flow's code has called.
 
         In a generator that is being closed it raises GeneratorExit.
         """
@@ -51,7 +51,7 @@ class PassExit:
             self.given = Blocked(self.make_parking(failures.explain_exit(error)))
 
     def park(self, error: BaseException) -> NoReturn:
-        """Park the run, because its code cannot go on; always raises Leave."""
+        """Park the run, because its code cannot go on; always raises Blocked."""
         self.given = Blocked(self.make_parking(error))
         raise self.given
 
@@ -64,19 +64,19 @@ class PassExit:
         return Parks(reason, fault, mistake=error)
 
     def add(self, blocks: Iterable[Block]) -> None:
-        """Add the blocks of other branches to the pass's Leave, if it has one."""
+        """Add the blocks of other branches to the pass's Blocked, if it has one."""
         if self.given is not None:
             known = {id(block) for block in self.given.blocks}
             self.given.blocks = [*self.given.blocks, *(block for block in blocks if id(block) not in known)]
 
     def check(self) -> None:
-        """Raise Leave if the run is leaving, whatever the flow's code has done with that exception."""
+        """Raise Blocked if the run is leaving, whatever the flow's code has done with that exception."""
         self.home.check()
         if self.given is not None:
             raise self.given
 
     def check_call(self) -> None:
-        """Refuse a step if the code has swallowed Leave or ContinueAsNew, by raising it again."""
+        """Refuse a step if the code has swallowed Blocked or ContinueAsNew, by raising it again."""
         self.home.check()
         if self.given is not None:
             self.leave(self.given)

@@ -35,7 +35,7 @@ def load_records(session: RunSession) -> RunRecords:
 def recall(session: RunSession, recorded: RunRecords) -> list[Entry]:
     """Load the records of earlier owners into a session, and apply unread orders; return the journal.
 
-    Raises Leave, RunOver or InboxChanged if the orders end the pass.
+    Raises Blocked, RunOver or InboxChanged if the orders end the pass.
     """
     owner, entries, live, items = session.owner, recorded.entries, recorded.live, recorded.items
     seen = owner.inbox_seq

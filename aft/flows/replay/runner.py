@@ -26,12 +26,12 @@ from aft.flows.session.blocks import (
     CONTROL_FLOW,
     Awaits,
     Block,
+    Blocked,
     ContinueAsNew,
     Failed,
     HandsBack,
     InboxChanged,
     InLadder,
-    Blocked,
     NotBegun,
     OrdersArrived,
     Parks,
@@ -318,6 +318,6 @@ def _is_unseen(owner: Owner) -> bool:
 
 
 def _check_turns_back(session: RunSession) -> None:
-    """Raise Leave if the run is to be undone, but its code has ended first."""
+    """Raise Blocked if the run is to be undone, but its code has ended first."""
     if session.step_states.undo_orders:
         raise Blocked(NotBegun())

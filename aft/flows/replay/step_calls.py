@@ -109,6 +109,6 @@ class StepCalls:
         return Raises(failure)
 
     def _end_interrupted(self, steps: Iterable[StepRequest]) -> None:
-        """Stop children of interrupted steps; raises Leave until they have ended."""
+        """Stop children of interrupted steps; raises Blocked until they have ended."""
         found = [(step.path, step.entry) for step in steps if step.kind is EntryKind.CHILD]
         self._waiting.children.end_interrupted([path for path, entry in found if entry and entry.interrupt is not None])

@@ -52,7 +52,7 @@ class StepScheduler:
     # Until all have their outcome ---------------------------------------------------------------------------------
 
     def complete(self, steps: Sequence[StepRequest], most: int | None = None) -> None:
-        """Bring each step to its outcome, ``most`` at a time; raises Leave if one is blocked.
+        """Bring each step to its outcome, ``most`` at a time; raises Blocked if one is blocked.
 
         Once one has failed for good no more are begun, except those that an earlier owner has begun, or may have. If
         the journal goes on after such a failure, the flow has gone on without the steps that have no outcome.
@@ -181,7 +181,7 @@ class StepScheduler:
                     self._threads.start(step)
 
     def check_blocks(self, steps: Iterable[StepRequest]) -> None:
-        """Raise Leave if any of these is blocked; a deadline ahead bounds how long the run is released."""
+        """Raise Blocked if any of these is blocked; a deadline ahead bounds how long the run is released."""
         if found := [block for step in steps for block in step.blocks]:
             pause = pause_before_more(found, self._session.deps.clock.now()) if self._keeps_back else None
             raise Blocked(*found, *self.interrupts.bounds(pause))
@@ -189,7 +189,7 @@ class StepScheduler:
     # One outcome after the other ------------------------------------------------------------------------------------
 
     def next(self) -> StepRequest | None:
-        """Return the next pending step that has its outcome; None: none is pending. Raises Leave if all are blocked."""
+        """Return the next pending step with an outcome; None: none is pending. Raises Blocked if all are blocked."""
         while True:
             if (path := self.replay.next_of(self.pending)) is not None:
                 self._find_recorded([self.pending[path]])

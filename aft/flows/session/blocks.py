@@ -1,6 +1,6 @@
 """Control flow by which a run leaves the flow's code, and the blocks that say why it cannot go on.
 
-``Leave`` is not an error, so it derives from ``BaseException``: a user's ``except Exception`` does not swallow it.
+``Blocked`` is not an error, so it derives from ``BaseException``: a user's ``except Exception`` does not swallow it.
 While a run is leaving, every aft call raises it again; a plain ``finally`` in flow code runs each time the run leaves.
 
 A step that cannot go on now has one of the blocks below. A block alone does not release the run: other branches may be
@@ -218,7 +218,7 @@ CONTROL_FLOW = (Blocked, ContinueAsNew, BranchRemoved)
 
 
 def explain_blocked(error: BaseException, parking: Callable[[BaseException], Parks]) -> Blocked:
-    """Return the Leave that an exception of the engine means: the flow's code must not get it as a step's failure."""
+    """Return the Blocked that an exception of the engine means: the flow's code must not get it as a step's failure."""
     if isinstance(error, Blocked):
         return error
     if isinstance(error, InboxChanged):

@@ -17,7 +17,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blocks import Failed, InLadder, Blocked, stay_parked
+from aft.flows.session.blocks import Blocked, Failed, InLadder, stay_parked
 from aft.flows.session.doubts import Doubts
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
@@ -222,7 +222,7 @@ class StepStates:
             return (*self.doubts.faults_closed_by(path), *([before.id] if before is not None else []))
 
     def check_ladder(self, path: StepPath, status: Status | None) -> None:
-        """Raise Leave if a step's fault is not decided yet, or its next try is not due.
+        """Raise Blocked if a step's fault is not decided yet, or its next try is not due.
 
         Also if its run is parked for it: only a person's order lets it be tried again.
         """

@@ -20,7 +20,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.activity import Activity
 from aft.flows.session import release
-from aft.flows.session.blocks import Failed, Blocked
+from aft.flows.session.blocks import Blocked, Failed
 from aft.flows.session.late_effects import keep_late
 from aft.flows.steps import attempt, constraints
 from aft.flows.steps.request import OnRecorded
@@ -70,7 +70,7 @@ class ActivityStep(Step):
         self._owed = False
 
     def execute(self) -> Entry:
-        """Execute the activity and return its recorded outcome, or raise Leave with a fault."""
+        """Execute the activity and return its recorded outcome, or raise Blocked with a fault."""
         self.session.check_may_go_on()
         self._states.check_ladder(self.path, self.status)
         self._check_before()
@@ -139,7 +139,7 @@ class ActivityStep(Step):
     # Constraints --------------------------------------------------------------------------------------------------
 
     def _check_before(self) -> None:
-        """Raise Leave if the rules object to this step before it begins; asked once for a step, not before each try."""
+        """Raise Blocked if the rules object to this step before it begins; asked once for a step, not for each try."""
         step_states, path = self._states, self.path
         before, in_doubt = step_states.fault(path), path in step_states.doubts
         is_lost = in_doubt and before is None and not step_states.doubts.was_tried(path)

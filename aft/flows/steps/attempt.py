@@ -6,7 +6,7 @@ function is not called. A probe that raises fails the attempt as the function it
 The outcome is recorded, or :class:`Raised` with the exception of the user's code. Everything else that is raised here
 is the engine's own: ``Fenced`` (the run has another owner), ``StoreError`` (the database is unreachable, the outcome
 unknown), ``CodecError`` (the value cannot be stored; a transactional attempt was rolled back then), ``RuleObjected``
-(the rules ended the attempt) and ``Leave``.
+(the rules ended the attempt) and ``Blocked``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from aft.flows.exceptions.failures import passes
 from aft.flows.runtime.event_loop import LoopEnded
 from aft.flows.runtime.rule_watch import AttemptWatch
 from aft.flows.runtime.timed_call import NoThread, OnLate, TimedCall
-from aft.flows.session.blocks import CONTROL_FLOW, HandsBack, Blocked
+from aft.flows.session.blocks import CONTROL_FLOW, Blocked, HandsBack
 from aft.flows.steps.step import Raised, RuleObjected, Step
 from aft.rules.rule_types import On
 from aft.rules.trees.choose import RuleChoice

@@ -231,7 +231,7 @@ class Children:
     # Backward -----------------------------------------------------------------------------------------------------
 
     def stop(self, under: str, *, undo: bool = True) -> None:
-        """Cancel children that have not ended, under a savepoint or all; with ``undo`` raise Leave until they have.
+        """Cancel children that have not ended, under a savepoint or all; with ``undo`` raise Blocked until they have.
 
         A child past its pivot is not stopped by undoing it: it gets a frame, which parks the unwinding when reached.
         """
@@ -249,13 +249,13 @@ class Children:
         return owner.read(lambda connection: child_runs.running(connection, namespace, owner.run_id, under, generation))
 
     def _leave_until_ended(self, running: Sequence[RunRow]) -> None:
-        """Raise Leave if any of these children is being undone; those past their pivot are not waited for."""
+        """Raise Blocked if any of these children is being undone; those past their pivot are not waited for."""
         stopping = [child for child in running if child.pivoted_at is None]
         if stopping:
             raise Blocked(*(self._block(StepPath(child.parent_path or ""), child) for child in stopping))
 
     def end_interrupted(self, paths: Sequence[StepPath]) -> None:
-        """Cancel the children of interrupted steps, raise Leave until they have ended, then push their frames.
+        """Cancel the children of interrupted steps, raise Blocked until they have ended, then push their frames.
 
         Each pass repeats it before the flow's code sees the interrupt, so a crash anywhere leaves the rest to the next.
         """
@@ -317,7 +317,7 @@ class Children:
         )
 
     def undo(self, frame: Frame) -> str | None:
-        """Have a completed child undone and pop its frame; raises Leave until the child has ended.
+        """Have a completed child undone and pop its frame; raises Blocked until the child has ended.
 
         Returns why it cannot be undone, if it went past its pivot.
         """

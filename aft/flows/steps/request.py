@@ -45,7 +45,7 @@ class Raises:
 class StepRequest:
     """One requested step: ``perform`` executes it if it has no outcome yet, ``read`` turns an outcome into a result.
 
-    ``perform`` records the outcome, or raises ``Leave``. ``quick``: it does not block, and needs no thread of its own.
+    ``perform`` records the outcome or raises ``Blocked``. ``quick``: it does not wait, and needs no thread of its own.
     ``needed``: it has effects, so it is completed even if its task was cancelled.
     """
 

@@ -32,7 +32,7 @@ class RunConstraints:
     begins: bool
 
     def check(self, on: On, result: str | None = None) -> Entry | None:
-        """Raise Leave if the rules object and that is not decided yet; return the decision's journal entry, if any."""
+        """Raise Blocked if the rules object and that is not decided yet; return the decision's entry, if any."""
         path, step_states = PATHS[on], self.session.step_states
         if path in self.recorded:
             return self.recorded[path]

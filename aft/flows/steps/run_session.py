@@ -3,7 +3,7 @@
 The branches of one run execute at the same time, each on its own thread. The owner orders their writes;
 ``flows.session.step_states`` holds what they share. A branch that fails beside others records its fault at once, so
 that the failure counts even if the process dies while the others are at work. Nothing here releases the run: a step
-that cannot go on raises ``Leave``, and the runner releases the run when all its branches are at rest.
+that cannot go on raises ``Blocked``, and the runner releases the run when all its branches are at rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aft.flows.course.course import Course
 from aft.flows.exceptions import failures
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.session import release
-from aft.flows.session.blocks import HandsBack, Blocked
+from aft.flows.session.blocks import Blocked, HandsBack
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.step_states import StepStates
@@ -87,7 +87,7 @@ class RunSession:
         return failures.rebuild(fault)
 
     def check_may_go_on(self) -> None:
-        """Raise Leave at a step's boundary if the run must be released here; otherwise read new inbox items.
+        """Raise Blocked at a step's boundary if the run must be released here; otherwise read new inbox items.
 
         It is released if this process drains, makes room for a solitary run, or has too many abandoned attempts; or if
         a solitary run has made progress and may share a process again. A solitary run makes no room itself: two of them
@@ -147,7 +147,7 @@ class RunSession:
     # Failing ------------------------------------------------------------------------------------------------------
 
     def fail(self, path: StepPath, fault: Fault, status: Status | None) -> NoReturn:
-        """Raise Leave with a fault; beside other branches its row is written first, so that it survives a crash."""
+        """Raise Blocked with a fault; beside other branches its row is written first, so that it survives a crash."""
         failed, alone = self.step_states.failed(path, fault, status)
         if not alone:
             self.owner.write(lambda connection, seq: release.write_fault(self.deps, self.owner, connection, failed))

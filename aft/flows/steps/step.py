@@ -23,7 +23,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.declare.probe import ProbeCall
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import HandsBack, Blocked, Parks
+from aft.flows.session.blocks import Blocked, HandsBack, Parks
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
@@ -133,7 +133,7 @@ class Step(ABC):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Surround the step's attempts: a failure becomes a fault, and Leave is raised with it."""
+        """Surround the step's attempts: a failure becomes a fault, and Blocked is raised with it."""
         if self._deps.telemetry.has_subscribers:
             number = self.current(0).attempt
             self._deps.telemetry.emit(
@@ -172,7 +172,7 @@ class Step(ABC):
         self.session.fail(self.path, fault, self.status)
 
     def _violate(self, decision: RuleChoice) -> NoReturn:
-        """Raise Leave with the fault of an attempt that the rules objected to."""
+        """Raise Blocked with the fault of an attempt that the rules objected to."""
         facts, before = StepFacts(self.name, self.stored, None, self.failed), self._states.fault(self.path)
         ladder = self._deps.ladder_of(self.policy)
         fault = self.session.constraints.make_fault(On.VIOLATED, decision, self.path, facts, before, ladder)

@@ -157,7 +157,7 @@ class UndoStep(Step):
         self.status = status
 
     def undo(self) -> None:
-        """Run the compensator and pop its frame, or raise Leave with a fault. Emits: FrameCompensated."""
+        """Run the compensator and pop its frame, or raise Blocked with a fault. Emits: FrameCompensated."""
         frame, step_states = self.frame, self._states
         self.session.check_may_go_on()
         step_states.check_ladder(self.path, self.status)
@@ -190,7 +190,9 @@ class UndoStep(Step):
         return (), self.compensator.arguments({**offered, "result": result, "fault": self.cause, "key": key})
 
     def record(self, value: Any) -> Recording:
-        write = OwnerWrite(undone=self.frame.seq, closed_faults=self._states.closed_faults(self.path, FaultState.RESOLVED))
+        write = OwnerWrite(
+            undone=self.frame.seq, closed_faults=self._states.closed_faults(self.path, FaultState.RESOLVED)
+        )
         return Recording(write, self._states.with_signal_read(self.path, None))
 
     def recorded(self) -> None:

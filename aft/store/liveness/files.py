@@ -54,8 +54,8 @@ class FileLivenessLock:
         path = self._path
         return None if path is None else f"{KIND}{path.name}"
 
-    def give(self, worker: WorkerId) -> None:
-        self.take_back()
+    def acquire(self, worker: WorkerId) -> None:
+        self.release()
         if fcntl is None:
             return
         path = self._folder / worker
@@ -68,7 +68,7 @@ class FileLivenessLock:
         with self._lock:
             self._file, self._path = file, path
 
-    def take_back(self) -> None:
+    def release(self) -> None:
         with self._lock:
             file, self._file = self._file, None
             path, self._path = self._path, None

@@ -58,12 +58,12 @@ class SessionLivenessLock:
     def text(self) -> str | None:
         return None if self._keeper is None else self._keeper.lock
 
-    def give(self, worker: WorkerId) -> None:
-        self.take_back()
+    def acquire(self, worker: WorkerId) -> None:
+        self.release()
         self._keeper = LockHolder(self._engine, worker)
         self._keeper.start()
 
-    def take_back(self) -> None:
+    def release(self) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.stop()

@@ -150,7 +150,7 @@ class SqliteConnection(sqlite3.Connection):
         self._at_work, self._was_cut_off = True, False
         self.access.open()
 
-    def take_back(self) -> None:
+    def reclaim(self) -> None:
         """Permit only this thread; waits for a statement that another has under way, then interrupts it."""
         if not self.access.reclaim(PATIENCE):
             self.interrupt()
@@ -166,7 +166,9 @@ class SqliteConnection(sqlite3.Connection):
     def _over(self) -> UnusableReason:
         if self._was_cut_off:
             return UnusableReason.UNFINISHED
-        return UnusableReason.ENDED if self.changed else UnusableReason.LOST  # ending it on purpose takes a statement that was traced
+        return (
+            UnusableReason.ENDED if self.changed else UnusableReason.LOST
+        )  # ending it on purpose takes a statement that was traced
 
     def end_work(self) -> UnusableReason | None:
         """Release the savepoint; returns how the connection was left unusable, None if it is usable."""
@@ -185,7 +187,7 @@ class SqliteConnection(sqlite3.Connection):
             return UnusableReason.UNFINISHED
         return None
 
-    def take_back_work(self) -> UnusableReason | None:
+    def rollback_work(self) -> UnusableReason | None:
         """Roll back to the savepoint; returns how the connection was left unusable, None if it is usable."""
         return self._do(f"ROLLBACK TO {WORK}")
 

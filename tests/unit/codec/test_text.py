@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aft.app.views.health import AbandonedCalls, AbandonedCall
+from aft.app.views.health import AbandonedCall, AbandonedCalls
 from aft.ids import StepPath
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.runs import waits

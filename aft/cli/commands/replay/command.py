@@ -85,7 +85,9 @@ def _translate_errors() -> Iterator[None]:
         raise Failure(str(error), error.details) from error
 
 
-def play_all(stage: ReplayEnvironment, example: Example, scenarios: Sequence[Scenario], console: Console) -> list[Result]:
+def play_all(
+    stage: ReplayEnvironment, example: Example, scenarios: Sequence[Scenario], console: Console
+) -> list[Result]:
     """Play one scenario after the other, drawing each when it has ended. Raises AftError, ExampleError."""
     results: list[Result] = []
     with _progress(console, "starting a worker"):

@@ -17,7 +17,7 @@ from aft.app.views.timeline import StoryEventKind
 from aft.cli.show.draw import draw_timeline
 from aft.cli.show.output import Column, print_table
 from aft.cli.show.styles import status_style
-from aft.replay.check import format_fault, find_differences, names
+from aft.replay.check import find_differences, format_fault, names
 from aft.replay.play import ScenarioOutcome
 from aft.replay.scenario import Scenario
 

@@ -178,7 +178,9 @@ def _key(flow: str, on: str, activity: str | None) -> Key:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
-def history(given: ConnectionOptions, flow: str | None, on: str | None, activity: str | None, limit: int, as_json: bool) -> None:
+def history(
+    given: ConnectionOptions, flow: str | None, on: str | None, activity: str | None, limit: int, as_json: bool
+) -> None:
     """List who changed which tree, newest first."""
     if flow and not on:
         raise click.UsageError("which tree? Write FLOW ON ACTIVITY, or nothing for all")

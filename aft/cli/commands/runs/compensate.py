@@ -26,7 +26,9 @@ MOST_VALUE = 80
 @click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 @json_option
 @click.pass_obj
-def compensate(given: ConnectionOptions, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool) -> None:
+def compensate(
+    given: ConnectionOptions, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool
+) -> None:
     """Undo everything a run did, also if it has completed.
 
     One that has not ended is cancelled: it stops where it is, also if it waits or is parked, and ends `compensated`.

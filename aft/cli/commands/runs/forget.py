@@ -20,7 +20,9 @@ from aft.store.tables import runs
 @click.option("--note", metavar="TEXT", help="Why; kept in the audit.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def forget(given: ConnectionOptions, run: str | None, key: str | None, flow: str | None, note: str | None, yes: bool) -> None:
+def forget(
+    given: ConnectionOptions, run: str | None, key: str | None, flow: str | None, note: str | None, yes: bool
+) -> None:
     """Erase arguments, results, tags, signals and texts of failures of a run and of all below it.
 
     They must have ended. A record of them stays: ids, flows, keys, steps, states, times, and who did what by hand.

@@ -34,7 +34,9 @@ _FORWARD = (Status.RUNNING, Status.WAITING, Status.RECOVERING)
 @click.option("--key", metavar="TEXT", help="A second signal with the same key is dropped.")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE", help="Check it as the flow declares it.")
 @click.pass_obj
-def signal(given: ConnectionOptions, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]) -> None:
+def signal(
+    given: ConnectionOptions, run: str, name: str, value: str | None, key: str | None, modules: tuple[str, ...]
+) -> None:
     """Send a run the signal NAME.
 
     VALUE is a JSON value, or a plain text if it is not JSON; null if there is none. A run that does not wait for it yet

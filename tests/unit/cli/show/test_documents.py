@@ -106,7 +106,7 @@ due_at settled_at
 RULE_KEYS = "number condition exlet refines refined otherwise note made_by made_at fault cornerstone"
 DOCTOR_WORKER_KEYS = "id host pid roles flows started_at heartbeat_at expires_at alive abandoned_attempts"
 COUNT_KEYS = """
-unfinished homeless parked undecided_faults unpublished_messages stalled_runs overdue_runs orphaned_runs late_effects
+unfinished unserved parked undecided_faults unpublished_messages stalled_runs overdue_runs orphaned_runs late_effects
 stuck_exlets notices_unheard notices_given_up quarantined_messages
 """
 #: What each command prints with ``--json``: programs of users depend on these keys.

@@ -21,7 +21,16 @@ from aft.fault import Answer, Fault, FaultKind, FaultState
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.classes import StandIn
-from aft.flows.exceptions.failures import BUGS, MOST_MESSAGE, MOST_TRACEBACK, FaultSite, describe, is_bug, rebuild, own_answer
+from aft.flows.exceptions.failures import (
+    BUGS,
+    MOST_MESSAGE,
+    MOST_TRACEBACK,
+    FaultSite,
+    describe,
+    is_bug,
+    own_answer,
+    rebuild,
+)
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level, read_ladder
 

@@ -16,7 +16,7 @@ import pytest
 from aft.errors import StoreError
 from aft.flows.course.flow_loop import FlowLoop, StepFuture
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import Awaits, Failed, Blocked, WriteFailed
+from aft.flows.session.blocks import Awaits, Blocked, Failed, WriteFailed
 from aft.flows.session.savepoint_orders import NOWHERE
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import OnRecorded, Returns, StepRequest

@@ -24,7 +24,7 @@ turn = WriteQueue(sys.argv[1])
 turn.take(10, "db")
 print("has it", flush=True)
 sys.stdin.read()
-turn.give()
+turn.release()
 """
 #: A process that writes without a break until its input ends.
 GREEDY = """
@@ -37,9 +37,9 @@ turn.take(10, "db")
 print("has it", flush=True)
 while over.is_alive():
     over.join(0.02)
-    turn.give()
+    turn.release()
     turn.take(10, "db")
-turn.give()
+turn.release()
 """
 
 
