@@ -12,7 +12,7 @@ import os, signal
 from aft.cli.commands.serve import Stop
 
 stop = Stop("last words")
-stop.hear()
+stop.install()
 looks = []
 
 def over():
@@ -43,7 +43,7 @@ if early:
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), number))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where the tests run in the background
 stop = Stop("last words")
-stop.hear()
+stop.install()
 told = os.pipe()
 
 def fork():
