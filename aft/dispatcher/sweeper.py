@@ -11,16 +11,18 @@
 - Audit records: chained (see ``runs.records.audit_chain``).
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
-run; rows that one has locked are skipped by the others. Emits: EffectLate, RunParked, RunOverdue, RunForgotten,
-FlowUnserved, ServiceFailed.
+run; rows that one has locked are skipped by the others. A round in which there is nothing to do costs one round trip:
+one query for each sweep that says whether it has anything to do. Emits: EffectLate, RunParked, RunOverdue,
+RunForgotten, FlowUnserved, ServiceFailed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, select
 
 from aft.brokers.base import Broker
 from aft.dispatcher.dependencies import DispatcherDependencies
@@ -30,9 +32,11 @@ from aft.errors import AftError, StoreError
 from aft.fault import FaultState
 from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
-from aft.runs.records import audit_chain, parked_runs
+from aft.runs.ownership.rescue import ANY_EXPIRED
+from aft.runs.records import audit_chain, late_effects, parked_runs
 from aft.runs.wakes import child_runs, overdue_runs, stranded_runs, unserved_runs
 from aft.store import leases
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later
 from aft.store.refusals import is_about_rows
 from aft.store.tables import faults, runs
@@ -48,6 +52,8 @@ ABOVE_EVERY = 4
 FORGOTTEN_EVERY = 60
 #: Rounds between two checks for audit records that are not chained yet.
 CHAIN_EVERY = 4
+#: Returns how many rows it handled.
+Sweep = Callable[[], int]
 #: Seconds by which the clocks of processes may differ from the database's.
 CLOCKS = 60.0
 
@@ -84,24 +90,26 @@ class Sweeper:
         self._rounds = 0
         # What the database refuses to change stays where it is found: it is tried again, and reported, with back-off.
         self._undecided, self._unreported = Backoff(deps.clock), Backoff(deps.clock)
-        self._late = LateEffectSweep(deps, BATCH)
+        self._sweeps = self._list_sweeps(LateEffectSweep(deps, BATCH))
+
+    def _list_sweeps(self, late: LateEffectSweep) -> list[tuple[PreparedQuery, Sweep]]:
+        """Return the sweeps of each round, each with the query that finds out whether it may have anything to do."""
+        sweeps: list[tuple[PreparedQuery, Sweep]] = [
+            (ANY_EXPIRED, self._takeover.rescue),
+            (PreparedQuery.of(self._forgotten(GIVEN).limit(1)), self.decide_forgotten),
+            (late_effects.ANY_OPEN, late.sweep),
+            (overdue_runs.ANY_OVERDUE, self.report_overdue),
+            (unserved_runs.ANY_LONG_DUE, self.postpone_unserved),
+        ]
+        return sweeps if self._notify_parked is None else [*sweeps, (parked_runs.ANY_UNREPORTED, self.report_parked)]
 
     def step(self) -> float:
         """Run one round, and the next at once if a batch was full. A sweep that fails does not stop the others."""
         swept: int = 0
         errors: list[Exception] = []
-        for sweep in (
-            self._takeover.rescue,
-            self.decide_forgotten,
-            self.sweep_late_effects,
-            self.park_above,
-            self.report_overdue,
-            self.postpone_unserved,
-            self.wake_forgotten,
-            self.report_parked,
-            self.chain_audit,
-            self.prune,
-        ):
+        found = self._store.query([(query, self._namespace) for query, _ in self._sweeps])
+        due = [sweep for (_, sweep), rows in zip(self._sweeps, found, strict=True) if rows]
+        for sweep in (*due, self.park_above, self.wake_forgotten, self.chain_audit, self.prune):
             try:
                 swept = max(swept, sweep())
             except Exception as error:
@@ -121,11 +129,22 @@ class Sweeper:
 
     def decide_forgotten(self) -> int:
         """Decide about faults whose message did not arrive."""
-        statement = (
+        statement = self._forgotten(self._namespace).order_by(faults.c.raised_at).limit(BATCH)
+        if put_off := self._undecided.waiting():
+            statement = statement.where(faults.c.id.not_in(put_off))
+        with self._store.read() as connection:
+            ids = [row.id for row in connection.execute(statement)]
+        decided = self._decide(ids) if ids else set[str]()
+        self._undecided.note(fault_id for fault_id in ids if fault_id not in decided)
+        return len(decided)
+
+    def _forgotten(self, namespace: str | ColumnElement[str]) -> Select[tuple[str]]:
+        """Select faults that are open for longer than their messages take."""
+        return (
             select(faults.c.id)
             .join(runs, (runs.c.id == faults.c.run_id) & (runs.c.epoch == faults.c.epoch))
             .where(
-                faults.c.namespace == self._namespace,
+                faults.c.namespace == namespace,
                 faults.c.state == FaultState.OPEN.value,
                 runs.c.worker_id.is_(None),
                 # The database's clock, unlike the fault's own time: it was written in the same transaction. But inbox
@@ -133,16 +152,7 @@ class Sweeper:
                 (runs.c.updated_at <= later(-self._grace.total_seconds()))
                 | (faults.c.raised_at <= later(-self._grace.total_seconds() - CLOCKS)),
             )
-            .order_by(faults.c.raised_at)
-            .limit(BATCH)
         )
-        if put_off := self._undecided.waiting():
-            statement = statement.where(faults.c.id.not_in(put_off))
-        with self._store.read() as connection:
-            ids = list(connection.execute(statement).scalars())
-        decided = self._decide(ids) if ids else set[str]()
-        self._undecided.note(fault_id for fault_id in ids if fault_id not in decided)
-        return len(decided)
 
     def _decide(self, ids: list[str]) -> set[str]:
         try:
@@ -180,9 +190,6 @@ class Sweeper:
 
     def report_overdue(self) -> int:
         """Report runs that take longer than expected, each once."""
-        with self._store.read() as connection:
-            if not overdue_runs.any_overdue(connection, self._namespace):
-                return 0
         with self._store.write() as connection:
             events = overdue_runs.report_overdue(connection, self._namespace, BATCH)
         for event in events:
@@ -236,10 +243,6 @@ class Sweeper:
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
         self._unreported.note(failed)
         return told
-
-    def sweep_late_effects(self) -> int:
-        """Decide about late effects: drop, undo or park each."""
-        return self._late.sweep()
 
     def chain_audit(self) -> int:
         """Chain new audit records; return how many."""

@@ -27,12 +27,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from sqlalchemy import Connection
-
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.runs.ownership.rescue import REHEARSAL, any_expired, find_expired, rehearse, rescue_expired
+from aft.runs.ownership.rescue import ANY_EXPIRED, REHEARSAL, find_expired, rehearse, rescue_expired
 from aft.store import Store, outbox
 from aft.store.batch.statements import PreparedQuery
 from aft.store.leases import end_leases
@@ -109,10 +107,9 @@ class Takeover:
 
     def rescue(self) -> int:
         """Rescue runs of workers whose lease is expired, up to one batch; return how many."""
-        with self._store.read() as connection:
-            if not any_expired(connection, self._namespace):
-                return 0
-            looked = self._find_held(connection, self._locks())
+        if not self._store.query([(ANY_EXPIRED, self._namespace)])[0]:
+            return 0
+        looked = self._find_held(self._locks())
         living = {worker for worker, held in looked.items() if held}
         try:
             with self._store.write() as connection:
@@ -163,8 +160,7 @@ class Takeover:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
         seen, self._seen = self._seen, Counter()  # a look that fails interrupts the row
         locks = self._locks()
-        with self._store.read() as connection:
-            free = self._free(connection, locks)
+        free = self._free(locks)
         if not self._store.has_been_well_for(SETTLED):
             return self._liveness_probe.pause
         self._seen = Counter({worker: seen[worker] + 1 for worker in free})
@@ -201,8 +197,7 @@ class Takeover:
     def _owners_live(self, run_ids: Sequence[RunId]) -> bool:
         """Rescue from those owners of these runs whose lock is free; return whether there are other owners."""
         locks = self._locks_of_owners(run_ids)
-        with self._store.read() as connection:
-            free = self._free(connection, locks)
+        free = self._free(locks)
         if not self._store.has_been_well_for(SETTLED):
             return False  # left to ``check_locks``
         self._rescue_from({worker: locks[worker] for worker in free}, "its lock is free, and what it held came back")
@@ -220,13 +215,13 @@ class Takeover:
         (found,) = self._store.query([(_LOCKS_OF_OWNERS, json.dumps(list(run_ids)))])
         return {WorkerId(worker): lock for worker, lock in found}
 
-    def _free(self, connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerId]:
-        return {worker for worker, held in self._find_held(connection, locks).items() if not held}
+    def _free(self, locks: dict[WorkerId, str]) -> set[WorkerId]:
+        return {worker for worker, held in self._find_held(locks).items() if not held}
 
-    def _find_held(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+    def _find_held(self, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         """Return whether each worker's lock is held; empty, with an event, if the check fails."""
         try:
-            return self._liveness_probe.check(connection, locks)
+            return self._liveness_probe.check(self._store.read, locks)
         except (ValueError, TypeError, OSError) as error:
             self._telemetry.emit(ServiceFailed(service="takeover", why=f"the locks of workers: {error}"))
             return {}

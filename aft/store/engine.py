@@ -196,12 +196,8 @@ class Store:
         Raises StoreError; then none of them was written, or, if the connection was lost, the outcome is unknown.
         """
         if self.file is None:
-            return self._drive(
-                lent, lambda connection: write_postgresql(connection, _prepared(lent), batch_write, items)
-            )
-        return self._drive(
-            lent, lambda connection: self._checked(lent, lambda: write_sqlite(connection, batch_write, items))
-        )
+            return self._drive(lent, lambda driver: write_postgresql(driver, _prepared(lent), batch_write, items))
+        return self._drive(lent, lambda driver: self._checked(lent, lambda: write_sqlite(driver, batch_write, items)))
 
     def write_now(self, batch_write: BatchWrite[Item], items: Sequence[Item]) -> list[Any]:
         """Write items at once, in one transaction of their own; returns their answers."""
@@ -223,9 +219,7 @@ class Store:
         if self.file is None:
             return self.query([(words, given)])[0]
         with self.turn(), self._lent() as lent:
-            return self._drive(
-                lent, lambda connection: self._checked(lent, lambda: execute_sqlite(connection, words, given))
-            )
+            return self._drive(lent, lambda driver: self._checked(lent, lambda: execute_sqlite(driver, words, given)))
 
     @contextmanager
     def _lent(self) -> Iterator[PoolProxiedConnection]:

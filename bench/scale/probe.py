@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from aft.brokers.rabbitmq import RabbitBroker
 from aft.brokers.rabbitmq.topology import exchanges
 from aft.envelope import Message, MessageKind
 from aft.ids import FaultId, RunId, new_id
-from aft.runs.ownership.rescue import any_expired
+from aft.runs.ownership.rescue import ANY_EXPIRED
 from aft.store.db_time import later, now
 from aft.store.liveness.sessions import SessionLivenessProbe
 from aft.store.tables import runs, workers
@@ -114,7 +115,7 @@ def _time_looks(connection: Connection, namespace: str) -> tuple[float, float]:
     signs, sweeps = [], []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        liveness_probe.check(connection, {})
+        liveness_probe.check(lambda: nullcontext(connection), {})
         connection.execute(
             text(
                 "SELECT id, liveness_lock FROM aft_workers "
@@ -123,7 +124,7 @@ def _time_looks(connection: Connection, namespace: str) -> tuple[float, float]:
             {"n": namespace},
         ).all()
         between = time.perf_counter()
-        any_expired(connection, namespace)
+        connection.exec_driver_sql(ANY_EXPIRED.postgresql, (namespace,))
         signs.append(between - began)
         sweeps.append(time.perf_counter() - between)
     return min(signs), min(sweeps)
@@ -134,7 +135,7 @@ def _make_crowd(connection: Connection, namespace: str) -> None:
     common = {"namespace": namespace, "host": "nowhere", "pid": 0, "roles": "[]", "flows": "[]"}
     connection.execute(
         insert(workers).values(started_at=now(), expires_at=later(3600.0)),
-        [{"id": one, "sign": f"session:0:{number}", **common} for number, one in enumerate(ids)],
+        [{"id": one, "liveness_lock": f"session:0:{number}", **common} for number, one in enumerate(ids)],
     )
     connection.execute(text("SELECT pg_advisory_lock(7000000000 + n) FROM generate_series(1, :n) AS n"), {"n": CROWD})
     made = {"namespace": namespace, "flow": "plain", "version": 1, "args": "[]", "status": "running", "epoch": 1}

@@ -109,7 +109,7 @@ def test_what_aft_does_by_itself_is_a_tree_like_any_other(terminal: Terminal) ->
     assert "* × fault × *  built in" in shown.stdout
     assert "  2    but if fault.recoverable && !fault.exhausted → ladder" in shown.stdout
     assert "  3    else if fault.kind == 'compensator' → park" in shown.stdout
-    assert "Nobody has taught any rules yet" in shown.stderr
+    assert "No rules are taught yet" in shown.stderr
     found = terminal.data("rules", "tree")
     assert [(one["on"], one["built_in"], one["revision"]) for one in found] == [("fault", True, 0), ("abort", True, 0)]
     assert [rule["refines"] for rule in found[0]["rules"]] == [None, 1, 1]
@@ -249,7 +249,7 @@ def test_it_is_said_if_a_more_special_tree_answers_before(taught: Terminal) -> N
     fault = fails(taught, "gone-1")
     add(taught, fault, "true", "stand")
     told = add(taught, fault, "true", "give_up", "--scope", "all")
-    assert "answered before that, by rule 1 of hall_visit × fault × hall_seat" in told
+    assert "another rule answers first for this fault: rule 1 of hall_visit × fault × hall_seat" in told
     assert "Would change 0 of 1 decision." in told
 
 
@@ -366,7 +366,7 @@ def test_a_fault_that_nobody_has_decided_about_is_told_by_the_rules_as_they_are(
     fault = fails(taught, "gone-1")
     add(taught, fault, "true", "stand")
     told = taught.good("rules", "explain", fault.id).stdout
-    assert "Nobody has decided about it yet" in told
+    assert "It is not decided yet" in told
     assert "→ stand, by rule 1" in told
     assert taught.data("rules", "explain", fault.id)["told"] == "now"
 

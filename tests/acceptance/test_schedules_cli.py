@@ -211,7 +211,7 @@ def test_a_broken_schedule_is_shown_and_declared_anew(terminal: ScheduleDesk) ->
     shown = terminal.good("schedules", "list")
     assert "broken" in shown.stdout
     assert "zone='Middle/Earth' is not a time zone" in shown.stdout
-    assert "declare it anew" in shown.stderr
+    assert "declare it again" in shown.stderr
     assert terminal.data("schedules", "list")[0]["next_local"] is None
     assert "cannot be resumed" in terminal.refused("schedules", "resume", "nightly")
     terminal.good("schedules", *NIGHTLY, "--replace")

@@ -115,7 +115,7 @@ def test_a_signal_that_nobody_awaits_is_kept_and_what_is_awaited_is_said(
     run = waiting(terminal, journey)
     monkeypatch.setattr(declared, "_flows", {})  # as in a process that has not imported the flow
     said = terminal.good("runs", "signal", run.id, "veredict", "yes").stderr
-    assert "it is kept until the run asks for it" in said
+    assert "it is kept until the run waits for it" in said
     assert "note: now it waits for signal 'verdict'; did you mean 'verdict'?" in said
     run.suspend()
     assert "note: it is suspended now; `aft runs resume" in terminal.good("runs", "signal", run.id, "verdict").stderr
@@ -219,7 +219,7 @@ def test_what_would_be_undone_is_shown_before_it_is(terminal: Terminal, journey:
         run.result(60)
         done = len(ledger[journey])
         shown = terminal.good("runs", "compensate", run.id, "--dry-run")
-        assert "6 would be undone, in this order; nothing was." in shown.stderr
+        assert "6 would be undone, in this order. Nothing was undone; leave out --dry-run to undo it." in shown.stderr
         assert shown.stdout.index("dinner") < shown.stdout.index("lunch")
         assert len(ledger[journey]) == done
         terminal.good("runs", "compensate", run.id, "--note", "withdrawn")

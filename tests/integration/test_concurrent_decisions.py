@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 
 import aft
 from aft.dispatcher.intake import Intake
@@ -20,6 +20,7 @@ from aft.dispatcher.sweeper import CLOCKS, Sweeper
 from aft.fault import FaultKind
 from aft.ids import FaultId, StepPath
 from aft.recovery.relay import Relay
+from aft.recovery.takeover import Takeover
 from aft.runs import steer
 from aft.runs.records import faults, inbox
 from aft.runs.run_rows import RunRow
@@ -170,6 +171,34 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
     with app.store.write() as connection:
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
-    nobody = cast(Any, None)
-    sweeper = Sweeper(app.make_dispatcher_deps(), intake(app), nobody, lease=timedelta(seconds=30))
-    assert sweeper.decide_forgotten() == 1
+    assert sweeper(app).decide_forgotten() == 1
+
+
+def test_a_round_of_the_sweeper_that_finds_nothing_is_one_round_trip(production: Setup) -> None:
+    app = production.app()
+    sweeping = sweeper(app)
+    sweeping.step()
+    with checkouts(app) as lent:
+        sweeping.step()
+    assert len(lent) == 1
+
+
+def sweeper(app: aft.Aft) -> Sweeper:
+    takeover = Takeover(app.namespace, app.store, app.clock, app.telemetry, lambda faults: None)
+    return Sweeper(app.make_dispatcher_deps(), intake(app), takeover, lease=timedelta(seconds=30))
+
+
+@contextmanager
+def checkouts(app: aft.Aft) -> Iterator[list[object]]:
+    """Collect the connections that are lent meanwhile."""
+    lent: list[object] = []
+
+    def note(connection: object, *_: object) -> None:
+        lent.append(connection)
+
+    pools = {app.store.engine, app.store._drivers}
+    for pool in pools:
+        event.listen(pool, "checkout", note)
+    yield lent
+    for pool in pools:
+        event.remove(pool, "checkout", note)

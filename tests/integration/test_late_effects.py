@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import select
@@ -11,7 +10,7 @@ from sqlalchemy import select
 from aft import names
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
-from aft.dispatcher.sweeper import Sweeper
+from aft.dispatcher.late_effects import LateEffectSweep
 from aft.ids import StepPath, new_id
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite
@@ -25,9 +24,8 @@ from tests.storing import Stage, at_once, journal_in
 
 
 @pytest.fixture
-def sweeper(stage: Stage) -> Sweeper:
-    nobody = cast(Any, None)  # late effects need neither intake nor relay
-    return Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
+def sweeper(stage: Stage) -> LateEffectSweep:
+    return LateEffectSweep(stage.dispatcher_deps(), 100)
 
 
 @pytest.fixture
@@ -80,17 +78,17 @@ def frames(stage: Stage, owner: Owner) -> list[Frame]:
         return stack.of_run(connection, owner.run_id)
 
 
-def test_an_effect_that_was_recorded_after_all_is_dropped(stage: Stage, sweeper: Sweeper) -> None:
+def test_an_effect_that_was_recorded_after_all_is_dropped(stage: Stage, sweeper: LateEffectSweep) -> None:
     owner = stage.owned(stage.lease())
     add(stage, owner)
     record(stage, owner, Outcome.OK)
-    assert sweeper.sweep_late_effects() == 0  # its owner may be undoing the step at this moment
+    assert sweeper.sweep() == 0  # its owner may be undoing the step at this moment
     stage.change(owner.run_id, worker_id=None)
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     assert (fates(stage), frames(stage, owner)) == (["drop"], [])
 
 
-def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stage, sweeper: Sweeper) -> None:
+def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stage, sweeper: LateEffectSweep) -> None:
     owner = stage.owned(stage.lease())
     add(stage, owner)
     record(stage, owner, Outcome.OK)
@@ -99,12 +97,14 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
         stack.push(connection, owner.run_id, 99, frame)
         stack.pop(connection, owner.run_id, 99, FrameState.UNDONE)
     stage.change(owner.run_id, worker_id=None)
-    assert sweeper.sweep_late_effects() == 1  # executed anew, the step has another key
+    assert sweeper.sweep() == 1  # executed anew, the step has another key
     assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]
     assert fates(stage) == ["undo"]
 
 
-def test_what_its_own_owner_recorded_in_a_commit_without_an_answer_is_not_late(stage: Stage, sweeper: Sweeper) -> None:
+def test_what_its_own_owner_recorded_in_a_commit_without_an_answer_is_not_late(
+    stage: Stage, sweeper: LateEffectSweep
+) -> None:
     """It is recorded, and maybe undone by now: one effect, one undo."""
     owner = stage.owned(stage.lease())
     record(stage, owner, Outcome.OK)
@@ -123,19 +123,19 @@ def test_an_effect_raises_the_length_of_the_inbox_so_that_the_owner_hears_of_it(
     assert owner.inbox_seq == heard + 1
 
 
-def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper: Sweeper) -> None:
+def test_an_effect_of_a_run_that_goes_on_is_left_for_later(stage: Stage, sweeper: LateEffectSweep) -> None:
     owner = stage.owned(stage.lease())
     add(stage, owner)
     record(stage, owner, Outcome.FAILED)
-    assert sweeper.sweep_late_effects() == 0
+    assert sweeper.sweep() == 0
     assert fates(stage) == ["open"]
 
 
 def test_an_effect_of_an_ended_run_becomes_a_frame_and_wakes_the_run(
-    stage: Stage, sweeper: Sweeper, ended: Owner
+    stage: Stage, sweeper: LateEffectSweep, ended: Owner
 ) -> None:
     add(stage, ended)
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     (frame,) = frames(stage, ended)
     row = stage.row(ended.run_id)
     assert (frame.state, frame.args, frame.value, frame.seq) == (FrameState.LATE, '{"n": 1}', "42", row.seq)
@@ -145,9 +145,11 @@ def test_an_effect_of_an_ended_run_becomes_a_frame_and_wakes_the_run(
     assert stage.events == [EffectLate(run=ended.run_id, path="1", activity="charge", decision="undo")]
 
 
-def test_an_effect_that_nothing_undoes_parks_the_ended_run(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
+def test_an_effect_that_nothing_undoes_parks_the_ended_run(
+    stage: Stage, sweeper: LateEffectSweep, ended: Owner
+) -> None:
     add(stage, ended, compensator=None)
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     row = stage.row(ended.run_id)
     assert (row.status, row.ended_as, row.wake_id) == (Status.PARKED, Status.COMPENSATED, None)
     assert row.reason is not None
@@ -155,33 +157,35 @@ def test_an_effect_that_nothing_undoes_parks_the_ended_run(stage: Stage, sweeper
     assert [type(event) for event in stage.events] == [EffectLate, RunParked]
 
 
-def test_an_ended_run_that_somebody_has_is_left_for_later(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
+def test_an_ended_run_that_somebody_has_is_left_for_later(stage: Stage, sweeper: LateEffectSweep, ended: Owner) -> None:
     add(stage, ended)
     stage.change(ended.run_id, wake_id="somebody's")
-    assert sweeper.sweep_late_effects() == 0
+    assert sweeper.sweep() == 0
     assert (fates(stage), frames(stage, ended)) == (["open"], [])
 
 
-def test_each_effect_of_a_run_is_undone_one_after_the_other(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
+def test_each_effect_of_a_run_is_undone_one_after_the_other(
+    stage: Stage, sweeper: LateEffectSweep, ended: Owner
+) -> None:
     add(stage, ended, "1")
     add(stage, ended, "2")
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     stage.change(ended.run_id, wake_id=None)
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     assert {frame.path for frame in frames(stage, ended)} == {"1", "2"}
 
 
-def test_of_several_sweepers_one_settles_an_effect(stage: Stage, sweeper: Sweeper, ended: Owner) -> None:
+def test_of_several_sweepers_one_settles_an_effect(stage: Stage, sweeper: LateEffectSweep, ended: Owner) -> None:
     add(stage, ended)
-    assert sorted(at_once([sweeper.sweep_late_effects] * 3)) == [0, 0, 1]
+    assert sorted(at_once([sweeper.sweep] * 3)) == [0, 0, 1]
     assert len(frames(stage, ended)) == len(stage.posted()) == 1
 
 
 def test_a_run_that_was_parked_for_one_effect_is_not_woken_for_another(
-    stage: Stage, sweeper: Sweeper, ended: Owner
+    stage: Stage, sweeper: LateEffectSweep, ended: Owner
 ) -> None:
     add(stage, ended, "1", compensator=None)
     add(stage, ended, "2")
-    sweeper.sweep_late_effects()
+    sweeper.sweep()
     row = stage.row(ended.run_id)
     assert (row.status, row.wake_id) == (Status.PARKED, None)

@@ -75,7 +75,7 @@ def free(stage: Stage) -> set[WorkerId]:
     )
     with stage.store.read() as connection:
         signs = {WorkerId(row.id): row.liveness_lock for row in connection.execute(statement)}
-        looked = make_lookout(stage.store).check(connection, signs)
+    looked = make_lookout(stage.store).check(stage.store.read, signs)
     return {worker for worker, held in looked.items() if not held}
 
 
@@ -266,8 +266,7 @@ class TestSessions:
 
     def test_a_lock_of_another_start_of_the_server_says_nothing(self, postgres_stage: Stage) -> None:
         signs = {WorkerId("w"): f"{KIND}1234567890.123456:{number_of(WorkerId('w'))}"}
-        with postgres_stage.store.read() as connection:
-            assert SessionLivenessProbe().check(connection, signs) == {}
+        assert SessionLivenessProbe().check(postgres_stage.store.read, signs) == {}
 
     def test_who_could_take_no_lock_is_judged_by_its_lease_alone(self, postgres_stage: Stage) -> None:
         stage = postgres_stage

@@ -16,7 +16,7 @@ from aft.cli.root import root
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
 from aft.runs import run_rows
-from aft.runs.wakes.overdue_runs import any_overdue, report_overdue
+from aft.runs.wakes.overdue_runs import ANY_OVERDUE, report_overdue
 from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
@@ -177,8 +177,7 @@ def test_a_run_past_its_time_is_told_once(stage: Stage) -> None:
 def test_a_run_within_its_time_is_not_told(stage: Stage) -> None:
     run = stage.queued(expected=MINUTE)
     stage.queued()
-    with stage.store.read() as connection:
-        assert not any_overdue(connection, stage.namespace)
+    assert stage.store.query([(ANY_OVERDUE, stage.namespace)]) == [[]]
     assert tell(stage) == []
     left = overdue_at(stage, run.id) - run.created_at
     assert abs(left - MINUTE) < timedelta(milliseconds=1)
@@ -188,8 +187,7 @@ def test_a_run_within_its_time_is_not_told(stage: Stage) -> None:
 def test_a_run_that_has_ended_is_not_told_and_not_looked_at_again(stage: Stage, end: dict[str, str]) -> None:
     run = past(stage)
     stage.change(run, **end)
-    with stage.store.read() as connection:
-        assert any_overdue(connection, stage.namespace)
+    assert stage.store.query([(ANY_OVERDUE, stage.namespace)]) == [[(run,)]]
     assert tell(stage) == []
     assert overdue_at(stage, run) is None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from aft.dispatcher.sweeper import Sweeper
+from aft.dispatcher.late_effects import LateEffectSweep
 from aft.ids import RunId, StepPath, new_id
 from aft.runs import park as parking
 from aft.runs import steer
@@ -115,13 +115,12 @@ def test_a_run_is_parked_for_a_late_effect_only_when_its_orders_are_carried_out(
     stage.change(owner.run_id, status="waiting", worker_id=None)
     cancel(stage, owner.run_id)
     woken = stage.row(owner.run_id).wake_id
-    nobody = cast(Any, None)
-    sweeper = Sweeper(stage.dispatcher_deps(), nobody, nobody, lease=timedelta(seconds=30))
-    assert sweeper.sweep_late_effects() == 0
+    sweeper = LateEffectSweep(stage.dispatcher_deps(), 100)
+    assert sweeper.sweep() == 0
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.WAITING, woken)
     with stage.store.write() as connection:
         inbox.mark_read(connection, owner.run_id, owner.epoch, inbox.unread(connection, owner.run_id))
-    assert sweeper.sweep_late_effects() == 1
+    assert sweeper.sweep() == 1
     row = stage.row(owner.run_id)
     assert (row.status, row.wake_id) == (Status.PARKED, None)

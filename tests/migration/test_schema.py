@@ -185,7 +185,7 @@ def test_a_right_schema_is_left_alone(store: Store) -> None:
     ("found", "said"),
     [
         ("0000", f"is at schema 0000; this aft needs schema {schema.HEAD}: run `aft db upgrade`$"),
-        ("9999", "is at schema 9999; .*: run `aft db upgrade`, or use the newer aft that migrated it$"),
+        ("9999", "is at schema 9999; .*: run `aft db upgrade`, or use the newer aft that made it$"),
     ],
 )
 def test_another_schema_is_refused_with_what_to_do(store: Store, found: str, said: str) -> None:

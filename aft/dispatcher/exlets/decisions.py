@@ -59,7 +59,7 @@ def decide(
     locked = _lock(connection, namespace, plan.run_id, plan.fault_id, plan.actor, at, grace)
     if locked is None:
         return GONE
-    ruling, why = locked.ruling, f"exlet {plan.exlet.name}: {primitive}"
+    why = f"exlet {plan.exlet.name}: {primitive}"
     match primitive:
         case primitives.Set():
             _set(locked, plan, primitive)
@@ -67,13 +67,10 @@ def decide(
             return _unwind_to(locked, plan, savepoint)
         case primitives.Complete(computed=str() as source):
             return _complete(locked, plan, source, why)
-        case primitives.Restart() if step_snapshot.read(locked.fault).restarts >= MOST_RESTARTS:
-            told = f"it was begun anew {MOST_RESTARTS} times in a row; change the rule, then retry"
-            locked.follow(ParkRun(told))
         case primitives.Restart():
-            locked.rule(replace(ruling, do=RulingAction.RESTART), FaultState.WAITING, why)
+            _restart(locked, why)
         case primitives.Remove(target=Target.ACTIVITY):
-            locked.rule(replace(ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
+            locked.rule(replace(locked.ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
         case primitives.Retry():
             locked.follow(retry_route(locked.fault, primitive, why))
         case (
@@ -236,6 +233,13 @@ def _compute(source: str, plan: Plan) -> tuple[Any, str | None]:
         return Expression.compile(source, asked).value(plan.facts)
     except RuleRefused as refused:
         return None, str(refused)
+
+
+def _restart(locked: _LockedFault, why: str) -> None:
+    if step_snapshot.read(locked.fault).restarts >= MOST_RESTARTS:
+        locked.follow(ParkRun(f"it was begun anew {MOST_RESTARTS} times in a row; change the rule, then retry"))
+    else:
+        locked.rule(replace(locked.ruling, do=RulingAction.RESTART), FaultState.WAITING, why)
 
 
 def _set(locked: _LockedFault, plan: Plan, primitive: primitives.Set) -> None:

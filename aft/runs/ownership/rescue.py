@@ -30,6 +30,7 @@ from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.records import faults
 from aft.runs.states import ENDS, Status
 from aft.store import outbox, tables
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import now
 from aft.store.leases import is_leased
 from aft.store.outbox import HOLD, OutboxRow
@@ -55,15 +56,13 @@ def is_orphaned() -> ColumnElement[bool]:
     return runs.c.worker_id.is_not(None) & (workers.c.id.is_(None) | ~is_leased())
 
 
-def any_expired(connection: Connection, namespace: str) -> bool:
-    """Return whether there is a run to rescue; reads only."""
-    statement = (
-        select(runs.c.id)
-        .outerjoin(workers, workers.c.id == runs.c.worker_id)
-        .where(runs.c.namespace == namespace, is_orphaned())
-        .limit(1)
-    )
-    return connection.execute(statement).first() is not None
+#: Whether there is a run to rescue in a namespace.
+ANY_EXPIRED = PreparedQuery.of(
+    select(runs.c.id)
+    .outerjoin(workers, workers.c.id == runs.c.worker_id)
+    .where(runs.c.namespace == GIVEN, is_orphaned())
+    .limit(1)
+)
 
 
 def find_expired(

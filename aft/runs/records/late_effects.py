@@ -36,7 +36,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, exists, insert, s
 from aft.ids import RunId, StepPath
 from aft.runs.records.journal import RESTARTED, Outcome
 from aft.runs.states import ENDS, GOING, FrameState, Status
-from aft.store.batch.statements import PreparedQuery
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import frames, journal, late_effects, runs
 
@@ -83,6 +83,10 @@ class FoundEffect:
     ours: bool = False
 
 
+#: Whether an effect is open in a namespace.
+ANY_OPEN = PreparedQuery.of(
+    select(late_effects.c.id).where(late_effects.c.namespace == GIVEN, late_effects.c.state == "open").limit(1)
+)
 #: Whether an effect is open about which the run's owner may have to decide.
 OPEN = PreparedQuery.about(f"SELECT 1 FROM {late_effects.name} WHERE run_id {{among}} AND state = 'open' LIMIT 1")
 _FIELDS = tuple(LateEffect.__slots__)

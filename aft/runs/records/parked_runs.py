@@ -20,6 +20,7 @@ from aft.ids import RunId
 from aft.runs.records import notices
 from aft.runs.states import Status
 from aft.security.redaction import redact
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.tables import runs
 from aft.texts import shorten
 
@@ -43,7 +44,7 @@ def report(connection: Connection, namespace: str, run_id: RunId, url: str) -> b
     return True
 
 
-def _unreported(namespace: str, *columns: Any) -> Select[Any]:
+def _unreported(namespace: str | ColumnElement[str], *columns: Any) -> Select[Any]:
     return select(*(columns or (runs.c.id,))).where(runs.c.namespace == namespace, _is_untold())
 
 
@@ -51,6 +52,10 @@ def _is_untold() -> ColumnElement[bool]:
     """Return the condition of the index ``ix_aft_runs_untold``: parked, without an order, and not reported since."""
     told = runs.c.parked_told.is_(None) | (runs.c.parked_told != runs.c.epoch)
     return (runs.c.status == Status.PARKED.value) & runs.c.wake_id.is_(None) & told
+
+
+#: Whether a parked run in a namespace has no notice yet.
+ANY_UNREPORTED = PreparedQuery.of(_unreported(GIVEN).limit(1))
 
 
 def _body(row: Row[Any]) -> dict[str, Any]:

@@ -14,14 +14,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, select, update
 
 from aft.runs.run_rows import has_ended
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import runs
 from aft.telemetry import RunOverdue
-
-
-def any_overdue(connection: Connection, namespace: str) -> bool:
-    """Return whether there may be a run to report; locks nothing."""
-    return connection.execute(_past(namespace, runs.c.id).limit(1)).first() is not None
 
 
 def report_overdue(connection: Connection, namespace: str, limit: int) -> list[RunOverdue]:
@@ -51,5 +47,9 @@ def _read_seconds(seconds: float | None) -> timedelta:
         return timedelta(0)
 
 
-def _past(namespace: str, *columns: ColumnElement[Any]) -> Select[Any]:
+def _past(namespace: str | ColumnElement[str], *columns: ColumnElement[Any]) -> Select[Any]:
     return select(*columns).where(runs.c.namespace == namespace, runs.c.overdue_at <= now())
+
+
+#: Whether there may be a run to report in a namespace.
+ANY_OVERDUE = PreparedQuery.of(_past(GIVEN, runs.c.id).limit(1))

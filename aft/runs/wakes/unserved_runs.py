@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, String, and_, case, cast, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, String, and_, case, cast, exists, or_, select, update
 
 from aft.ids import RunId
 from aft.runs.ownership.claims import Known, Wake
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.records.inbox import InboxVerb
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later, now
 from aft.store.leases import read_flows, read_names
 from aft.store.tables import frames, inbox, runs, workers
@@ -144,7 +145,7 @@ def find_undoable(
     ]
 
 
-def _due(namespace: str, served: Iterable[str]) -> Select[tuple[str]]:
+def _due(namespace: str | ColumnElement[str], served: Iterable[str]) -> Select[tuple[str]]:
     """Select due runs that need the code of a flow that is not in ``served``."""
     return select(runs.c.id).where(
         runs.c.namespace == namespace,
@@ -154,6 +155,10 @@ def _due(namespace: str, served: Iterable[str]) -> Select[tuple[str]]:
         # Runs that any worker may undo are left to them for longer.
         or_(~_TO_BE_UNDONE, runs.c.sweep_at <= later(-UNDO_SLACK)),
     )
+
+
+#: Whether a run in a namespace is due for so long that it may be one to postpone.
+ANY_LONG_DUE = PreparedQuery.of(_due(GIVEN, ()).limit(1))
 
 
 def _format(known: Known) -> list[str]:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from sqlalchemy import Select, String, literal_column
+from sqlalchemy.dialects import postgresql, sqlite
+
 from aft.store.postgres import libpq
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ Answer = list[tuple[Any, ...]]
 #: The condition that a column is among the ids of a query's JSON array.
 AMONG_POSTGRESQL = "= ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
 AMONG_SQLITE = "IN (SELECT value FROM json_each(?))"
+_GIVEN = ":given"
+#: Stands for the parameter of a query that is made from a statement of SQLAlchemy; once in each.
+GIVEN = literal_column(_GIVEN, String)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,17 @@ class PreparedQuery:
     def about(cls, words: str) -> PreparedQuery:
         """Make a query from SQL that both databases share; ``{among}`` is the condition on a column to be an id."""
         return cls(words.format(among=AMONG_POSTGRESQL), words.format(among=AMONG_SQLITE))
+
+    @classmethod
+    def of(cls, statement: Select[Any]) -> PreparedQuery:
+        """Make a query from a statement of SQLAlchemy, with :data:`GIVEN` for its parameter; all else is written out.
+
+        For what is executed again and again: to build and look up a statement costs more than a small query.
+        """
+        literally = {"literal_binds": True}
+        on_postgresql = statement.compile(dialect=postgresql.psycopg.dialect(), compile_kwargs=literally)  # type: ignore[no-untyped-call]
+        on_sqlite = statement.compile(dialect=sqlite.dialect(), compile_kwargs=literally)
+        return cls(str(on_postgresql).replace(_GIVEN, "%s"), str(on_sqlite).replace(_GIVEN, "?"))
 
 
 def query_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:

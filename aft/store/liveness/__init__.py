@@ -15,6 +15,8 @@ must agree, which makes even those rare.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -40,6 +42,10 @@ class LivenessLock(Protocol):
         ...
 
 
+#: Lends a connection that only reads.
+Read = Callable[[], AbstractContextManager[Connection]]
+
+
 class LivenessProbe(Protocol):
     """Checks which locks of others are free."""
 
@@ -48,8 +54,11 @@ class LivenessProbe(Protocol):
     #: Checks that must agree before a worker is taken for dead.
     checks: int
 
-    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
-        """Return for each worker whether the lock that its row names is held; left out if that cannot be known."""
+    def check(self, read: Read, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+        """Return for each worker whether the lock that its row names is held; left out if that cannot be known.
+
+        ``read`` lends a connection, if one is needed.
+        """
         ...
 
     def forget(self, lock: str) -> None:
@@ -89,7 +98,7 @@ def find_dead(connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerI
 
 
 def _free(liveness_probe: LivenessProbe, connection: Connection, locks: dict[WorkerId, str]) -> set[WorkerId]:
-    return {worker for worker, held in liveness_probe.check(connection, locks).items() if not held}
+    return {worker for worker, held in liveness_probe.check(lambda: nullcontext(connection), locks).items() if not held}
 
 
 def _liveness_probe(file: str | None) -> LivenessProbe:

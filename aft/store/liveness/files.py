@@ -16,10 +16,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import Connection
-
 from aft import after_fork
 from aft.ids import WorkerId
+from aft.store.liveness import Read
 from aft.store.sqlite.file_identity import resolve
 from aft.store.sqlite.private_files import make_folder_beside, open_beside
 from aft.telemetry import logger
@@ -104,7 +103,7 @@ class FileLivenessProbe:
     def __init__(self, database: str) -> None:
         self._folder = folder_of(database)
 
-    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+    def check(self, read: Read, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         found = {worker: self._is_held(lock) for worker, lock in locks.items()}
         return {worker: held for worker, held in found.items() if held is not None}
 

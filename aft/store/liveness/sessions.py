@@ -18,10 +18,11 @@ import select
 import threading
 
 import psycopg
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
 from aft import after_fork, durations
 from aft.ids import WorkerId
+from aft.store.liveness import Read
 from aft.store.postgres.dedicated_connection import DedicatedConnection, connect
 from aft.telemetry import logger
 
@@ -154,9 +155,10 @@ class SessionLivenessProbe:
     pause = 0.9
     checks = 2
 
-    def check(self, connection: Connection, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
-        started = connection.execute(_STARTED).scalar_one()
-        held = set(connection.execute(_HELD).scalars())
+    def check(self, read: Read, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
+        with read() as connection:
+            started = connection.execute(_STARTED).scalar_one()
+            held = set(connection.execute(_HELD).scalars())
         ours = f"{KIND}{started}:"
         numbers = {worker: _number(lock, ours) for worker, lock in locks.items()}
         return {worker: number in held for worker, number in numbers.items() if number is not None}
