@@ -37,15 +37,18 @@ class JobFailed(Exception):
     """Raised when a program gave no answer; quotes its output."""
 
 
-def run(python: str | Path, module: str, job: Job, patience: float = PATIENCE) -> dict[str, float]:
-    """Run a job with ``python -m module``, and return its answer; raises JobFailed."""
+def run(python: str | Path, module: str, job: Job, patience: float = PATIENCE, code: Path = ROOT) -> dict[str, float]:
+    """Run a job with ``python -m module``, and return its answer; raises JobFailed.
+
+    ``code`` is the folder that packages are looked up in first.
+    """
     command = [str(python), "-m", module, json.dumps(dict(job))]
     # Not a pipe: what it started and left behind would keep that open.
     with tempfile.TemporaryFile("w+") as heard:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environment(),
+            env=environment(code),
             stdin=subprocess.DEVNULL,
             stdout=heard,
             stderr=subprocess.STDOUT,
@@ -69,10 +72,13 @@ def run(python: str | Path, module: str, job: Job, patience: float = PATIENCE) -
     raise JobFailed(f"{module} ended with status {process.returncode} and said: {said.strip()[-SHOWN:]}")
 
 
-def environment() -> dict[str, str]:
+def environment(code: Path = ROOT) -> dict[str, str]:
     """Return the environment without settings of aft, so that only the benchmark sets them."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AFT_", "DBOS_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    if code == ROOT:
+        return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    # The current folder would be searched before all others.
+    return {**kept, "PYTHONPATH": f"{code}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -29,9 +29,10 @@ import psycopg
 import aft
 from aft.store import schema
 from aft.telemetry import Event, RunEnded
+from bench.cpu import busy, cpu_of
 from bench.scale import costs, probe
 from bench.scale.costs import Costs, Op, Seen, Stored
-from bench.scale.counters import Watch, busy, cpu_of
+from bench.scale.counters import Watch
 from bench.scale.workload import plain, troubled
 
 NAMESPACE = "scale"

@@ -21,8 +21,8 @@ from aft.runs.ownership.rescue import ANY_EXPIRED
 from aft.store.db_time import later, now
 from aft.store.liveness.sessions import SessionLivenessProbe
 from aft.store.tables import runs, workers
+from bench.cpu import cpu_of, listening_at
 from bench.scale.costs import Broker
-from bench.scale.counters import cpu_of, listening_at
 
 #: Messages that are sent through a queue at a time, and how often; the cheapest time counts: others use the broker too.
 MESSAGES, ROUNDS = 2_000, 3
