@@ -53,8 +53,6 @@ from aft.telemetry.live_events import LiveEvents
 if TYPE_CHECKING:
     from aft.dispatcher.notify.notices import NoticeSender
 
-#: Seconds between two reads of an empty outbox by the relay.
-RELAY_PAUSE = 0.05
 #: Seconds between two checks that the SQLite file is still there.
 FILE_PAUSE = 0.25
 #: Seconds that the end of a lease may take in any case, even if the stop's timeout has passed.
@@ -131,7 +129,7 @@ class DispatcherProcess:
         if app.broker.has_live_events:
             live_events = LiveEvents(app.broker, app.namespace)
             self._forget_events = telemetry.subscribe(live_events.note)
-            self._services.append(Service("live events", live_events.step, telemetry))
+            self._services.append(Service("live events", live_events.step, telemetry, live_events.interrupt))
         deps = self._deps = app.make_deps(self._lease, send=sender.try_send)
         self._begin_lease(deps)
         self._check_frames()
@@ -199,10 +197,10 @@ class DispatcherProcess:
         telemetry = self._app.telemetry
         services = [
             Service("sender", sender.send, telemetry, sender.interrupt),
-            Service("tidy", sender.confirm_published, telemetry),
+            Service("confirm", sender.confirm_published, telemetry, sender.interrupt),
         ]
         if Role.RELAY in self._roles:
-            services.append(Service(Role.RELAY.value, lambda: 0.0 if relay.run_once() else RELAY_PAUSE, telemetry))
+            services.append(Service(Role.RELAY.value, relay.step, telemetry))
         return services
 
     def _make_intake_services(self, deps: DispatcherDependencies, intake: Intake, plans: PlanExecutor) -> list[Service]:

@@ -20,8 +20,6 @@ from aft.texts import describe_error
 BATCH = 1000
 #: Seconds between two checks of an occurrence that waits for the run before it.
 TURN = 0.1
-#: Longest pause between two rounds, in seconds: schedules may be declared meanwhile.
-PATIENCE = 1.0
 
 
 class ScheduleFirer:
@@ -34,7 +32,9 @@ class ScheduleFirer:
         self._grace = deps.grace
 
     def step(self) -> float:
-        """Run one round; return the seconds until the next schedule is due, PATIENCE at most."""
+        """Run one round; return the seconds until the next schedule is due, ``fire.LOOK`` at most."""
+        if not self._store.query([(fire.ANY_SOON, self._namespace)])[0]:
+            return fire.LOOK
         with self._store.read() as connection:
             at = schedule_rows.read_time(connection)
         if self.fire_due(at):
@@ -43,7 +43,7 @@ class ScheduleFirer:
             if fire.find_due(connection, self._namespace, at, 1):
                 return TURN  # one waits until the run before it has ended
             following = fire.find_next(connection, self._namespace, at)
-        return PATIENCE if following is None else min(PATIENCE, (following - at).total_seconds())
+        return fire.LOOK if following is None else min(fire.LOOK, (following - at).total_seconds())
 
     def fire_due(self, at: datetime) -> int:
         """Fire everything that is due at that time, and return how many. One that fails stops no other."""

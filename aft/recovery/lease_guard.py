@@ -16,7 +16,7 @@ from aft.runs.ownership.owner import LeaseOver
 from aft.store.leases import Lease
 
 #: Seconds between two checks of the lease.
-PAUSE = 0.1
+PAUSE = 0.2
 
 
 class LeaseGuard:

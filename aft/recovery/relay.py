@@ -24,6 +24,10 @@ from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
 BATCH = 500
 #: Seconds for which only the relay tries to publish, after a writer's own publish has failed.
 AWAY = 5.0
+#: Seconds between two looks at the outbox: while there was something lately, and else.
+LOOK, IDLE_LOOK = 0.05, 0.1
+#: Seconds that count as lately.
+LATELY = 5.0
 
 
 class Relay:
@@ -47,6 +51,7 @@ class Relay:
         self._telemetry = telemetry
         self._clock = clock
         self._away_until = float("-inf")
+        self._found_at = float("-inf")
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows that the caller holds, and delete them. Raises BrokerError or StoreError; then they stay."""
@@ -87,6 +92,16 @@ class Relay:
         except Unroutable:
             self._broker.declare(self._topology())
             self._broker.publish(messages)
+
+    def step(self) -> float:
+        """Publish what is free; return the seconds until the next look, which are more where nothing was found lately.
+
+        For one thread.
+        """
+        if self.run_once():
+            self._found_at = self._clock.ticks()
+            return 0.0
+        return LOOK if self._clock.ticks() - self._found_at < LATELY else IDLE_LOOK
 
     def run_once(self) -> int:
         """Publish rows that no process holds; return how many were taken. Only reads if there are none."""

@@ -30,7 +30,7 @@ from aft.store.outbox import OutboxRow
 MOST_WAITING = 5000
 #: Most rows that are published together.
 MOST_AT_ONCE = 500
-#: Seconds that ``send`` waits for rows.
+#: Seconds that each of the two threads waits for rows.
 PATIENCE = 0.5
 #: Seconds between two deletions; a small part of the time for which rows are held.
 GATHER = 0.05
@@ -58,7 +58,9 @@ class OutboxSender:
         self._most = most
         self._waiting: deque[OutboxRow] = deque()
         self._published: list[OutboxRow] = []
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        #: Each has one thread that waits for it: there are rows to publish; there are published rows to delete.
+        self._changed, self._confirmable = threading.Condition(lock), threading.Condition(lock)
         self._closed = False
         self._interrupted = False
 
@@ -79,16 +81,19 @@ class OutboxSender:
         if rows and self._relay.try_publish(rows):
             with self._changed:
                 self._published += rows
+                self._confirmable.notify()
         return 0.0
 
     def confirm_published(self) -> float:
-        """Delete the rows published since the last call. Raises StoreError; then the next call tries again."""
+        """Wait for published rows, and delete them. Raises StoreError; then the next call tries again."""
         with self._changed:
+            self._confirmable.wait_for(lambda: self._published or self._interrupted or self._closed, PATIENCE)
             rows = list(self._published)
-        if rows:
-            self._relay.confirm(rows)
-            with self._changed:
-                del self._published[: len(rows)]
+        if not rows:
+            return 0.0
+        self._relay.confirm(rows)
+        with self._changed:
+            del self._published[: len(rows)]
         return GATHER
 
     def close(self) -> None:
@@ -101,10 +106,11 @@ class OutboxSender:
             self.confirm_published()
 
     def interrupt(self) -> None:
-        """Stop waiting for rows: from now on ``send`` publishes only what is there."""
+        """Stop waiting for rows: from now on, what is there is published and deleted at once."""
         with self._changed:
             self._interrupted = True
             self._changed.notify_all()
+            self._confirmable.notify_all()
 
     def _take(self, timeout: float) -> list[OutboxRow]:
         with self._changed:

@@ -159,6 +159,8 @@ class Takeover:
     def check_locks(self) -> float:
         """Try the locks of all workers; rescue the runs of those whose lock was free often enough in a row."""
         seen, self._seen = self._seen, Counter()  # a look that fails interrupts the row
+        if self._liveness_probe.are_all_held():
+            return self._liveness_probe.pause
         locks = self._locks()
         free = self._free(locks)
         if not self._store.has_been_well_for(SETTLED):

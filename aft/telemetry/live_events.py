@@ -10,12 +10,15 @@ anything follows the runs or not.
 from __future__ import annotations
 
 import json
+import threading
 from typing import Protocol
 
 from aft.telemetry.events import Event
 
 #: Seconds for which events are gathered.
 PAUSE = 0.1
+#: Seconds that a step waits for events.
+PATIENCE = 1.0
 #: Runs in one message, so that it fits into a notification of PostgreSQL.
 MOST_RUNS = 150
 
@@ -33,19 +36,30 @@ class LiveEvents:
         self._broker = broker
         self._namespace = namespace
         self._runs: set[str] = set()
+        #: Set while runs are noted that were not broadcast, and at the end.
+        self._noted = threading.Event()
 
     def note(self, event: Event) -> None:
         """Note the run that an event is about, if any. Subscribe this."""
         if (run := getattr(event, "run", None)) is not None:
             self._runs.add(run)
+            if not self._noted.is_set():  # setting it takes a lock
+                self._noted.set()
 
     def step(self) -> float:
-        """Broadcast what was noted; return the seconds until the next step."""
+        """Wait for something to be noted, and broadcast it; return the seconds until the next step."""
+        if not self._noted.wait(PATIENCE):
+            return 0.0
+        self._noted.clear()  # before the runs are taken: one that is noted from now on sets it again
         while self._runs:
             # Each taken by itself, which needs no lock: others are noted meanwhile.
             runs = [self._runs.pop() for _ in range(min(len(self._runs), MOST_RUNS))]
             self._broker.broadcast(self._namespace, encode(runs))
         return PAUSE
+
+    def interrupt(self) -> None:
+        """Make ``step`` stop waiting."""
+        self._noted.set()
 
 
 def encode(runs: list[str]) -> bytes:

@@ -29,7 +29,7 @@ from aft.store.sqlite.private_files import check_database
 #: Seconds between two polls of a SQLite file that has just changed, or where a message is due soon.
 QUICK = 0.02
 #: Seconds between two polls of a SQLite file that has not changed for long.
-IDLE = 0.05
+IDLE = 0.1
 #: A message that is due within this many seconds is due soon.
 SOON = 1.0
 #: The longest wait, in seconds, of a consumer on PostgreSQL before it polls: notifications may be lost.
@@ -126,7 +126,7 @@ class FileWatch:
     """Waits for the bell and polls a SQLite file's ``data_version``, on a connection of its own.
 
     Belongs to one thread; another may close it. It holds no transaction while it waits, so it blocks no other. A poll
-    costs some microseconds, so that twenty a second cost next to nothing. If the file cannot be read, it returns after
+    costs some microseconds, so that ten a second cost next to nothing. If the file cannot be read, it returns after
     one pause, and the consumer's next statement raises the reason.
     """
 

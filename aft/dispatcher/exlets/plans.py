@@ -30,7 +30,7 @@ from aft.store.tables import runs
 from aft.telemetry import ExletDone, ServiceFailed, logger
 from aft.texts import describe_error
 
-#: Plans read in one round, and runs that one transaction of a primitive for many changes.
+#: Runs that one transaction of a primitive for many changes.
 BATCH = 100
 #: Seconds between two reads of the plans that are due, and until a failed plan is tried again.
 PAUSE, PUT_OFF = 0.5, 5.0
@@ -65,9 +65,8 @@ class PlanExecutor:
     def step(self) -> float:
         """Carry out one primitive, or a batch of it; every PAUSE seconds, queue the plans that are due in the store."""
         if self._clock.ticks() - self._looked >= PAUSE:
-            with self._store.read() as connection:
-                for due in plans.find_due(connection, self._namespace, BATCH):
-                    self._waiting.put(due)
+            for due in plans.find_due(self._store, self._namespace):
+                self._waiting.put(due)
             self._looked = self._clock.ticks()  # not before: a read that failed does not count
         try:
             plan_id = self._waiting.get(timeout=PAUSE)

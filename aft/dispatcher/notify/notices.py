@@ -32,8 +32,6 @@ from aft.version import __version__
 POOL = 4
 #: Seconds that one request may take.
 LIMIT = 10.0
-#: Longest pause between two reads, in seconds: notices may be written meanwhile.
-PATIENCE = 1.0
 #: The longest that a receiver's Retry-After is believed.
 LONGEST_AFTER = timedelta(hours=1)
 
@@ -67,7 +65,7 @@ class NoticeSender:
         self._error: Exception | None = None
 
     def step(self) -> float:
-        """Begin to send one notice; return the seconds until the next is due, PATIENCE at most.
+        """Begin to send one notice; return the seconds until the next is due, ``notices.LOOK`` at most.
 
         While requests are under way it waits here for one of them to end. Raises what recording an outcome has raised.
         """
@@ -76,7 +74,7 @@ class NoticeSender:
             seen, busy, full = self._ended, len(self._under_way), self._full()
         if error is not None:
             raise error
-        wait = self._begin_one(full) if busy < POOL else PATIENCE
+        wait = self._begin_one(full) if busy < POOL else notices.LOOK
         if wait > 0 and busy:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended != seen, wait)
@@ -93,10 +91,12 @@ class NoticeSender:
             return self._changed.wait_for(lambda: not self._under_way, patience)
 
     def _begin_one(self, full: list[str]) -> float:
+        if not self._store.query([(notices.ANY_SOON, self._namespace)])[0]:
+            return notices.LOOK
         with self._store.read() as connection:
             wait = notices.seconds_to_next(connection, self._namespace, full)
         if wait is None or wait > 0:
-            return PATIENCE if wait is None else min(PATIENCE, wait)
+            return notices.LOOK if wait is None else min(notices.LOOK, wait)
         with self._store.write() as connection:
             taken = notices.take(connection, self._namespace, 1, full)
         for notice in taken:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from aft.compensation.stack import PENDING
 from aft.flows.session.dependencies import Dependencies
 from aft.ids import WorkerId
-from aft.recovery.lease_guard import PAUSE
 from aft.runs.ownership import claims
 from aft.runs.ownership.executing_runs import Expect
 from aft.runs.run_rows import RunRow
 from aft.runs.wakes import unserved_runs
 from aft.runs.wakes.unserved_runs import Undoable
+
+#: Seconds between two checks whether this process has begun a new lease.
+PAUSE = 1.0
 
 
 class UnservedRecall:
@@ -37,6 +39,8 @@ class UnservedRecall:
 
 def find_undoable(deps: Dependencies, limit: int) -> list[Undoable]:
     """Return runs that only need undoing, with this process's compensators, and whose flow no live worker has."""
+    if not deps.store.query([(unserved_runs.ANY_TO_UNDO, deps.namespace)])[0]:
+        return []
     compensators, pending = deps.registry.compensators, [state.value for state in PENDING]
     grace = deps.grace.total_seconds()
     with deps.store.read() as connection:

@@ -19,9 +19,13 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from aft.errors import RuleRefused
 from aft.ids import RunId, new_id
 from aft.rules.exlets.exlet import Exlet
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later, now
+from aft.store.engine import Store
 from aft.store.tables import holds, plans
 
+#: Plans that one look finds.
+BATCH = 100
 #: Seconds after which a plan that has not moved is due for any dispatcher.
 HOLD = 5.0
 #: Stands for an exlet that cannot be read.
@@ -90,15 +94,19 @@ def lock(connection: Connection, plan_id: str) -> Plan | None:
     return None if row is None else _plan(row)
 
 
-def find_due(connection: Connection, namespace: str, limit: int) -> list[str]:
-    """Return open plans that have not moved for a while."""
-    statement = (
-        select(plans.c.id)
-        .where(plans.c.namespace == namespace, plans.c.state == PlanState.OPEN.value, plans.c.due_at <= now())
-        .order_by(plans.c.due_at)
-        .limit(limit)
-    )
-    return list(connection.execute(statement).scalars())
+#: Open plans of a namespace that have not moved for a while.
+_DUE = PreparedQuery.of(
+    select(plans.c.id)
+    .where(plans.c.namespace == GIVEN, plans.c.state == PlanState.OPEN.value, plans.c.due_at <= now())
+    .order_by(plans.c.due_at)
+    .limit(BATCH)
+)
+
+
+def find_due(store: Store, namespace: str) -> list[str]:
+    """Return up to BATCH open plans that have not moved for a while."""
+    (found,) = store.query([(_DUE, namespace)])
+    return [plan_id for (plan_id,) in found]
 
 
 def of_run(connection: Connection, run_id: str) -> list[Plan]:

@@ -28,12 +28,15 @@ from aft.codec.tags import MOST_BYTES
 from aft.ids import NoticeId, RunId, new_id
 from aft.security.redaction import redact_all
 from aft.store.batch.row_format import next_count
+from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later, now
 from aft.store.tables import notices as table
 from aft.telemetry import Event, NoticeAcknowledged, NoticeFailed, NoticeGivenUp
 
 #: Seconds that a sender has to send what it took, and to record the outcome.
 HOLD = 60.0
+#: Seconds between two looks for notices that are written meanwhile.
+LOOK = 1.0
 #: The shortest and the longest back-off between two attempts, in seconds.
 FIRST_WAIT, LONGEST_WAIT = 1.0, 600.0
 #: How long a notice is tried before it is given up.
@@ -235,7 +238,7 @@ def _from_row(row: Row[Any]) -> Notice:
     return Notice(**(dict(row._mapping) | {"state": NoticeState(row.state)}))
 
 
-def _is_open(namespace: str) -> ColumnElement[bool]:
+def _is_open(namespace: str | ColumnElement[str]) -> ColumnElement[bool]:
     return (table.c.namespace == namespace) & (table.c.state == NoticeState.OPEN)
 
 
@@ -259,3 +262,7 @@ def _clean(text: str) -> str:
     """Reduce a receiver's answer to one line that every database can store."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= MOST_NOTE else f"{line[: MOST_NOTE - 1]}…"
+
+
+#: Whether a notice of a namespace is due, or becomes due before the next look.
+ANY_SOON = PreparedQuery.of(select(table.c.id).where(_is_open(GIVEN), table.c.due_at <= later(LOOK)).limit(1))

@@ -23,9 +23,14 @@ from aft.runs.schedules import calendar, schedule_rows
 from aft.runs.schedules.calendar import LATE, MOST_CLOSE, CatchUp, ExecutionSpan
 from aft.runs.schedules.schedule_rows import COLUMNS, ScheduleRow, decode_options
 from aft.runs.wakes.unserved_runs import served_flows
+from aft.store.batch.statements import GIVEN, PreparedQuery
+from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.store.tables import schedules as table
 from aft.telemetry import Event, RunStarted, ScheduleFired, ScheduleSkipped
+
+#: Seconds between two looks for schedules that are declared meanwhile.
+LOOK = 1.0
 
 
 def find_due(connection: Connection, namespace: str, at: datetime, limit: int) -> list[str]:
@@ -182,7 +187,7 @@ def _goes_on(connection: Connection, run_id: str | None) -> bool:
     return connection.execute(select(runs.c.id).where(runs.c.id == run_id, ~has_ended())).first() is not None
 
 
-def _is_live(namespace: str) -> ColumnElement[bool]:
+def _is_live(namespace: str | ColumnElement[str]) -> ColumnElement[bool]:
     return (
         (table.c.namespace == namespace)
         & table.c.next_at.is_not(None)
@@ -193,3 +198,7 @@ def _is_live(namespace: str) -> ColumnElement[bool]:
 
 def _is_due(namespace: str, at: datetime) -> ColumnElement[bool]:
     return _is_live(namespace) & (table.c.next_at <= at)
+
+
+#: Whether a schedule of a namespace is due, or becomes due before the next look.
+ANY_SOON = PreparedQuery.of(select(table.c.name).where(_is_live(GIVEN), table.c.next_at <= later(LOOK)).limit(1))

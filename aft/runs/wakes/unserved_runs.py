@@ -157,6 +157,12 @@ def _due(namespace: str | ColumnElement[str], served: Iterable[str]) -> Select[t
     )
 
 
+#: Whether a run in a namespace is due that is only to be undone.
+ANY_TO_UNDO = PreparedQuery.of(
+    select(runs.c.id)
+    .where(runs.c.namespace == GIVEN, _FREE, or_(runs.c.due_at <= now(), runs.c.sweep_at <= now()), _TO_BE_UNDONE)
+    .limit(1)
+)
 #: Whether a run in a namespace is due for so long that it may be one to postpone.
 ANY_LONG_DUE = PreparedQuery.of(_due(GIVEN, ()).limit(1))
 

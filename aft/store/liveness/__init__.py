@@ -61,6 +61,10 @@ class LivenessProbe(Protocol):
         """
         ...
 
+    def are_all_held(self) -> bool:
+        """Return whether all locks are held, if that can be found out without the database; else False."""
+        ...
+
     def forget(self, lock: str) -> None:
         """Remove what a dead worker's lock has left behind."""
         ...

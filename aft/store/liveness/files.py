@@ -97,11 +97,17 @@ def _open_locked(path: Path, database: str) -> int:
 class FileLivenessProbe:
     """Tries the locks of others; exact, so one check is enough, and cheap, so that checks are frequent."""
 
-    pause = 0.05
+    pause = 0.1
     checks = 1
 
     def __init__(self, database: str) -> None:
         self._folder = folder_of(database)
+
+    def are_all_held(self) -> bool:
+        try:
+            return all(self._is_held(f"{KIND}{file.name}") for file in self._folder.iterdir())
+        except OSError:
+            return False
 
     def check(self, read: Read, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         found = {worker: self._is_held(lock) for worker, lock in locks.items()}

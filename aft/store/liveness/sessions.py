@@ -155,6 +155,9 @@ class SessionLivenessProbe:
     pause = 0.9
     checks = 2
 
+    def are_all_held(self) -> bool:
+        return False
+
     def check(self, read: Read, locks: dict[WorkerId, str]) -> dict[WorkerId, bool]:
         with read() as connection:
             started = connection.execute(_STARTED).scalar_one()

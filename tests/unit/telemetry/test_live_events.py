@@ -33,6 +33,7 @@ def gathered(*events: Event) -> list[bytes]:
     live = LiveEvents(sent, "shop")
     for event in events:
         live.note(event)
+    live.interrupt()
     assert live.step() > 0
     return sent.bodies
 
@@ -63,6 +64,7 @@ def test_nothing_is_said_twice_or_when_nothing_happened() -> None:
     live = LiveEvents(sent, "shop")
     live.note(RunStarted(run="r1", flow="order"))
     for _ in range(3):
+        live.interrupt()
         live.step()
     assert len(sent.bodies) == 1
 
