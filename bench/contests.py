@@ -43,13 +43,14 @@ class Entrant:
 class Goal:
     """A goal of aft's: a multiple of a rival's figure, or, without a rival, an absolute value.
 
-    Without a rival it is the best of ours that counts, or, with ``each``, every one of ours.
+    The best of ours counts; with ``ours`` the entrant of that name; without a rival and with ``each``, every one.
     """
 
     metric: str
     limit: float
     rival: str | None = None
     each: bool = False
+    ours: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +115,23 @@ class Outcome:
     def _ours(self, metric: Metric) -> dict[str, Figure]:
         return {name: figure for name, figure in self.figures.get(metric.name, {}).items() if name.startswith(OURS)}
 
-    def ratio(self, metric: Metric, rival: str) -> float | None:
-        """Return how many times better than ``rival`` our best is; above 1 is better, whatever the metric."""
-        best, figures = self.best(metric), self.figures.get(metric.name, {})
-        if best is None or rival not in figures:
+    def ratio(self, metric: Metric, rival: str, ours: str | None = None) -> float | None:
+        """Return how many times better than ``rival`` our best is, or the entrant ``ours``.
+
+        Above 1 is better, whatever the metric.
+        """
+        name, figures = ours or self.best(metric), self.figures.get(metric.name, {})
+        if name not in figures or rival not in figures:
             return None
-        ours, theirs = figures[best].median, figures[rival].median
-        above, below = (ours, theirs) if metric.more else (theirs, ours)
+        mine, theirs = figures[name].median, figures[rival].median
+        above, below = (mine, theirs) if metric.more else (theirs, mine)
         return above / below if below else None
 
     def reached(self, goal: Goal) -> bool | None:
         """Return whether a goal was reached; None if that was not measured."""
         metric = next(metric for metric in self.contest.metrics if metric.name == goal.metric)
         if goal.rival is not None:
-            ratio = self.ratio(metric, goal.rival)
+            ratio = self.ratio(metric, goal.rival, goal.ours)
             return None if ratio is None else ratio >= goal.limit
         ours = [figure.median for figure in self._ours(metric).values()]
         if not ours:

@@ -67,7 +67,7 @@ def _spell(goal: Goal, metric: Metric) -> str:
     if goal.limit < 1:
         # Of a limit a share is asked for: of what it does, or of what it takes.
         return f"≥ {goal.limit:.0%} of {goal.rival}" if metric.more else f"≤ {1 / goal.limit:g}× {goal.rival}"
-    return f"≥ {goal.limit:g}× {goal.rival}"
+    return f"≥ {goal.limit:g}× {goal.rival}{'' if goal.ours is None else f' by {goal.ours}'}"
 
 
 def show(console: Console, outcome: Outcome) -> None:

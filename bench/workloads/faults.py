@@ -38,7 +38,7 @@ def _contest(setting: Setting, wait: str) -> Contest:
     goals: tuple[Goal, ...] = ()
     if wait == "1ms":
         entrants.append(setting.ours(LIMIT, "bench.limits.hops", database="limits", count=setting.pick(3000, 10_000)))
-        rivals = ("DBOS", 5.0), ("Celery, results", 5.0), ("Dramatiq", 2.0), (LIMIT, 0.4)
+        rivals = ("DBOS", 2.5), ("Celery, results", 9.0), ("Dramatiq", 2.0), (LIMIT, 0.6)
         goals = tuple(Goal("faults", times, rival) for rival, times in rivals)
     title = f"fault path, two failures each, wait {wait}"
     return Contest("faults", title, (FAULTS,), tuple(entrants), goals)

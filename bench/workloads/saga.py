@@ -25,5 +25,5 @@ def contests(setting: Setting) -> list[Contest]:
         *setting.peer("DBOS, by hand", "dbos", **job),
         *([] if setting.quick else setting.peer("Celery, link_error", "celery", **job)),
     )
-    goals = (Goal("flows", 10, "DBOS, by hand"),)
+    goals = (Goal("flows", 7, "DBOS, by hand"),)
     return [Contest("saga", "saga of 5 activities, 4 undone", (SAGAS,), entrants, goals)]

@@ -86,6 +86,13 @@ def test_goals_are_ratios_or_figures(goal: Goal, reached: bool | None) -> None:
     assert outcome(aft=[10.0], peer=[5.0]).reached(goal) is reached
 
 
+def test_a_goal_may_be_one_of_ours_alone() -> None:
+    found = outcome(**{"aft 2 × 4": [10.0], "aft submit": [6.0], "peer": [5.0]})
+    goals = [Goal("rate", limit, "peer", ours="aft submit") for limit in (1.2, 1.3)]
+    assert [found.reached(goal) for goal in goals] == [True, False]
+    assert found.reached(Goal("rate", 1.0, "peer", ours="aft in other ways")) is None
+
+
 def test_a_goal_for_each_of_ours_is_reached_by_the_worst_of_them() -> None:
     found = outcome(aft_one=[10.0], aft_two=[20.0], peer=[50.0])
     assert [found.reached(Goal("cost", limit, each=True)) for limit in (15.0, 20.0)] == [False, True]
