@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from rich import box
 from rich.console import Console
@@ -66,6 +67,14 @@ class Comparison:
         return self.now.least / self.before.least
 
 
+class Player(Protocol):
+    """Plays rounds."""
+
+    def play(self, setup: str, work: str) -> dict[str, float]:
+        """Play one round, and return what it cost."""
+        ...
+
+
 @dataclass(frozen=True)
 class Side:
     """The code of one commit, and the places that it works on."""
@@ -74,17 +83,17 @@ class Side:
     places: Mapping[str, Mapping[str, str | None]]
 
     def play(self, setup: str, work: str) -> dict[str, float]:
-        """Play one round, and return what it cost."""
+        """Play one round in a process of its own, and return what it cost."""
         return jobs.run(sys.executable, "bench.ours.cost", {**self.places[setup], "work": work}, code=self.code)
 
 
-def compare(before: Side, now: Side, setups: list[str], works: list[str], rounds: int) -> Iterator[Comparison]:
+def compare(before: Player, now: Player, setups: list[str], works: list[str], rounds: int) -> Iterator[Comparison]:
     """Play all rounds, each side first in every second one."""
     for setup in setups:
         for work in works:
             found = Comparison(setup, work, Cost(), Cost())
             for number in range(rounds):
-                sides = [(before, found.before), (now, found.now)]
+                sides: list[tuple[Player, Cost]] = [(before, found.before), (now, found.now)]
                 for side, cost in sides if number % 2 else reversed(sides):
                     cost.add(side.play(setup, work))
             yield found
