@@ -25,13 +25,13 @@ from sqlalchemy import Table, delete, select, update
 
 import aft
 from aft import envelope, errors, names
-from aft.app.parts import Parts
+from aft.app.components import Parts
 from aft.config import Settings
 from aft.dispatcher.sweeper import Sweeper
 from aft.envelope import Message
 from aft.flows.declare import registry
 from aft.flows.replay.runner import Runner
-from aft.flows.worker.after_heartbeat import AfterHeartbeat
+from aft.flows.worker.heartbeat_tasks import AfterHeartbeat
 from aft.ids import RunId
 from aft.recovery.relay import Relay
 from aft.recovery.takeover import Takeover

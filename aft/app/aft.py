@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from aft import after_fork
+from aft.app.components import Parts
 from aft.app.new_run import make_new_run
-from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
 from aft.app.run import Run, current_user

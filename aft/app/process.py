@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aft import after_fork
-from aft.app.parts import Parts
+from aft.app.components import Parts
 from aft.app.views import unfinished_runs as leftover
 from aft.app.views.unfinished_runs import Leftover
 from aft.compensation import stack

@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn
 from sqlalchemy import Connection, select
 from typing_extensions import TypeVar
 
-from aft.app.parts import Parts
+from aft.app.components import Parts
 from aft.app.views import undo_preview
 from aft.app.views.undo_preview import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec

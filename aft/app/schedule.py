@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from aft.app.parts import Parts
+from aft.app.components import Parts
 from aft.app.run import Run, name_of
 from aft.errors import DefinitionError
 from aft.flows.declare import context

@@ -16,7 +16,7 @@ from sqlalchemy import Select, func, select
 from aft import names
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.judge import Judge
+from aft.dispatcher.fault_rules import Judge
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route
 from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState

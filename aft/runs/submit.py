@@ -18,7 +18,7 @@ from aft.runs import run_rows
 from aft.runs.new_runs import NEW_RUNS, NewRun, NewRunWrite
 from aft.runs.run_rows import RunRow
 from aft.store import Store
-from aft.store.batch.driver import write_within
+from aft.store.batch.execute_batch import write_within
 from aft.store.db_time import now
 from aft.store.tables import runs
 

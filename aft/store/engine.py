@@ -21,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from aft import after_fork
 from aft.clock import Clock, SystemClock
 from aft.store.batch.committer import BatchWrite, Committer
-from aft.store.batch.driver import write_postgresql, write_sqlite
+from aft.store.batch.execute_batch import write_postgresql, write_sqlite
 from aft.store.batch.statements import Answer, PreparedQuery, execute_sqlite, query_postgresql, query_sqlite
 from aft.store.checkout import CheckedOutConnection, keep_open
 from aft.store.connect import (

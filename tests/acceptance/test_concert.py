@@ -12,9 +12,9 @@ import pytest
 
 import aft
 from aft import Aft, ConstraintViolated, Exlet, RuleRefused, Run, Status, do
-from aft.replay.rules import Teacher
 from aft.rules.toml import read
 from aft.runs.waits import awaits_signal
+from aft.scenarios.rules import Teacher
 from examples.organise_concert import box_office
 from examples.organise_concert.box_office import Show, State
 from examples.organise_concert.flow import organise_concert

@@ -16,7 +16,7 @@ from aft.cli.root import root
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
 from aft.runs import run_rows
-from aft.runs.wakes.overdue_runs import ANY_OVERDUE, report_overdue
+from aft.runs.overdue_runs import ANY_OVERDUE, report_overdue
 from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry

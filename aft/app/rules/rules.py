@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from aft.app.parts import Parts
-from aft.app.rules.retrospective import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
+from aft.app.components import Parts
+from aft.app.rules.past_faults import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
 from aft.app.run import name_of
 from aft.dispatcher.classify import classify
-from aft.dispatcher.judge import Judge, activity_of
+from aft.dispatcher.fault_rules import Judge, activity_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState

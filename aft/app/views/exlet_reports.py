@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from aft.app.rules.retrospective import stored_decision
+from aft.app.rules.past_faults import stored_decision
 from aft.errors import RuleRefused
 from aft.fault import Fault
 from aft.ids import RunId

@@ -67,7 +67,7 @@ class AbandonedCalls:
 
     @classmethod
     def read(cls, text: str | None) -> AbandonedCalls:
-        """Decode what a worker's row says (``flows.runtime.abandonment``); empty if that is damaged."""
+        """Decode what a worker's row says (``flows.runtime.abandoned_attempts``); empty if that is damaged."""
         try:
             return cls() if text is None else _STORED.read(text)
         except ValueError:

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, select
 
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.exlets import decisions
+from aft.dispatcher.exlets import step_rulings
 from aft.errors import AftError, OrderRefused, StoreError
 from aft.ids import RunId
 from aft.rules.exlets import plans, primitives
@@ -109,7 +109,7 @@ class PlanExecutor:
         for one in held:
             self._resume_run(connection, by, one, plan_id)
         plans.delete_suspended(connection, plan_id, held)
-        decisions.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
+        step_rulings.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
 
     def _do_next(self, plan_id: str) -> bool:
         """Carry out the next primitive, or a batch of it; return False if nothing is left to do."""
@@ -119,7 +119,7 @@ class PlanExecutor:
                 return False
             if plan.position >= len(plan.exlet.steps):
                 # No primitive has decided about the step.
-                decisions.by_default(connection, self._namespace, plan, self._clock.now(), self._grace)
+                step_rulings.by_default(connection, self._namespace, plan, self._clock.now(), self._grace)
                 plans.end(connection, plan, PlanState.DONE)
                 return False
             primitive = plan.exlet.steps[plan.position]
@@ -161,7 +161,7 @@ class PlanExecutor:
                 assert_never(primitive)
 
     def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
-        return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+        return step_rulings.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Actor) -> None:

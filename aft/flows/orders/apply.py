@@ -32,7 +32,6 @@ from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
 from aft.flows.session.blocks import Blocked, InboxChanged, Parks, RunOver, Suspends, is_of_step, stay_parked
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.session.doubts import count_losses
 from aft.flows.session.savepoint_orders import (
     LEFT_SAVEPOINT,
     find_ambiguity,
@@ -41,6 +40,7 @@ from aft.flows.session.savepoint_orders import (
     is_being_undone,
     is_interrupted,
 )
+from aft.flows.session.unknown_outcomes import count_losses
 from aft.flows.steps.children import Children, answer
 from aft.flows.steps.run_session import RunSession
 from aft.ids import FaultId, RunId, StepPath

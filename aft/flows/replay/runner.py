@@ -20,7 +20,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.execution import Execution
-from aft.flows.replay.recall import load_records, recall
+from aft.flows.replay.load_session import load_records, recall
 from aft.flows.session import release
 from aft.flows.session.blocks import (
     CONTROL_FLOW,

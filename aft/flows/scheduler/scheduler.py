@@ -22,7 +22,7 @@ from functools import partial
 
 from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
-from aft.flows.scheduler.frontier import Frontier
+from aft.flows.scheduler.journal_end import Frontier
 from aft.flows.scheduler.step_threads import StepThreads
 from aft.flows.session.blocks import Block, Blocked, Parks, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay

@@ -3,7 +3,7 @@
 Who may run at the same time: the flow's own thread, which alone starts steps, waits for one to finish, and takes it;
 the branches' threads, which perform one step each and report it in ``flows.scheduler.finished_steps``; and the inbox
 watch's thread. A crash leaves steps at work without a record: the next owner finds them in doubt
-(``flows.scheduler.frontier``).
+(``flows.scheduler.journal_end``).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from threading import Event
 from aft.clock import Clock
 from aft.flows.declare.policy import Policy
 from aft.flows.declare.registry import Registry
-from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts
 from aft.flows.runtime.event_loop import LoopThread
 from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.late_buffer import LateEffectBuffer

@@ -30,12 +30,12 @@ from aft import names
 from aft.compensation import late_frames, stack
 from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blockers import Blockers, sort
 from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_step
+from aft.flows.session.delete_steps import forget
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.session.doubts import Handover
-from aft.flows.session.drop_steps import forget
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
+from aft.flows.session.sorted_blocks import Blockers, sort
+from aft.flows.session.unknown_outcomes import Handover
 from aft.ids import OrderId, new_id
 from aft.runs import waits
 from aft.runs.ownership.owner import Owner

@@ -18,9 +18,9 @@ from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.session.blocks import Blocked, Failed, InLadder, stay_parked
-from aft.flows.session.doubts import Doubts
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
+from aft.flows.session.unknown_outcomes import Doubts
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
 from aft.rules.rule_types import On

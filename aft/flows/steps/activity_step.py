@@ -21,7 +21,7 @@ from aft.fault import Fault, FaultKind
 from aft.flows.declare.activity import Activity
 from aft.flows.session import release
 from aft.flows.session.blocks import Blocked, Failed
-from aft.flows.session.late_effects import keep_late
+from aft.flows.session.keep_late_effect import keep_late
 from aft.flows.steps import attempt, constraints
 from aft.flows.steps.request import OnRecorded
 from aft.flows.steps.run_session import RunSession

@@ -25,7 +25,7 @@ from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session.blocks import Blocked, Parks
 from aft.flows.steps import attempt
 from aft.flows.steps.children import Children
-from aft.flows.steps.late_effects import find_late, take_late
+from aft.flows.steps.push_late_effects import find_late, take_late
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.step import Given, Step
 from aft.ids import StepPath

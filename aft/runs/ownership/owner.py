@@ -32,7 +32,7 @@ from aft.runs.records.inbox import InboxItem
 from aft.runs.run_rows import RunRow
 from aft.runs.waits import Wait, WaitKind, encode
 from aft.store import Store
-from aft.store.batch.driver import write_within
+from aft.store.batch.execute_batch import write_within
 from aft.store.batch.statements import Answer, PreparedQuery
 from aft.store.leases import Lease
 from aft.store.tables import runs

@@ -203,7 +203,8 @@ def _lapses(connection: Connection, run_id: RunId) -> int:
 def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime, steps: str = "[]") -> Fault:
     """Make the fault of a run whose owner was lost; ``deaths`` in a row.
 
-    ``steps`` are the steps in doubt, as ``flows.session.doubts`` encodes them; empty: those at the replay's frontier.
+    ``steps`` are the steps in doubt, as ``flows.session.unknown_outcomes`` encodes them; empty: those where the
+    journal ends.
     """
     return Fault(
         id=FaultId(new_id()),

@@ -10,10 +10,10 @@ import pytest
 import aft
 from aft.flows.declare.activity import Activity
 from aft.flows.declare.context import AttemptContext, Current, in_attempt
-from aft.replay.example import Example
-from aft.replay.scenario import read_scenarios
-from aft.replay.signals import When, value_of
 from aft.runs.states import Status
+from aft.scenarios.example import Example
+from aft.scenarios.scenario import read_scenarios
+from aft.scenarios.signals import When, value_of
 from examples.cms_ad_approval import cms, database, flow, replay, trouble
 from examples.cms_ad_approval.cms import Decision, State
 from examples.cms_ad_approval.flow import ADMINISTRATOR, REVIEWER, Verdict, ad_slot_approval

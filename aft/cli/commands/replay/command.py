@@ -23,11 +23,11 @@ from aft.cli.errors import Failure
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console as make_console
 from aft.cli.show.output import json_option, print_json
-from aft.replay.environment import ReplayEnvironment, StageError
-from aft.replay.example import Example, ExampleError
-from aft.replay.load import find, load
-from aft.replay.play import Player, Tell
-from aft.replay.scenario import Scenario, check_cues, choose, read_scenarios
+from aft.scenarios.environment import ReplayEnvironment, StageError
+from aft.scenarios.example import Example, ExampleError
+from aft.scenarios.load import find, load
+from aft.scenarios.play import Player, Tell
+from aft.scenarios.scenario import Scenario, check_cues, choose, read_scenarios
 
 
 class CannotPlay(click.ClickException):

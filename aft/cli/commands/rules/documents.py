@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aft.app.rules.retrospective import Preview
+from aft.app.rules.past_faults import Preview
 from aft.app.rules.rule_documents import in_order
 from aft.app.rules.rules import Explanation, Trial
 from aft.cli.show import documents

@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from aft.app import Aft
-from aft.app.rules.retrospective import ChangedDecision, Preview
+from aft.app.rules.past_faults import ChangedDecision, Preview
 from aft.app.rules.rule_store import key_of
 from aft.app.rules.rules import MOST_LOOKED_AT
 from aft.app.views.exlet_reports import format_rule

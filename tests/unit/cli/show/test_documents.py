@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aft.app.rules.retrospective import ChangedDecision, Preview
+from aft.app.rules.past_faults import ChangedDecision, Preview
 from aft.app.rules.rules import Explanation, Trial
 from aft.app.views.health import Backlog, Health, WorkerSeen
 from aft.app.views.story import Story

@@ -26,7 +26,6 @@ from aft.app import Aft
 from aft.app.rules.rules import format_key
 from aft.errors import RuleRefused
 from aft.ids import RunId
-from aft.replay.example import ExampleError, hint
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import Exlet
 from aft.rules.toml import read
@@ -34,6 +33,7 @@ from aft.rules.toml.read import RuleDocument, TreeText
 from aft.rules.trees.rule_cache import FRESH
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.records import faults
+from aft.scenarios.example import ExampleError, hint
 
 #: The author of these rules.
 ME = "aft replay"

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from aft.app import Run
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.errors import OrderRefused
-from aft.replay.environment import KilledProcess, ReplayEnvironment
-from aft.replay.example import Example
-from aft.replay.rules import Lesson
-from aft.replay.signals import ScenarioSignal, When, value_of
 from aft.runs.records import journal
 from aft.runs.states import Status
 from aft.runs.waits import awaits_signal
+from aft.scenarios.environment import KilledProcess, ReplayEnvironment
+from aft.scenarios.example import Example
+from aft.scenarios.rules import Lesson
+from aft.scenarios.signals import ScenarioSignal, When, value_of
 
 
 class SignalSender:

@@ -14,12 +14,12 @@ from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
 from aft.errors import ConfigError
 from aft.flows.declare.registry import Registry
-from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts
 from aft.flows.runtime.event_loop import LoopThread
 from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.worker.after_heartbeat import AfterHeartbeat
+from aft.flows.worker.heartbeat_tasks import AfterHeartbeat
 from aft.recovery.delays import DelayQueues
 from aft.recovery.levels import Ladder
 from aft.recovery.sender import RowSender

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import again, texts_of
-from aft.dispatcher.judge import retry_route, route_of_primitive
+from aft.dispatcher.fault_rules import retry_route, route_of_primitive
 from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Settled, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState

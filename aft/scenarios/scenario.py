@@ -13,11 +13,11 @@ from typing import Any
 from aft import durations
 from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.flow import Flow
-from aft.replay.example import ExampleError, hint
-from aft.replay.rules import Lesson, read_lesson, read_rules
-from aft.replay.signals import ScenarioSignal, When, read_cue, value_of
 from aft.rules.toml.read import RuleDocument
 from aft.runs.states import Status
+from aft.scenarios.example import ExampleError, hint
+from aft.scenarios.rules import Lesson, read_lesson, read_rules
+from aft.scenarios.signals import ScenarioSignal, When, read_cue, value_of
 
 #: The value of ``tables`` if not one row may differ from before the run.
 AS_BEFORE = "as before"

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from aft.flows.declare.flow import Flow, declared_signal
-from aft.replay.example import hint
+from aft.scenarios.example import hint
 
 _KEYS = ("name", "value", "when", "after", "key", "kill")
 

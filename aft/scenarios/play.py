@@ -17,15 +17,15 @@ from aft.app.views import timeline
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.fault import Fault
 from aft.ids import RunId
-from aft.replay.environment import KilledProcess, ReplayEnvironment
-from aft.replay.example import Example, ExampleError
-from aft.replay.rules import Lesson, Teacher
-from aft.replay.scenario import AS_BEFORE, Scenario
-from aft.replay.signal_sender import SignalSender
 from aft.runs.records import faults, journal, notices
 from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
+from aft.scenarios.environment import KilledProcess, ReplayEnvironment
+from aft.scenarios.example import Example, ExampleError
+from aft.scenarios.rules import Lesson, Teacher
+from aft.scenarios.scenario import AS_BEFORE, Scenario
+from aft.scenarios.signal_sender import SignalSender
 
 #: Seconds between two reads of the run.
 LOOK = 0.1

@@ -12,9 +12,9 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from aft.flows.scheduler.batch import MOST_BRANCHES
-from aft.flows.session.doubts import UNDO
 from aft.flows.session.journal_replay import ConcurrentSteps, JournalReplay
 from aft.flows.session.step_states import StepStates
+from aft.flows.session.unknown_outcomes import UNDO
 from aft.flows.steps.request import StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath

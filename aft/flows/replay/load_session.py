@@ -12,9 +12,9 @@ from aft.fault import FaultKind
 from aft.flows.orders.apply import OrderHandler
 from aft.flows.session import run_records
 from aft.flows.session.blocks import is_of_step
-from aft.flows.session.doubts import UNDO
 from aft.flows.session.journal_replay import BegunSteps
 from aft.flows.session.run_records import RunRecords
+from aft.flows.session.unknown_outcomes import UNDO
 from aft.flows.steps.children import child_of
 from aft.flows.steps.run_constraints import PATHS
 from aft.flows.steps.run_session import RunSession

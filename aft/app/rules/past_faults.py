@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, select
 
 from aft.dispatcher.classify import classify
-from aft.dispatcher.judge import Judge, activity_of, types_of
+from aft.dispatcher.fault_rules import Judge, activity_of, types_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aft.flows.session.doubts import DoubtedSteps, Doubts, count_losses
+from aft.flows.session.unknown_outcomes import DoubtedSteps, Doubts, count_losses
 from aft.ids import StepPath
 
 STEPS = [StepPath(f"1.{number}") for number in range(1, 6)]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from aft.app.views.timeline import StoryEventKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.replay.play import ScenarioOutcome
 from aft.rules.trees.choose import RuleChoice
+from aft.scenarios.play import ScenarioOutcome
 
 #: What data files call a worker's death.
 LOST = "worker lost"

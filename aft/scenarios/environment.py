@@ -57,7 +57,7 @@ class WorkerProcess:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._process = subprocess.Popen(
             # -P: a file in the current folder must not be taken for a module of Python's, or for an installed one.
-            [sys.executable, "-P", "-m", "aft.replay.worker", str(directory)],
+            [sys.executable, "-P", "-m", "aft.scenarios.worker", str(directory)],
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,

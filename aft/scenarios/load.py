@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import aft
-from aft.replay.example import Example, ExampleError
+from aft.scenarios.example import Example, ExampleError
 
 _HERE = Path(aft.__file__).parent
 #: Where examples lie that are named without a path: in a wheel, in a checkout.
