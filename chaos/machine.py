@@ -311,7 +311,7 @@ class Execution:
         except BaseException as error:
             self.error = error
         finally:
-            self.worker.deps.executing.release_run(self.row.id)
+            self.worker.deps.executing.unregister(self.row.id)
             self.asked = None
             self._moved.release()
 

@@ -33,7 +33,7 @@ from aft.runs.schedules import schedule_rows as schedules
 from aft.runs.states import Status
 from aft.security.redaction import hide_names
 from aft.telemetry import RunStarted
-from aft.texts import choose, require_text, show
+from aft.texts import choose, format_value, require_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +101,7 @@ class Aft(Parts):
             try:
                 Runner(deps).run(row, fresh=True)
             finally:
-                deps.executing.release_run(row.id)
+                deps.executing.unregister(row.id)
             self.store.check_file()  # a run in a file that is gone is not durable
         return Run(self, found[0].id)
 
@@ -213,7 +213,7 @@ class Aft(Parts):
         ``priority``: only those of this one and above.
         """
         if flow is not None and not isinstance(flow, str | Flow):
-            raise DefinitionError(f"flow={show(flow)} must be a flow or its name")
+            raise DefinitionError(f"flow={format_value(flow)} must be a flow or its name")
         for option, looked_for in (("owner", owner), ("resource", resource)):
             checks.check_wanted(option, looked_for)
         if priority is not None:

@@ -24,7 +24,7 @@ from aft.recovery.delays import DelayQueues
 from aft.recovery.levels import Ladder
 from aft.recovery.sender import RowSender
 from aft.rules.trees.rule_cache import RuleCache
-from aft.runs.family_limits import Limits
+from aft.runs.family_limits import FamilyLimits
 from aft.runs.ownership.executing_runs import ExecutingRuns
 from aft.security.seal import Seal
 from aft.store import Store, schema
@@ -89,7 +89,7 @@ class Parts:
             grace=self.settings.grace,
             executing=ExecutingRuns(),
             rules=self.rule_cache,
-            limits=Limits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
+            limits=FamilyLimits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
             seal=self.seal,
             attempts=SlowActivityWatch(self.clock, self.telemetry),
             inbox_watch=InboxWatch(self.store),

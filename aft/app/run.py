@@ -148,7 +148,7 @@ class Run(Generic[R_co]):
 
     def release(self, *, note: str | None = None, by: str | None = None) -> None:
         """Take the run away from its owner, for another worker to continue. Raises OrderRefused if it has none."""
-        self._order(orders.release, note, by)
+        self._order(orders.take_from_worker, note, by)
 
     def suspend(self, reason: str | None = None, *, by: str | None = None) -> None:
         """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it cannot be stopped."""
@@ -160,7 +160,7 @@ class Run(Generic[R_co]):
 
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
-        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.abandon, note, by)
+        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.cancel_as_is, note, by)
 
     def compensate(
         self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None

@@ -20,7 +20,7 @@ from aft.runs.schedules import calendar, fire, schedule_rows
 from aft.runs.schedules.calendar import CatchUp, Timing
 from aft.runs.schedules.schedule_rows import STORED_OPTIONS, NewSchedule, ScheduleRow
 from aft.telemetry import RunStarted
-from aft.texts import choose, show
+from aft.texts import choose, format_value
 
 
 class Schedule:
@@ -115,7 +115,7 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
         )
     if not isinstance(call, Call) or not isinstance(call.target, Flow):
         raise DefinitionError(
-            f"schedule {name!r} is of {show(call, 100)}, which is not a flow's call; write flow.call(…)"
+            f"schedule {name!r} is of {format_value(call, 100)}, which is not a flow's call; write flow.call(…)"
         )
     return call.target
 

@@ -260,7 +260,7 @@ def keep_all(connection: Connection, run_id: RunId) -> None:
 
 
 def make_late(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
-    """Make a step's owed frame late, so that it is undone before its run goes on, because the journal forgets the step.
+    """Make a step's owed frame late, so that it is undone before its run goes on: its journal entry is deleted.
 
     Its path may be another step's then. Popped frames count how often a path was used, so a step without any gets one
     that says that it stands, or has failed; unless it is executed again with the ``same_key``.

@@ -14,13 +14,13 @@ from typing import Any, assert_never
 from aft import durations
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import Decision
-from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route, Settled, route
+from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ImmediateRoute, ParkRun, RetryLater, Route, route
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.known_exceptions import Expectation
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
-from aft.rules.cases.facts import kinds
+from aft.rules.cases.facts import fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets import primitives
 from aft.rules.exlets.exlet import Exlet
@@ -33,8 +33,10 @@ from aft.runs.run_rows import RunRow
 from aft.store import Store
 
 
-def types_of(fault: Fault) -> Sequence[On]:
-    """Return the exception types whose rules are asked about a fault, the most specific first."""
+def rule_types_of(fault: Fault) -> Sequence[On]:
+    """Return the rule types that a fault is of, the most specific first; none for one of a flow's own code."""
+    if fault.kind is FaultKind.FLOW:
+        return ()
     if fault.kind is FaultKind.ABORT:
         return (On.ABORT,)
     if fault.rule_type is None:
@@ -49,7 +51,7 @@ def activity_of(fault: Fault) -> str:
     return "" if fault.kind is FaultKind.ABORT else fault.name
 
 
-class Judge:
+class FaultRules:
     """Decides about faults by the rules. Thread-safe."""
 
     def __init__(self, namespace: str, store: Store, rule_cache: RuleCache) -> None:
@@ -66,9 +68,9 @@ class Judge:
         rules = self._rule_cache.current()
         if fault.rule_type == On.TIMEOUT and On.TIMEOUT in rules.taught:
             return True  # they may be about what is beside it
-        return any(rules.is_taught(on, flow, activity_of(fault)) for on in types_of(fault))
+        return any(rules.is_taught(on, flow, activity_of(fault)) for on in rule_types_of(fault))
 
-    def judge(self, fault: Fault, run: RunRow | None = None) -> Decision:
+    def decide(self, fault: Fault, run: RunRow | None = None) -> Decision:
         """Decide about a fault; without its run no rules are asked."""
         rules = self._rule_cache.current()
         expectation = classify(fault)
@@ -83,13 +85,13 @@ class Judge:
             return Decision(fault, default)
         # A worker may have seen rules that have come just now.
         exlet = rules.exlets.get(choice.exlet) or self._rule_cache.refresh().exlets.get(choice.exlet)
-        chosen = None if exlet is None else choose(fault, exlet, choice, found, default)
+        chosen = None if exlet is None else route_of_exlet(fault, exlet, choice, found, default)
         if chosen is None:
             why = f"exlet {choice.exlet!r} cannot answer it; aft's own decision holds"
             return Decision(fault, default, replace(choice, warnings=[*choice.warnings, why]))
         return Decision(fault, chosen, choice)
 
-    def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
+    def decide_beside_timeout(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
         rules = self._rule_cache.current()
         trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
@@ -101,7 +103,7 @@ class Judge:
         exlet = None if choice is None else rules.exlets.get(choice.exlet)
         if choice is None or exlet is None:
             return None
-        chosen = choose(fault, exlet, choice, found, default)
+        chosen = route_of_exlet(fault, exlet, choice, found, default)
         return None if chosen is None else Decision(fault, chosen, choice)
 
     def _choice(self, rules: RuleSet, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
@@ -111,7 +113,7 @@ class Judge:
                 return RuleChoice.decode(fault.decision or "")
             except ValueError:
                 return None
-        for on in types_of(fault):
+        for on in rule_types_of(fault):
             choice = asking.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, found)
             if choice is not None:
                 return choice
@@ -137,7 +139,7 @@ class Judge:
         return Case(facts, {"history": gather_history, "source": sources.fetch_named})
 
 
-def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default: Route) -> Route | None:
+def route_of_exlet(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default: Route) -> Route | None:
     """Return the route that an exlet means for a fault; None if it cannot answer one of this kind."""
     if isinstance(default, _SAME.get(exlet.name, ())):
         # The default knows more: what the exception asked for, whether the run must be alone.
@@ -152,7 +154,7 @@ def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default:
         return _park(fault, chosen.why)
     if chosen is not None:
         return chosen
-    known = kinds({name: one.type for name, one in sources.declared.items()})
+    known = fact_types({name: one.type for name, one in sources.declared.items()})
     computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
     named = {name for source in computed for name in names(source, known)}
     return CarryOutExlet(exlet, dict(found.gather(named)), choice.why)
@@ -169,7 +171,7 @@ def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
 _SAME: dict[str, type] = {"ladder": RetryLater, "unwind": GiveUp, "park": ParkRun}
 
 
-def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
+def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) -> ImmediateRoute | None:
     """Return the route of one primitive that decides; None if it needs a plan, which knows the run."""
     match primitive:
         case primitives.Retry():
@@ -195,7 +197,7 @@ def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) 
 
 
 def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLater | GiveUp | ParkRun:
-    """Return when a fault is tried again: by its own ladder or the primitive's, within that ladder's number of tries.
+    """Return the RetryLater of an exlet's retry: by the fault's ladder or the primitive's, within its number of tries.
 
     A wait without a ladder has no such limit: it is repeated while its rule applies.
     """
@@ -212,10 +214,10 @@ def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLat
     if primitive.level is not None and primitive.level <= len(ladder.levels) and not spent:
         level = ladder.levels[primitive.level - 1]
         return _longer(RetryLater(level.wait, why, primitive.level, fault.attempt), primitive)
-    rung = ladder.position_after(max(1, fault.attempt))
-    if rung is None or primitive.level is not None:
+    position = ladder.position_after(max(1, fault.attempt))
+    if position is None or primitive.level is not None:
         return _exhausted(fault, why)
-    return _longer(RetryLater(rung.wait, why, rung.level, rung.attempt_in_level), primitive)
+    return _longer(RetryLater(position.wait, why, position.level, position.attempt_in_level), primitive)
 
 
 def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
@@ -226,8 +228,8 @@ def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
 
 
 def _exhausted(fault: Fault, why: str) -> GiveUp | ParkRun:
-    told = f"{why}; no level is left after {fault.attempt} failures"
-    return ParkRun(told) if fault.kind is FaultKind.COMPENSATOR else GiveUp(told)
+    why = f"{why}; no level is left after {fault.attempt} failures"
+    return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
 def _level(default: Route) -> int:

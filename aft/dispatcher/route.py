@@ -68,8 +68,8 @@ class CarryOutExlet:
 MOST_DEATHS_ALONE = 3
 
 #: Routes that decide about a fault at once.
-Settled = RetryLater | GiveUp | ParkRun | ApplyRuling
-Route = Settled | CarryOutExlet
+ImmediateRoute = RetryLater | GiveUp | ParkRun | ApplyRuling
+Route = ImmediateRoute | CarryOutExlet
 
 
 def route(fault: Fault, expectation: Expectation) -> RetryLater | GiveUp | ParkRun:

@@ -44,7 +44,7 @@ from aft.telemetry import RunRescued, ServiceFailed, Telemetry, WorkerDied, logg
 BATCH = 200
 #: Seconds after a lost connection to the database in which no lock is trusted: all may have lost theirs with it, as
 #: when PostgreSQL restarts its sessions after one has crashed.
-SETTLED = 5.0
+LOCKS_TRUSTED_AFTER = 5.0
 #: Seconds that ``follow_suspicions`` waits for a suspicion.
 PATIENCE = 0.5
 #: Seconds for which a suspicion is followed: the broker may know of a death some milliseconds before the database.
@@ -161,7 +161,7 @@ class Takeover:
         seen, self._seen = self._seen, Counter()  # a look that fails interrupts the row
         locks = self._locks()
         free = self._free(locks)
-        if not self._store.has_been_well_for(SETTLED):
+        if not self._store.has_been_well_for(LOCKS_TRUSTED_AFTER):
             return self._liveness_probe.pause
         self._seen = Counter({worker: seen[worker] + 1 for worker in free})
         dead = {worker for worker, looks in self._seen.items() if looks >= self._liveness_probe.checks}
@@ -198,7 +198,7 @@ class Takeover:
         """Rescue from those owners of these runs whose lock is free; return whether there are other owners."""
         locks = self._locks_of_owners(run_ids)
         free = self._free(locks)
-        if not self._store.has_been_well_for(SETTLED):
+        if not self._store.has_been_well_for(LOCKS_TRUSTED_AFTER):
             return False  # left to ``check_locks``
         self._rescue_from({worker: locks[worker] for worker in free}, "its lock is free, and what it held came back")
         return bool(locks.keys() - free)
@@ -246,4 +246,4 @@ class Takeover:
         while rescued >= BATCH:
             rescued = self.rescue()
         for lock in dead.values():
-            self._liveness_probe.forget(lock)
+            self._liveness_probe.clean_up(lock)

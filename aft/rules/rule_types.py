@@ -1,4 +1,4 @@
-"""The exception types that rules may answer: the plain fault, and the ten of the worklet paper."""
+"""The rule types: what a rule may be about. The plain fault, and the ten types of exception of the worklet paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class On(StrEnum):
-    """An exception type."""
+    """A rule type: what a rule is about."""
 
     FAULT = "fault"  #: an activity or a compensator raised
     ABORT = "abort"  #: the worker that executed it was lost

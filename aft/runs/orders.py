@@ -63,7 +63,7 @@ def frame_done(connection: Connection, run: RunRow, by: Actor) -> None:
     _close_frame(connection, run, InboxVerb.DONE, by)
 
 
-def release(connection: Connection, run: RunRow, by: Actor) -> None:
+def take_from_worker(connection: Connection, run: RunRow, by: Actor) -> None:
     """Take a run away from its worker, which is fenced from now on; another worker continues it.
 
     The step under way may be executed again, with the same idempotency key, as after the worker's death; no death is
@@ -74,7 +74,7 @@ def release(connection: Connection, run: RunRow, by: Actor) -> None:
     audit.write(connection, run.id, by.name, "release", by.note)
 
 
-def release_worker(connection: Connection, namespace: str, worker: WorkerId, by: Actor) -> list[RunId]:
+def take_all_from_worker(connection: Connection, namespace: str, worker: WorkerId, by: Actor) -> list[RunId]:
     """End a worker's lease, rescue all its runs and return their ids. If its process lives, it gets a new worker id."""
     end_leases(connection, namespace, [worker])
     taken = [RunId(event.run) for event in take_away(connection, namespace, by.at, by.name, runs.c.worker_id == worker)]

@@ -22,7 +22,7 @@ from aft.store import db_time
 from aft.store.batch.row_format import has_part
 from aft.store.db_time import later
 from aft.store.tables import runs
-from aft.texts import require_text, show
+from aft.texts import format_value, require_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def get(connection: Connection, namespace: str, run_id: str) -> RunRow:
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise UnknownRun(
-            f"no run has the id {show(run_id)} in namespace {namespace!r}; `aft runs list` shows what there is"
+            f"no run has the id {format_value(run_id)} in namespace {namespace!r}; `aft runs list` shows what there is"
         )
     return from_row(row)
 
@@ -178,7 +178,7 @@ def find(connection: Connection, namespace: str, prefix: str) -> RunRow:
     matches = select(*COLUMNS).where(runs.c.namespace == namespace, has_part(runs.c.id, prefix))
     found = connection.execute(matches.limit(3)).all() if prefix else []
     if len(found) > 1:
-        raise UnknownRun(f"several runs match {show(prefix)}; give more of the id")
+        raise UnknownRun(f"several runs match {format_value(prefix)}; give more of the id")
     return from_row(found[0]) if found else get(connection, namespace, prefix)
 
 

@@ -38,7 +38,7 @@ from aft.scenarios.example import ExampleError, hint
 #: The author of these rules.
 ME = "aft replay"
 #: Seconds after which every process uses what was saved, however busy the machine is.
-SETTLED = 2 * FRESH
+IN_FORCE_AFTER = 2 * FRESH
 
 _KEYS = ("before", "from", "fault", "if", "then", "steps", "note")
 
@@ -109,7 +109,7 @@ class Teacher:
         made = [exlet for exlet in sheet.exlets if exlet not in known]
         if trees or made:
             self._desk.save_all(trees, made, by=ME)
-            time.sleep(SETTLED)
+            time.sleep(IN_FORCE_AFTER)
 
     def teach(self, lesson: Lesson, run_id: RunId) -> str:
         """Add a rule, made from a fault of that run; return what it would have changed. Raises RuleRefused."""
@@ -122,7 +122,7 @@ class Teacher:
         proposal = self._desk.propose(found[-1].id, lesson.condition, lesson.exlet, note=lesson.note, by=ME)
         preview = self._desk.preview(proposal.tree)
         self._desk.add(proposal)
-        time.sleep(SETTLED)
+        time.sleep(IN_FORCE_AFTER)
         tree, node = proposal.tree, proposal.node
         return (
             f"rule {node.id} of {format_key((tree.flow, tree.on, tree.activity))}: if {node.condition} then "

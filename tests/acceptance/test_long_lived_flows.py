@@ -241,7 +241,7 @@ def test_a_completed_run_is_undone_as_it_was_told(setup: Setup, journey: str) ->
 def test_what_cannot_be_undone_is_told_with_its_reason(setup: Setup, journey: str) -> None:
     run = setup.app().start(agency.pivoted, journey)
     told = {undo.arguments["what"]: undo.obstacle for undo in run.compensate(dry_run=True)}
-    assert told["flight"] == "done before the pivot: it stands"
+    assert told["flight"] == "done before the pivot: its effect remains"
     assert told["mail"] is None
 
 

@@ -17,7 +17,7 @@ import aft
 from aft.cli.commands.rules.meanings import MEANINGS
 from aft.fault import Fault
 from aft.rules.cases import sources
-from aft.rules.cases.facts import KINDS
+from aft.rules.cases.facts import FACT_TYPES
 from aft.rules.cases.sources import source
 from aft.rules.exlets import plans
 from aft.rules.rule_types import On
@@ -120,7 +120,7 @@ def test_it_is_shown_without_a_database_which_is_not_made_by_looking(tmp_path: P
     terminal = Terminal(small, check=False)
     assert len(terminal.data("rules", "tree")) == len(DEFAULTS)
     assert [one["name"] for one in terminal.data("exlets", "list")] == ["ladder", "unwind", "park"]
-    assert len(terminal.data("rules", "facts")) == len(KINDS)
+    assert len(terminal.data("rules", "facts")) == len(FACT_TYPES)
     assert terminal.data("rules", "history") == []
     assert "there is no database" in terminal.refused("exlets", "show", "nix")
     assert not (tmp_path / "aft.db").exists()
@@ -302,7 +302,7 @@ def test_a_condition_is_tried_on_a_fault(terminal: Terminal) -> None:
 
 
 def test_every_fact_has_a_meaning_and_sources_are_listed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(MEANINGS) == set(KINDS)
+    assert set(MEANINGS) == set(FACT_TYPES)
     lines = terminal.good("rules", "facts").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert ["run.tags", "map", "its", "tags,", "by", "name"] in [line.split() for line in lines]

@@ -171,7 +171,7 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
     with app.store.write() as connection:
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
-    assert sweeper(app).decide_forgotten() == 1
+    assert sweeper(app).decide_unannounced() == 1
 
 
 def test_a_round_of_the_sweeper_that_finds_nothing_is_one_round_trip(production: Setup) -> None:

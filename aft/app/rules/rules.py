@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Any
 
 from aft.app.components import Parts
-from aft.app.rules.past_faults import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
+from aft.app.rules.past_faults import ChangedDecision, Preview, Retrospective, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
 from aft.app.run import name_of
 from aft.dispatcher.classify import classify
-from aft.dispatcher.fault_rules import Judge, activity_of
+from aft.dispatcher.fault_rules import FaultRules, activity_of, rule_types_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
@@ -37,7 +37,7 @@ from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.rule_cache import RuleSet, built_in
 from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.store.leases import known_sources
-from aft.texts import MOST_NOTE, check_storable, require_text, show
+from aft.texts import MOST_NOTE, check_storable, format_value, require_text
 
 __all__ = [
     "ChangedDecision",
@@ -101,7 +101,9 @@ class RuleDesk:
         self._parts = parts
         self._namespace = parts.namespace
         self._rule_store = RuleStore(parts.namespace, parts.store)
-        self._past = Retrospective(parts.namespace, parts.store, Judge(parts.namespace, parts.store, parts.rule_cache))
+        self._past = Retrospective(
+            parts.namespace, parts.store, FaultRules(parts.namespace, parts.store, parts.rule_cache)
+        )
 
     # Looking ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class RuleDesk:
         """Return one exlet; raises RuleRefused if there is none of that name."""
         found = {one.name: one for one in self.exlets()}
         if not isinstance(name, str) or name not in found:
-            raise RuleRefused(f"there is no exlet {show(name)}; there are {', '.join(sorted(found))}")
+            raise RuleRefused(f"there is no exlet {format_value(name)}; there are {', '.join(sorted(found))}")
         return found[name]
 
     def history(self, key: Key | None = None, limit: int = 50) -> list[Revision]:
@@ -167,7 +169,7 @@ class RuleDesk:
         default = "" if ruled else route(fault, classify(fault)).why
         if decision is not None:
             told, walk = ExplanationSource.DECIDED, decision
-        elif not asked_types(fault):
+        elif not rule_types_of(fault):
             told, walk = ExplanationSource.NEVER, None
         else:
             told = ExplanationSource.NOW if fault.state is FaultState.OPEN else ExplanationSource.BUILT_IN
@@ -224,9 +226,9 @@ class RuleDesk:
         check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
         self._parts.check()
         fault, run = self._past.find(fault_id)
-        if not asked_types(fault):
+        if not rule_types_of(fault):
             raise RuleRefused(f"fault {fault.id} was raised by the flow's own code, which no rule is asked about")
-        on = asked_types(fault)[0]
+        on = rule_types_of(fault)[0]
         key = scoped_key(run.flow, on, activity_of(fault), scope)
         exlets.check_for(self.exlet(exlet), on)
         known = self.sources()
@@ -345,10 +347,10 @@ class RuleDesk:
 
 def _check_bases(bases: Mapping[str, int] | None) -> None:
     if bases is not None and not isinstance(bases, Mapping):
-        raise RuleRefused(f"bases={show(bases)} must be the names of exlets, each with a revision")
+        raise RuleRefused(f"bases={format_value(bases)} must be the names of exlets, each with a revision")
     for name in bases or ():
         if not isinstance(name, str):
-            raise RuleRefused(f"bases holds {show(name)}; each is the name of an exlet, with a revision")
+            raise RuleRefused(f"bases holds {format_value(name)}; each is the name of an exlet, with a revision")
 
 
 def _is_built_in(exlet: Exlet) -> bool:

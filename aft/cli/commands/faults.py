@@ -273,7 +273,7 @@ def release(given: ConnectionOptions, message: str, note: str | None) -> None:
     MESSAGE is its id, or an unambiguous part of it. It is published to its queue, once.
     """
     with open_for_reading(given) as app:
-        found = _release_or_discard(app, message, partial(quarantine.release, by=current_user(), note=note))
+        found = _release_or_discard(app, message, partial(quarantine.requeue, by=current_user(), note=note))
         print_message(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
         _warn_if_nobody_relays(app)
 

@@ -88,7 +88,7 @@ def release(given: ConnectionOptions, worker: str, note: str) -> None:
         found = _find(app, worker)
         with app.store.write() as connection:
             actor = Actor(current_user(), note, app.clock.now(), app.settings.grace)
-            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), actor)
+            taken = orders.take_all_from_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 

@@ -147,7 +147,7 @@ class PlanExecutor:
             case primitives.Continue(target=target) if target is not Target.ACTIVITY:
                 return self._continue(connection, plan, target)
             case primitives.Remove(target=target, undo=undo) if target is not Target.ACTIVITY:
-                order = steer.cancel if undo else steer.abandon
+                order = steer.cancel if undo else steer.cancel_as_is
                 return self._order_many(connection, plan, target, order)[:2]
             case primitives.Notify():
                 return True, self._notify(connection, plan, primitive)
@@ -161,7 +161,7 @@ class PlanExecutor:
                 assert_never(primitive)
 
     def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
-        return step_rulings.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+        return step_rulings.apply_to_step(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Actor) -> None:

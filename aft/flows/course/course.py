@@ -120,7 +120,7 @@ class Course:
         self.heard.append(HeardException(error, path, self._moment, how))
         self._met += map(MetException.now, go_through(error))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all exceptions that the code has met, and the objects that their frames keep alive."""
         self._met.clear()
         self.heard.clear()

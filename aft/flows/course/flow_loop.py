@@ -85,7 +85,7 @@ class StepFuture(asyncio.Future[Any]):
         self.was_cancelled, self._why = True, msg
         return True
 
-    def release(self) -> None:
+    def deliver_cancellation(self) -> None:
         """Deliver a delayed cancellation to the task now."""
         self.holds = False
         if self.was_cancelled:

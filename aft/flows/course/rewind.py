@@ -1,7 +1,7 @@
-"""Finds the recorded steps that a retry forgets, after a failure past the pivot or a bug in the flow's code. Pure.
+"""Finds the recorded steps that a retry executes again, after a failure past the pivot or a bug in the flow's code. Pure.
 
 Past the pivot, the step that failed is executed again, and the flow may take another way from there. So everything that
-the flow did after it got the failure is taken back: the journal forgets those steps, and what they owe is undone before
+the flow did after it got the failure is taken back: those steps are deleted from the journal, and what they owe is undone before
 the run goes on. If the flow's own code failed, the retry goes back before the savepoints that were undone for that, and
 before what the code did while it handled that. Steps of tasks that knew nothing of the failure did not depend on it,
 and keep their outcomes (``Course.find_knowing``); those of them that failed, too, are executed again, and so are those
@@ -14,7 +14,7 @@ Steps before the pivot are never taken back, nor is the pivot: a failure that th
 pivot, and raised after that, stays.
 
 A step that is executed again because it failed keeps its idempotency key, unless it lies in a savepoint that is
-entered again. Paths of other forgotten steps may mean other steps the next time, and get new keys.
+entered again. Paths of other deleted steps may mean other steps the next time, and get new keys.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from aft.runs.records.journal import Entry, EntryKind, Outcome
 _BESIDE = (EntryKind.PATCH, EntryKind.RULE)
 
 
-def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseException) -> list[DroppedStep]:
-    """Return the steps that a retry forgets, oldest first; ``error`` is the exception of the flow's code."""
+def find_steps_to_redo(entries: Sequence[Entry], course: Course, error: BaseException) -> list[DroppedStep]:
+    """Return the steps that a retry executes again, oldest first; ``error`` is the exception of the flow's code."""
     steps = {entry.path: entry for entry in entries if entry.kind not in _BESIDE}
     pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
     origin = course.trace(error)
     met = course.find_met(origin.errors)
 
-    def may_forget(failure: HeardException) -> bool:
+    def may_redo(failure: HeardException) -> bool:
         known = failure.how is ExceptionRole.ENDED or failure.path in steps
         return known and not _is_held(steps, course, failure, met, pivot)
 
-    heard = [each for each in origin.heard if may_forget(each)]
+    heard = [each for each in origin.heard if may_redo(each)]
     if not heard:
         return []
-    heard += [each for each in course.trace_handled() if may_forget(each)]
+    heard += [each for each in course.trace_handled() if may_redo(each)]
     first = min(heard, key=lambda each: each.moment)
-    heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_forget(each)]
+    heard += [each for each in course.trace_tasks() if each.moment > first.moment and may_redo(each)]
     again = _find_again(steps, course, first, heard, pivot)
     failures = [
         first,
         *(each for each in course.heard if each.how is ExceptionRole.RAISED and each.path in again - {first.path}),
     ]
     knows = course.find_knowing(failures, met)
-    again |= _find_abandoned(steps, course, knows, pivot)
+    again |= _find_ended_with_tasks(steps, course, knows, pivot)
     failed = {failure.path for failure in failures if failure.how is ExceptionRole.RAISED}
     dropped = {
         path
@@ -72,10 +72,10 @@ def find_forgotten(entries: Sequence[Entry], course: Course, error: BaseExceptio
     return [DroppedStep(entry, path in same) for path, entry in steps.items() if path in again | dropped | under]
 
 
-def find_forgotten_after_bug(
+def find_steps_to_redo_after_bug(
     load: Callable[[], Sequence[Entry]], course: Course, mistake: BaseException
 ) -> list[DroppedStep]:
-    """Return the steps that a retry forgets once a bug in the flow's code is fixed, oldest first.
+    """Return the steps that a retry executes again once a bug in the flow's code is fixed, oldest first.
 
     These are the ones that the code reached while the exception propagated: the fixed code may not reach them. ``load``
     reads the journal; it is called only if there may be any.
@@ -88,15 +88,19 @@ def find_forgotten_after_bug(
     pivot = max((entry.seq for entry in steps.values() if entry.kind is EntryKind.PIVOT), default=0)
     dropped = {path for path, entry in steps.items() if entry.seq > pivot and course.comes_after(path, met)}
     dropped |= _find_under(steps, dropped, pivot)
-    again = {path for path in _find_abandoned(steps, course, met, pivot) if steps[path].kind is not EntryKind.CHILD}
+    again = {
+        path for path in _find_ended_with_tasks(steps, course, met, pivot) if steps[path].kind is not EntryKind.CHILD
+    }
     return [
         DroppedStep(entry, path in again - dropped)
         for path, entry in steps.items()
-        if path in dropped | _find_abandoned(steps, course, met, pivot)
+        if path in dropped | _find_ended_with_tasks(steps, course, met, pivot)
     ]
 
 
-def _find_abandoned(steps: Mapping[StepPath, Entry], course: Course, met: dict[str, int], pivot: int) -> set[StepPath]:
+def _find_ended_with_tasks(
+    steps: Mapping[StepPath, Entry], course: Course, met: dict[str, int], pivot: int
+) -> set[StepPath]:
     """Return the steps that ended only because their tasks were cancelled for an exception of another task."""
     failed = [path for path, entry in steps.items() if entry.outcome is Outcome.FAILED and entry.seq > pivot]
     return {path for path in failed if steps[path].interrupt is not None and course.was_dropped_for(path, met)}

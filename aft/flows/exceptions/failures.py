@@ -25,7 +25,7 @@ from aft.errors import (
     is_interrupt,
     text_of,
 )
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import capture
 from aft.flows.exceptions.rebuild import fault_of as fault_of
@@ -88,8 +88,8 @@ def describe(
         attributes=kept.attributes,
         args_exact=kept.exact,
         traceback=_clean(hide_inputs(_trace(error)) + unread)[-MOST_TRACEBACK:],
-        own_answer=own_answer(error),
-        declared_answer=policy.answer(error),
+        own_answer=own_recoverability(error),
+        declared_answer=policy.recoverability_of(error),
         http_status=http_hints.http_status(error),
         after=after,
         signal=_signal(error),
@@ -100,11 +100,11 @@ def describe(
     )
 
 
-def own_answer(error: BaseException) -> Answer | None:
+def own_recoverability(error: BaseException) -> Recoverability | None:
     """Return the exception's own answer: its class is Recoverable, Unrecoverable, or neither (None)."""
     if is_a(error, Recoverable):
-        return Answer.RECOVERABLE
-    return Answer.UNRECOVERABLE if is_a(error, Unrecoverable) else None
+        return Recoverability.RECOVERABLE
+    return Recoverability.UNRECOVERABLE if is_a(error, Unrecoverable) else None
 
 
 def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
@@ -115,9 +115,9 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
     after, _ = _after(error, at)
     if after:
         return False
-    answer = own_answer(error) or policy.answer(error)
+    answer = own_recoverability(error) or policy.recoverability_of(error)
     if answer is not None:
-        return answer is Answer.RECOVERABLE
+        return answer is Recoverability.RECOVERABLE
     lineage = known_exceptions.mro_names(type(error))
     return known_exceptions.expectation_of(lineage, http_hints.http_status(error), text_of(error), after).recoverable
 

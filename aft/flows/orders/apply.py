@@ -41,7 +41,7 @@ from aft.flows.session.savepoint_orders import (
     is_interrupted,
 )
 from aft.flows.session.unknown_outcomes import count_losses
-from aft.flows.steps.children import Children, answer
+from aft.flows.steps.children import Children, refusal_of
 from aft.flows.steps.run_session import RunSession
 from aft.ids import FaultId, RunId, StepPath
 from aft.rules.cases import step_snapshot
@@ -104,7 +104,7 @@ class _SortedOrders:
 class _FaultChanges:
     """The faults that orders close, or that start again."""
 
-    settled: list[Fault]
+    closed: list[Fault]
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
     again: dict[FaultId, str]
     #: Whether the doubts about lost workers are never resolved: their aborts stay.
@@ -113,7 +113,7 @@ class _FaultChanges:
     def write(self, connection: Connection, run_id: RunId) -> None:
         if self.gives_up_doubts:
             faults.keep_aborts(connection, run_id)
-        resolved = [fault.id for fault in self.settled if fault.id not in self.again]
+        resolved = [fault.id for fault in self.closed if fault.id not in self.again]
         faults.close(connection, resolved, FaultState.RESOLVED)
         for fault_id, ruling in self.again.items():
             faults.reopen(connection, fault_id, ruling)
@@ -133,10 +133,10 @@ class OrderHandler:
         """
         owner = self._session.owner
         owner.pending_orders = []
-        if self._is_abandoned(items):
+        if self._is_cancelled_as_is(items):
             if self._undoes_first(items, live, entries):
                 return
-            self._abandon(items, entries)
+            self._cancel_as_is(items, entries)
         if self._sees_doubts_first(items, live):
             return
         orders = self._sort(items)
@@ -192,9 +192,9 @@ class OrderHandler:
         """Update this session's copy of the step states; raises Blocked or InboxChanged if the pass ends here."""
         step_states = self._session.step_states
         if effect.gives_up_doubts:
-            step_states.doubts.give_up()
-        for fault in effect.settled:
-            step_states.forget(fault, effect.again.get(fault.id))
+            step_states.unknown.drop_all()
+        for fault in effect.closed:
+            step_states.restart_step(fault, effect.again.get(fault.id))
         if orders.suspends is not None:
             raise Blocked(orders.suspends)
         by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]
@@ -203,7 +203,7 @@ class OrderHandler:
         if by_hand:
             raise InboxChanged  # what was read of the stack is not true any more: keys of steps follow from it
 
-    def _is_abandoned(self, items: list[InboxItem]) -> bool:
+    def _is_cancelled_as_is(self, items: list[InboxItem]) -> bool:
         run, cancels = self._session.owner.run, [item for item in items if item.verb is InboxVerb.CANCEL]
         going = run.ended_as is None and run.cause is None
         return bool(cancels) and going and not cancels[-1].payload.get("compensate", True)
@@ -216,11 +216,11 @@ class OrderHandler:
         if fails or not known or owner.has_undone or not is_being_undone(entries, step_states.undone):
             return False
         step_states.undo_orders = tuple(item for item in items if item.verb is InboxVerb.CANCEL)
-        step_states.abandons = True
+        step_states.cancels_as_is = True
         owner.change(deadline_at=None)  # should it pass now, nothing more is undone for that
         return True
 
-    def _abandon(self, items: list[InboxItem], entries: list[Entry]) -> NoReturn:
+    def _cancel_as_is(self, items: list[InboxItem], entries: list[Entry]) -> NoReturn:
         """End a run as it is; always raises RunOver."""
         owner = self._session.owner
         # Children first: they get the order once, however often this is repeated.
@@ -228,7 +228,7 @@ class OrderHandler:
         done = [item for item in items if not _is_for_going(item)]
         sent = owner.read(lambda connection: inbox.of_run(connection, owner.run_id))
         stopped = find_stopped(sent, entries, owner.run.key_generation)
-        in_doubt = self._session.step_states.doubts.any
+        in_doubt = self._session.step_states.unknown.any
         release.end(self._deps, owner, Status.CANCELLED, items=done, asked=True, stopped=stopped, in_doubt=in_doubt)
         raise RunOver
 
@@ -244,7 +244,7 @@ class OrderHandler:
         cancels = tuple(item for item in can if item.verb is InboxVerb.CANCEL)
         parked = any(fault.state is FaultState.PARKED for fault in live)
         parked = parked and not any(item.verb is InboxVerb.RETRY for item in can)
-        if not cancels or parked or not step_states.doubts.any or not self._changes(can):
+        if not cancels or parked or not step_states.unknown.any or not self._changes(can):
             return False
         if (self._session.owner.run.flow, self._session.owner.run.version) not in self._deps.registry.known:
             raise Blocked(self._park_in_doubt(items, NO_FLOW))
@@ -261,7 +261,7 @@ class OrderHandler:
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
         fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
-        return Parks(why, fault, answers=tuple(answer(item, why) for item in items))
+        return Parks(why, fault, answers=tuple(refusal_of(item, why) for item in items))
 
     def _suspends(self, items: list[InboxItem]) -> Suspends | None:
         stops = [item for item in items if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]

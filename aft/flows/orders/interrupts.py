@@ -56,7 +56,7 @@ class Interrupts:
         #: Whether a step was marked that an interrupt reaches.
         self._marked = False
         #: Whether an order has interrupted a step, and the flow's code has not got that failure yet.
-        self._is_telling = False
+        self._is_delivering = False
         #: The faults of interrupts that reach the whole run; and those that interrupt a task's next step, by branch.
         self._whole: set[FaultId | None] = set()
         self._owed: dict[str, FaultId] = {}
@@ -93,7 +93,7 @@ class Interrupts:
             return False
         if ask.kind is EntryKind.ACTIVITY and self._session.step_states.is_unseen(ask.path):
             return False
-        marked = ask.abandoned or ask.interrupted is not None
+        marked = ask.task_cancelled or ask.interrupted is not None
         return marked or self._has_passed or choose_order(self._owner, ask.path) is not None
 
     def may_fail(self, ask: StepRequest) -> bool:
@@ -101,13 +101,13 @@ class Interrupts:
 
         What the flow does then may end the branch that the next order reaches, and that interrupt would be lost.
         """
-        return not self._is_telling or ask.abandoned or ask.interrupted is not None or self._has_passed
+        return not self._is_delivering or ask.task_cancelled or ask.interrupted is not None or self._has_passed
 
-    def abandon(self, asks: Iterable[StepRequest]) -> None:
+    def end_cancelled(self, asks: Iterable[StepRequest]) -> None:
         """Mark steps whose tasks were cancelled, so that they end; one at work is completed first."""
         for ask in asks:
-            if ask.needed and ask.is_dropped and not ask.abandoned:
-                ask.abandoned = self._marked = True
+            if ask.needed and ask.is_dropped and not ask.task_cancelled:
+                ask.task_cancelled = self._marked = True
 
     def meet(self, ask: StepRequest, task: str, closes: bool) -> None:
         """Note a new step's task; the step is interrupted if the deadline passed while that task was at work."""
@@ -141,8 +141,8 @@ class Interrupts:
         """
         if ask.interrupted is not None:
             entry = self._record(ask, ask.interrupted, on_recorded, begun=begun)
-        elif ask.abandoned:
-            entry = self._record(ask, self._describe_abandoned(ask), on_recorded)
+        elif ask.task_cancelled:
+            entry = self._record(ask, self._describe_cancelled(ask), on_recorded)
         elif self._has_passed:
             entry = self._fail_for_deadline(ask, on_recorded, begun)
         else:
@@ -155,7 +155,7 @@ class Interrupts:
         """Mark the steps beside an interrupted one, now that the flow is about to get its failure."""
         if not entry.interrupt:
             return
-        self._is_telling = False
+        self._is_delivering = False
         if entry.interrupt == EVERYWHERE:
             self._whole.add(entry.fault_id)
         for ask in beside:
@@ -186,12 +186,12 @@ class Interrupts:
         done_with = find_done_with(owner, item, reach, ask.path)
         note = f"{DONE_WITH} {item.actor}'s order to undo {item.payload['name']!r}"
         answers = [(item, None), *((other, note) for other in done_with)]
-        self._is_telling = True
+        self._is_delivering = True
         entry = self._record(ask, fault, on_recorded, begun=begun, reach=reach, answers=answers)
         owner.pending_orders = [other for other in owner.pending_orders if other is not item and other not in done_with]
         return entry
 
-    def _describe_abandoned(self, ask: StepRequest) -> Fault:
+    def _describe_cancelled(self, ask: StepRequest) -> Fault:
         why = asyncio.CancelledError("the task that awaited it was cancelled")
         return self._describe(
             why, f"the task that awaited {ask.kind.value} {ask.name!r} (step {ask.path}) was cancelled"

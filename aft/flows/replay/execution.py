@@ -187,7 +187,7 @@ class Execution:
 
     def patched(self, change: str) -> bool:
         self.exit.check_call()
-        return self.exit.guard(lambda: self._patches.has(change, self._calls.heard))
+        return self.exit.guard(lambda: self._patches.has(change, self._calls.last_seq))
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self.exit.check_call()
@@ -211,7 +211,7 @@ class Execution:
         failure: BaseException | None = None
         # Left open when the run leaves: it is in it, and comes back to it.
         self._inside[path] = name
-        self._session.owner.entered[path] = self._calls.heard
+        self._session.owner.entered[path] = self._calls.last_seq
         try:
             yield
             self.exit.check_call()  # swallowed in the block: then the run is in it still
@@ -246,7 +246,7 @@ class Execution:
             if self._scheduler.replay.peek(path, EntryKind.SAVEPOINT) is not None:
                 return
             what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
-            self._scheduler.frontier.check_spent(what, path, self._scheduler.pending)
+            self._scheduler.journal_end.check_spent(what, path, self._scheduler.pending)
             self._scheduler.complete_doubted()
             undo_late(self._session, failures.fault_of(error))
             unwind(self._session, failures.fault_of(error), Status.RECOVERING, scope=path)

@@ -39,7 +39,7 @@ def recall(session: RunSession, recorded: RunRecords) -> list[Entry]:
     """
     owner, entries, live, items = session.owner, recorded.entries, recorded.live, recorded.items
     seen = owner.inbox_seq
-    session.step_states.remember(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
+    session.step_states.load(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
     session.step_states.owes_late_effects = recorded.late
     session.run_inbox.fill(items)
     # Waits that have their outcome are over, though the last owner died before it stored that.
@@ -62,7 +62,7 @@ def _find_children(session: RunSession, entries: list[Entry]) -> set[str]:
     owner = session.owner
     waits = [wait for wait in owner.run.waits if wait.kind is WaitKind.CHILD and not wait.path.endswith(UNDO)]
     found = {RunId(wait.name): wait.path for wait in waits}
-    if session.step_states.doubts.before_frontier:
+    if session.step_states.unknown.before_journal_end:
         generation = owner.run.key_generation
         found |= owner.read(lambda connection: child_runs.find_begun(connection, owner.run_id, generation))
     begun = {str(path) for child, path in found.items() if child == child_of(session, path)}

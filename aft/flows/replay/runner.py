@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from aft.errors import StoreError, is_interrupt, text_of
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.course.rewind import find_forgotten, find_forgotten_after_bug
+from aft.flows.course.rewind import find_steps_to_redo, find_steps_to_redo_after_bug
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
@@ -42,7 +42,7 @@ from aft.flows.session.blocks import (
 )
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.run_records import RunRecords
-from aft.flows.steps.children import Children, answer
+from aft.flows.steps.children import Children, refusal_of
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import any_skipped, unwind, unwind_all
 from aft.runs.ownership.owner import Fenced, Owner
@@ -87,11 +87,11 @@ class Runner:
             # An inbox item changes what the run does; steps that an earlier owner may have begun stay in doubt.
             fresh, recorded, before = False, None, session.step_states
             session = RunSession(self._deps, owner, wake)
-            session.step_states.doubts.take_over(before.doubts)
+            session.step_states.unknown.take_over(before.unknown)
 
     def _pass(self, session: RunSession, fresh: bool, recorded: RunRecords | None) -> bool:
         """Execute the run in one pass; False: it has to be read again and needs another pass."""
-        owner, doubts = session.owner, session.step_states.doubts
+        owner, unknown = session.owner, session.step_states.unknown
         try:
             try:
                 self._carry_out(session, [] if fresh else recall(session, recorded or load_records(session)))
@@ -101,11 +101,11 @@ class Runner:
                     self._remove(session)
                 if self._turns_back(session, leave):
                     return False
-                release.release_run(self._deps, owner, leave.blocks, doubts.leave())
+                release.release_run(self._deps, owner, leave.blocks, unknown.make_handover())
             except ContinueAsNew as anew:
                 if not session.step_states.undo_orders:
                     release.begin_generation(self._deps, owner, anew.encoded)
-                doubts.forget()
+                unknown.clear()
                 return False
         except RunOver:
             return True
@@ -116,11 +116,11 @@ class Runner:
                 raise
             self._lost(session, error)
         finally:
-            session.course.forget()
+            session.course.clear()
         return True
 
     def _take_back(self, session: RunSession, block: Block) -> Block:
-        """Make a run that parks for a programming error forget what its code did since; no branch is at work now."""
+        """Make a run that parks for a programming error redo what its code did since; no branch is at work now."""
         if not isinstance(block, Parks) or block.mistake is None:
             return block
         owner = session.owner
@@ -128,7 +128,7 @@ class Runner:
         def load() -> list[Entry]:
             return owner.read(lambda connection: journal.load(connection, owner.run_id))
 
-        return replace(block, forgets=tuple(find_forgotten_after_bug(load, session.course, block.mistake)))
+        return replace(block, redoes=tuple(find_steps_to_redo_after_bug(load, session.course, block.mistake)))
 
     def _turns_back(self, session: RunSession, leave: Blocked) -> bool:
         """Whether every doubt is resolved as far as it can be, so that the ordered undo begins now."""
@@ -136,27 +136,27 @@ class Runner:
         if not step_states.undo_orders:
             return False
         parks = [block for block in leave.blocks if isinstance(block, Parks)]
-        if parks and step_states.doubts.any:
-            answers = [*parks[0].answers, *(answer(item, NOT_SEEN) for item in step_states.undo_orders)]
+        if parks and step_states.unknown.any:
+            answers = [*parks[0].answers, *(refusal_of(item, NOT_SEEN) for item in step_states.undo_orders)]
             answers += [(item, None) for item in step_states.tried_again]
             leave.blocks = [replace(parks[0], answers=tuple(answers)), *parks[1:]]
         elif parks:
             owner.read_to = step_states.undo_orders[0].seq - 1  # the run is woken for the order
         # Late effects are undone first, and a child that is being stopped ends first: until then doubts stay.
-        waits_before = step_states.doubts.before_frontier and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
+        waits_before = step_states.unknown.before_journal_end and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
         if waits_before or any(isinstance(block, KEEPS) for block in leave.blocks):
             return False
-        if step_states.abandons and any(isinstance(block, Awaits) for block in leave.blocks):
+        if step_states.cancels_as_is and any(isinstance(block, Awaits) for block in leave.blocks):
             return False  # a child of the savepoint is being undone
         release.record_failures(self._deps, owner, leave.blocks)
-        step_states.doubts.turn_back()
-        owner.has_undone = step_states.abandons
+        step_states.unknown.keep_compensators_only()
+        owner.has_undone = step_states.cancels_as_is
         return True
 
     def _remove(self, session: RunSession) -> NoReturn:
         """End a run whose last step an exlet has removed; its effects stay."""
         Children(session).stop("", undo=False)
-        release.end(self._deps, session.owner, Status.CANCELLED, in_doubt=session.step_states.doubts.any)
+        release.end(self._deps, session.owner, Status.CANCELLED, in_doubt=session.step_states.unknown.any)
         raise RunOver
 
     def _lost(self, session: RunSession, error: BaseException) -> None:
@@ -181,8 +181,8 @@ class Runner:
                 )
             try:
                 # The outcome of a step may not have been recorded.
-                session.step_states.doubts.note_all_unknown()
-                release.release_run(deps, owner, [Parks(reason, fault)], session.step_states.doubts.leave())
+                session.step_states.unknown.note_all_unknown()
+                release.release_run(deps, owner, [Parks(reason, fault)], session.step_states.unknown.make_handover())
                 return
             except (Fenced, StoreError, InboxChanged) as another:
                 error = another
@@ -218,11 +218,11 @@ class Runner:
         owner = session.owner
         unwind(session, None, None, late=True)
         if owner.run.ended_as is Status.COMPENSATED:
-            Children(session).note_standing()
+            Children(session).mark_children_not_undone()
         if owner.run.ended_as is Status.COMPENSATED and any_skipped(owner):
             release.end(self._deps, owner, Status.FAILED)
         else:
-            release.release(self._deps, owner)
+            release.release_ended(self._deps, owner)
 
     # Forward ----------------------------------------------------------------------------------------------------
 
@@ -257,11 +257,11 @@ class Runner:
         what = str(fault) if fault is not None else f"{type(error).__name__}: {text_of(error)}"
         reason = f"failed after its pivot, so nothing is undone: {what}; after the fix, retry tries again"
         entries = owner.read(lambda connection: journal.load(connection, owner.run_id))
-        forgets = tuple(find_forgotten(entries, session.course, error))
-        if fault is not None and fault.path in [step.entry.path for step in forgets if step.same_key]:
-            return Parks(reason, fault, reopens=True, forgets=forgets)
+        redone = tuple(find_steps_to_redo(entries, session.course, error))
+        if fault is not None and fault.path in [step.entry.path for step in redone if step.same_key]:
+            return Parks(reason, fault, reopens=True, redoes=redone)
         made = self._flow_fault(session, error)
-        return Parks(reason, replace(made, state=FaultState.PARKED), forgets=forgets)
+        return Parks(reason, replace(made, state=FaultState.PARKED), redoes=redone)
 
     def _failed(self, session: RunSession, execution: Execution, error: BaseException) -> None:
         """Handle an exception that left the flow's code: park for programming errors, undo everything otherwise."""

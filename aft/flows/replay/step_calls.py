@@ -37,7 +37,7 @@ class StepCalls:
         self._scheduler = scheduler
         self._exit = exit
         self._waiting = WaitSteps(session)
-        self.now, self.heard = session.owner.run.started_at or session.owner.run.created_at, 0
+        self.now, self.last_seq = session.owner.run.started_at or session.owner.run.created_at, 0
 
     def request(self, call: Call[Any], scope: Scope | None = None) -> StepRequest:
         """Number a step; raises CodecError for arguments that cannot be stored, before anything has happened."""
@@ -82,7 +82,7 @@ class StepCalls:
         """Return what the flow's code gets for an outcome; the effects of a failed step are undone before."""
         entry = step.entry
         assert entry is not None
-        self.now, self.heard = entry.recorded_at, entry.seq
+        self.now, self.last_seq = entry.recorded_at, entry.seq
         outcome = self._exit.guard(lambda: self._read(step, entry))
         if step.is_dropped:
             self._session.course.drop(step.path)

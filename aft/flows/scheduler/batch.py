@@ -38,7 +38,7 @@ class StepBatch:
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
         self._steps = set(steps)
         new = [step for step in steps if step.entry is None and not step.running and not step.blocks]
-        begun = {step for step in new if step.path in step_states.doubts or step.was_begun()}
+        begun = {step for step in new if step.path in step_states.unknown or step.was_begun()}
         final = {step for step in begun if step_states.has_failed_for_good(step.path)}
         self._begun = deque(step for step in new if step in begun and step not in final)
         self._final = deque(step for step in new if step in final)

@@ -55,7 +55,7 @@ class BlockedSteps:
         """
         if not self._is_patience_over():
             return new
-        return [step for step in new if step.quick or step.was_begun() or step.path in step_states.doubts]
+        return [step for step in new if step.quick or step.was_begun() or step.path in step_states.unknown]
 
     def _is_patience_over(self) -> bool:
         undecided = [block for step in self.find_failed() for block in step.blocks if isinstance(block, Failed)]

@@ -22,7 +22,7 @@ from functools import partial
 
 from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
-from aft.flows.scheduler.journal_end import Frontier
+from aft.flows.scheduler.journal_end import JournalEnd
 from aft.flows.scheduler.step_threads import StepThreads
 from aft.flows.session.blocks import Block, Blocked, Parks, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay
@@ -41,7 +41,7 @@ class StepScheduler:
         #: Steps requested by an async flow whose outcomes were not delivered yet.
         self.pending: dict[StepPath, StepRequest] = {}
         self.interrupts = Interrupts(session)
-        self.frontier = Frontier(session, self.replay)
+        self.journal_end = JournalEnd(session, self.replay)
         self._threads = StepThreads(session, parking)
         self._blocked = self._threads.blocked
         #: Finished steps whose outcomes were not delivered yet.
@@ -86,13 +86,13 @@ class StepScheduler:
     def _may_begin(self, step: StepRequest) -> bool:
         """Whether a step that is called alone has no outcome and is not blocked; an interrupt fails it now."""
         if step.entry is None:
-            self.frontier.reach([step], self.pending)
+            self.journal_end.note_reached([step], self.pending)
         return step.entry is None and not step.blocks and not self._interrupt(step)
 
     def complete_doubted(self) -> None:
         """Complete pending steps in doubt of a run that is undone after that; it begins no others."""
         step_states = self._session.step_states
-        self.frontier.doubt(self.pending)
+        self.journal_end.doubt(self.pending)
         if step_states.undo_orders:
             for step in self.pending.values():
                 if not step.running and step.entry is None and step.undoable and step_states.is_unseen(step.path):
@@ -117,21 +117,21 @@ class StepScheduler:
         """Complete all steps that cancelled tasks have begun under a savepoint."""
         inside = [step for other, step in self.pending.items() if other.startswith(f"{path}.")]
         self.drop(step for step in inside if not step.needed)
-        self.interrupts.abandon(inside)
+        self.interrupts.end_cancelled(inside)
         needed = [self.pending.pop(step.path) for step in inside if step.needed]
         try:
             if needed:
                 self.complete(needed)
         finally:
             for step in needed:
-                step.release()
+                step.deliver_cancellation()
 
     def drop(self, steps: Iterable[StepRequest]) -> None:
         """Drop steps without effects that no task waits for; a replay does so at the same place."""
         for step in list(steps):
             del self.pending[step.path]
             self.replay.pass_over(step.path)
-            self._session.owner.forget_wait(step.path)
+            self._session.owner.remove_wait(step.path)
 
     def _find_recorded(self, steps: Sequence[StepRequest]) -> bool:
         """Take recorded outcomes; False: the flow has gone on since, and there is nothing left to do."""
@@ -147,12 +147,12 @@ class StepScheduler:
             return True
         if any(step.has_failed for step in steps):
             return False
-        self.frontier.check_spent(_calls_now(new), new.path, beside)
+        self.journal_end.check_spent(_calls_now(new), new.path, beside)
         return True
 
     def _complete_beside(self, steps: Sequence[StepRequest], most: int | None) -> None:
         if any(step.entry is None for step in steps):
-            self.frontier.reach(steps, self.pending, most)
+            self.journal_end.note_reached(steps, self.pending, most)
         batch = StepBatch(steps, most, self._session.step_states, self._threads.running)
         while True:
             self._interrupt_blocked(steps, batch)
@@ -237,13 +237,13 @@ class StepScheduler:
     def _start_pending(self) -> None:
         self.drop(step for step in self.pending.values() if step.is_idle)
         if not self.is_ending:
-            self.interrupts.abandon(self.pending.values())
+            self.interrupts.end_cancelled(self.pending.values())
         if any(isinstance(block, WriteFailed) for step in self.pending.values() for block in step.blocks):
             return
         new = [step for step in self.pending.values() if not step.running and not step.blocks and step.entry is None]
         if new:
             self.replay.check_spent(_calls_now(new[0]), self.pending)
-            self.frontier.reach((), self.pending)
+            self.journal_end.note_reached((), self.pending)
         if new and self.interrupts.any():
             new = [step for step in new if not self.interrupts.reaches(step)]
         begin = self._blocked.hold_back(new, self._session.step_states)

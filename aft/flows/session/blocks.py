@@ -64,7 +64,7 @@ class DroppedStep:
 class Parks:
     """The run waits for a person; ``reopens``: its step was recorded as failed, and may be tried again after all.
 
-    ``forgets`` are steps that a retry executes again: they are dropped from the journal, and their effects are undone.
+    ``redoes`` are steps that a retry executes again: they are dropped from the journal, and their effects are undone.
     ``mistake`` is an exception that the flow's code raised by mistake: what the code did while it propagated is to be
     forgotten. ``stays``: the run was parked before, and the orders since do not let it go on; ``answers`` are the inbox
     items that are marked read with that, each with its note: why it was not carried out, or None.
@@ -74,7 +74,7 @@ class Parks:
     fault: Fault
     replaces: tuple[str, ...] = ()
     reopens: bool = False
-    forgets: tuple[DroppedStep, ...] = ()
+    redoes: tuple[DroppedStep, ...] = ()
     mistake: BaseException | None = None
     stays: bool = False
     answers: tuple[tuple[InboxItem, str | None], ...] = ()

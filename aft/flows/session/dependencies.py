@@ -18,7 +18,7 @@ from aft.flows.runtime.rule_watch import RuleWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.recovery.levels import Ladder
 from aft.rules.trees.rule_cache import RuleCache
-from aft.runs.family_limits import Limits
+from aft.runs.family_limits import FamilyLimits
 from aft.runs.ownership.executing_runs import ExecutingRuns
 from aft.security.seal import Seal
 from aft.store import Store
@@ -45,7 +45,7 @@ class Dependencies:
     #: The rules in force.
     rules: RuleCache
     #: How large a family of runs may be.
-    limits: Limits
+    limits: FamilyLimits
     #: Seals messages.
     seal: Seal
     #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.

@@ -57,7 +57,7 @@ class RunInbox:
         """Set the unread items."""
         items = list(items)
         self._signals = [item for item in items if item.verb is InboxVerb.SIGNAL]
-        self._owner.heard = [item.seq for item in items if item.verb in HINTS]
+        self._owner.pointers_read = [item.seq for item in items if item.verb in HINTS]
 
     def read_new(self) -> None:
         """Read new items; raises InboxChanged if one is an order or a ruling."""
@@ -73,7 +73,7 @@ class RunInbox:
                 raise InboxChanged
             self._signals += [item for item in items if item.verb is InboxVerb.SIGNAL]
             self.arrivals += bool(items)
-            owner.heard += [item.seq for item in items if item.verb is InboxVerb.CHILD]
+            owner.pointers_read += [item.seq for item in items if item.verb is InboxVerb.CHILD]
             owner.read_to = max(seen, *(item.seq for item in items), after)
 
     def take(self, name: str, path: StepPath | None = None) -> InboxItem | None:

@@ -148,7 +148,7 @@ class BegunSteps:
         """Mark all of them as requested by the code."""
         self._known.clear()
 
-    def forget(self, path: StepPath) -> None:
+    def remove(self, path: StepPath) -> None:
         """Drop a step that a person lets start again: any step may take its place."""
         self._known.pop(path, None)
 

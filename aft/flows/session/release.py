@@ -31,7 +31,7 @@ from aft.compensation import late_frames, stack
 from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_step
-from aft.flows.session.delete_steps import forget
+from aft.flows.session.delete_steps import delete_steps
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
 from aft.flows.session.sorted_blocks import Blockers, sort
@@ -85,7 +85,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
     found = sort(blocks)
     order = OrderId(new_id())
     changes = _changes(deps, owner, found, order)
-    is_plain = found.is_single_failure and not owner.pending_orders and not owner.heard and not handover
+    is_plain = found.is_single_failure and not owner.pending_orders and not owner.pointers_read and not handover
     if is_plain and _share_failure(deps, owner, found, changes):
         return
     written: list[OutboxRow] = []
@@ -100,8 +100,8 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
         if found.suspends is not None:
             inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.items)
         refuse_pending_orders(owner, connection, mistake=_find_mistake(found.parked))
-        if owner.heard:
-            inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.heard)
+        if owner.pointers_read:
+            inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.pointers_read)
         _keep_doubts(deps, owner, connection, handover)
         if wakes or (found.parked and _wake_for_orders(deps, owner, connection, order, found.parked)):
             message = Message.about_order(owner.run_id, order, deps.clock.now())
@@ -204,7 +204,7 @@ def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block:
 
 def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks) -> None:
     faults.close(connection, block.replaces, FaultState.TRIED)
-    forget(connection, owner.run_id, block.forgets)
+    delete_steps(connection, owner.run_id, block.redoes)
     for item, note in block.answers:
         if note == PUT_OFF:
             inbox.put_off(connection, owner.run_id, item.seq)
@@ -221,7 +221,7 @@ def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks
 
 
 def _keep_doubts(deps: Dependencies, owner: Owner, connection: Connection, handover: Handover) -> None:
-    faults.close(connection, handover.settled, FaultState.RESOLVED)
+    faults.close(connection, handover.closed, FaultState.RESOLVED)
     for named in handover.named:
         at = deps.clock.now()
         abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, str(named), at, named.encode())
@@ -332,7 +332,7 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
     def then(connection: Connection, seq: int) -> None:
         stack.copy_from_journal(connection, owner.run_id)
         late_frames.mark_failures(connection, owner.run_id)
-        journal.forget(connection, owner.run_id)
+        journal.delete_all(connection, owner.run_id)
         faults.close_all(connection, owner.run_id)
         # As a replay will read it: the flow's code sees this time.
         began[:] = [connection.execute(select(runs.c.started_at).where(runs.c.id == owner.run_id)).scalar_one()]
@@ -346,7 +346,7 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
     owner.savepoints = {}
 
 
-def release(deps: Dependencies, owner: Owner) -> None:
+def release_ended(deps: Dependencies, owner: Owner) -> None:
     """Release an ended run whose late effects are undone. Emits: RunReleased."""
 
     def then(connection: Connection, seq: int) -> None:
@@ -354,7 +354,7 @@ def release(deps: Dependencies, owner: Owner) -> None:
         child_runs.notify_handled(connection, owner.run, deps.clock.now(), deps.grace)
 
     owner.write(Recording(OwnerWrite(changes={**NO_OWNER, "waits": None}, ends=True), then))
-    deps.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
+    deps.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="its late effects are undone"))
 
 
 def check_orders(owner: Owner, connection: Connection) -> None:

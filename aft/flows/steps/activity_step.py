@@ -108,7 +108,7 @@ class ActivityStep(Step):
                 self._states.armed.add(self.path)
             self._states.note_failed(self._objection)
             release.emit_raised(self._deps, self._objection.fault)
-            raise Blocked(self._states.wrote(self._objection))
+            raise Blocked(self._states.note_written(self._objection))
         assert self._entry is not None
         self.session.numbered(self._entry)
         if self._on_recorded is not None:
@@ -141,8 +141,8 @@ class ActivityStep(Step):
     def _check_before(self) -> None:
         """Raise Blocked if the rules object to this step before it begins; asked once for a step, not for each try."""
         step_states, path = self._states, self.path
-        before, in_doubt = step_states.fault(path), path in step_states.doubts
-        is_lost = in_doubt and before is None and not step_states.doubts.was_tried(path)
+        before, in_doubt = step_states.fault(path), path in step_states.unknown
+        is_lost = in_doubt and before is None and not step_states.unknown.was_tried(path)
         asked = step_states.was_begun(path) and not is_lost and not constraints.asks_again(before)
         if step_states.undo_orders or asked:
             return

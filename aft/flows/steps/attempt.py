@@ -128,7 +128,7 @@ def _run_probe(step: Step, probe: ProbeCall | None, current: Current) -> Any:
     """Return what a probe finds, or UNKNOWN."""
     if probe is None:
         return UNKNOWN
-    function = FunctionCall(probe.what, probe.fn, (), probe.kwargs, probe.timeout, forget)
+    function = FunctionCall(probe.what, probe.fn, (), probe.kwargs, probe.timeout, ignore_late_value)
     found = probe.read(_call(step, function, AttemptContext(replace(current, key=probe.key))))
     _check_lease(step.owner)  # a probe may take its time
     return found
@@ -277,7 +277,7 @@ def _call_in_time(step: Step, function: FunctionCall, current: Current) -> Any:
 _is_async = functools.lru_cache(1_000)(inspect.iscoroutinefunction)  # asked before each call, and never changes
 
 
-def forget(value: Any, *, refused: bool = False) -> None:
+def ignore_late_value(value: Any, *, refused: bool = False) -> None:
     """Ignore the late value of a probe or a compensator: it leaves nothing to undo."""
 
 

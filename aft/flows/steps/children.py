@@ -50,7 +50,7 @@ LOOK_AGAIN = timedelta(seconds=5)
 PARENT = "parent"
 
 
-def answer(item: InboxItem, why: str) -> tuple[InboxItem, str]:
+def refusal_of(item: InboxItem, why: str) -> tuple[InboxItem, str]:
     """Return the reply of a run that cannot be cancelled yet: a person is refused, a parent's order is postponed."""
     return item, PUT_OFF if item.actor == PARENT else f"refused: {why}"
 
@@ -223,7 +223,7 @@ class Children:
         )
 
         def then(connection: Connection, seq: int) -> None:
-            if child_runs.stands(connection, child):
+            if child_runs.has_effects_left(connection, child):
                 self._push(child, path, connection, seq, entry.key_generation)
 
         return self._session.record(entry, then, on_recorded)
@@ -269,7 +269,7 @@ class Children:
         found = self._rows.find_all(ids)
         self._leave_until_ended([child for child in found if child.ended_as is None])
         for child in found:
-            owner.forget_wait(child.parent_path or "")
+            owner.remove_wait(child.parent_path or "")
         for child in owner.read(lambda connection: child_runs.unframed(connection, owner.run_id)):
             if child.id in ids:
                 owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
@@ -279,10 +279,10 @@ class Children:
         owner = self._session.owner
         generation = owner.run.key_generation
         for child in owner.read(lambda connection: child_runs.unframed(connection, owner.run_id, under, generation)):
-            self._session.owner.forget_wait(child.parent_path or "")
+            self._session.owner.remove_wait(child.parent_path or "")
             owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
 
-    def note_standing(self) -> None:
+    def mark_children_not_undone(self) -> None:
         """Note which children of an undone run are not fully undone: a late effect was left in them.
 
         Each in its own transaction, repeated by every owner; a crash leaves the rest to the next one.
@@ -291,7 +291,7 @@ class Children:
         self._frame_unrecorded("")
         for child in owner.read(lambda connection: child_runs.of(connection, owner.run_id)):
             if child.ended_as is Status.FAILED:
-                owner.write(partial(_let_stand, owner.run_id, child))
+                owner.write(partial(_mark_not_undone, owner.run_id, child))
 
     def _push(
         self, child: RunRow, path: StepPath, connection: Connection, seq: int, generation: int | None = None
@@ -313,7 +313,7 @@ class Children:
             key_generation=(child.parent_generation or 0) if generation is None else generation,
             after=(child.parent_seq, child.parent_inbox_seq),
             state=FrameState.SKIPPED if failed else FrameState.OWED,
-            note=left_standing(child) if failed else None,
+            note=describe_remaining(child) if failed else None,
         )
 
     def undo(self, frame: Frame) -> str | None:
@@ -327,7 +327,7 @@ class Children:
         elif child.ended_as is Status.COMPENSATED:
             self._undo_frame(frame, FrameState.UNDONE, None)
         elif child.ended_as in (Status.FAILED, Status.CANCELLED):
-            self._undo_frame(frame, FrameState.SKIPPED, left_standing(child))
+            self._undo_frame(frame, FrameState.SKIPPED, describe_remaining(child))
         elif child.pivoted_at is not None:
             how = "completed" if child.ended_as is not None else "goes on"
             ends = ", and this run will end failed" if self._session.owner.run.cause is not None else ""
@@ -344,7 +344,7 @@ class Children:
     def _undo_frame(self, frame: Frame, state: FrameState, note: str | None) -> None:
         """Pop a child's frame together with the wait for that child: a crash leaves both, or neither."""
         owner = self._session.owner
-        owner.forget_wait(f"{frame.path}/undo")
+        owner.remove_wait(f"{frame.path}/undo")
         left = waits.encode(owner.run.waits)
         owner.write(lambda connection, seq: stack.pop(connection, owner.run_id, frame.seq, state, note), waits=left)
 
@@ -372,11 +372,11 @@ def _check_same(flow: Flow[Any, Any], child: RunRow, path: StepPath, args: str, 
         check_arguments(f"step {path}", f"child {flow.name!r}", flow.arguments, child.args, args, given=given)
 
 
-def _let_stand(run_id: RunId, child: RunRow, connection: Connection, seq: int) -> None:
-    stack.mark_skipped(connection, run_id, child.id, left_standing(child))
+def _mark_not_undone(run_id: RunId, child: RunRow, connection: Connection, seq: int) -> None:
+    stack.mark_skipped(connection, run_id, child.id, describe_remaining(child))
 
 
-def left_standing(child: RunRow) -> str:
+def describe_remaining(child: RunRow) -> str:
     """Return why a child's effects remain although its parent is undone."""
     how = "could not be undone entirely" if child.ended_as is Status.FAILED else "was ended as it was, nothing undone"
     return f"child {child.id} {how}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.session.dependencies import Dependencies
 from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
@@ -92,7 +92,7 @@ class Constraints:
             args=json.dumps([decision.why]),
             args_exact=True,
             traceback="",
-            own_answer=Answer.UNRECOVERABLE,
+            own_answer=Recoverability.UNRECOVERABLE,
             declared_answer=None,
             http_status=None,
             after=None,

@@ -124,7 +124,7 @@ class RunSession:
                 on_recorded(recorded[0])
 
         self.owner.write(self.recording(entry, more=then), finish, **changes)
-        self.owner.forget_wait(entry.path)
+        self.owner.remove_wait(entry.path)
         return recorded[0]
 
     def numbered(self, entry: Entry) -> Entry:
@@ -152,5 +152,5 @@ class RunSession:
         if not alone:
             self.owner.write(lambda connection, seq: release.write_fault(self.deps, self.owner, connection, failed))
             release.emit_raised(self.deps, fault)
-            failed = self.step_states.wrote(failed)
+            failed = self.step_states.note_written(failed)
         raise Blocked(failed)

@@ -46,7 +46,7 @@ class Raised(Exception):
     def __init__(self, error: BaseException, on: On | None = None) -> None:
         super().__init__(type(error).__name__)
         self.error = error
-        #: Its exception type (of the rules), if that does not follow from the exception itself.
+        #: Its rule type, if that does not follow from the exception itself.
         self.on = on
 
 
@@ -186,7 +186,7 @@ class Step(ABC):
             f"{self.what} (step {self.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        replaced, spent = self._states.replaced(self.path), self._states.spend(self.path)
+        replaced, spent = self._states.replaced(self.path), self._states.take_consumed_signal(self.path)
         self._states.note_known(self.path)
         raise Blocked(Parks(reason, fault, replaced, answers=spent))
 

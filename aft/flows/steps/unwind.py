@@ -53,7 +53,7 @@ def unwind_all(session: RunSession, cause: Fault | None) -> bool:
         unwind(session, cause, None)
         return any_skipped(owner)
     for frame in map(stack.read, owed):
-        _reach_frontier(session, frame)
+        _note_journal_end(session, frame)
         _undo_frame(session, frame, cause, None)
     return bool(skipped)
 
@@ -79,7 +79,7 @@ def unwind(
             take_late(session)
     for frame in _owed(session, scope, path, late):
         if not path and not late:
-            _reach_frontier(session, frame)
+            _note_journal_end(session, frame)
         _undo_frame(session, frame, cause, status)
 
 
@@ -111,12 +111,12 @@ def undo_if_scope_undone(session: RunSession, path: StepPath) -> None:
             return
 
 
-def _reach_frontier(session: RunSession, frame: Frame) -> None:
+def _note_journal_end(session: RunSession, frame: Frame) -> None:
     """Record that a dead owner may have been undoing this frame, and has begun nothing after it.
 
     Not done when a single step or late effects are undone: other steps of the code may be at work then.
     """
-    session.step_states.reach_frontier([] if frame.child_id is not None else [StepPath(f"{frame.path}/undo")])
+    session.step_states.note_journal_end([] if frame.child_id is not None else [StepPath(f"{frame.path}/undo")])
 
 
 def _undo_frame(session: RunSession, frame: Frame, cause: Fault | None, status: Status | None) -> None:

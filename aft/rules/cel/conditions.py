@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from aft.errors import RuleRefused
-from aft.rules.cases.facts import MOST_IN_ALL, Facts, FactType, blank, complete, kinds
+from aft.rules.cases.facts import MOST_IN_ALL, Facts, FactType, blank, complete, fact_types
 from aft.rules.cel import bounds
 from aft.rules.cel.refusals import refusal, translate
 from aft.texts import with_article
@@ -72,7 +72,7 @@ class _Language:
             FactType.TAGS: of.Map(of.STRING, of.DYN),
             FactType.OUTCOMES: of.Map(of.INT, of.STRING),
         }
-        self.kinds = kinds(sources)
+        self.kinds = fact_types(sources)
         self.blanks = blank(sources)
         self.error, self.truth, self.any = of.ERROR, of.BOOL, of.DYN
         self.env: Any = cel.NewEnv(variables={name: types[kind] for name, kind in self.kinds.items()})

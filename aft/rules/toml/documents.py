@@ -57,7 +57,7 @@ class TreeText:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """(flow, exception type, activity): there is one tree for each."""
+        """(flow, rule type, activity): there is one tree for each."""
         return self.flow, self.on.value, self.activity
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ from aft.rules.exlets.exlet import Exlet
 from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.toml.documents import RuleDocument, RuleText, TreeText
 from aft.rules.toml.write import NONE, write
-from aft.texts import find_choice, show
+from aft.texts import find_choice, format_value
 
 __all__ = ["RuleDocument", "RuleText", "TreeText", "read", "read_text", "write"]
 
@@ -254,7 +254,7 @@ def _read_on(value: Any, where: str) -> On:
         raise RuleRefused(f"{where}: 'on' is missing; there are {', '.join(map(repr, map(str, On)))}")
     if (found := find_choice(value, On)) is None:
         hint = validate.hint(value, [one.value for one in On])
-        raise RuleRefused(f"{where}: on = {show(value)} is not a type of exception; {hint}")
+        raise RuleRefused(f"{where}: on = {format_value(value)} is not a type of exception; {hint}")
     return found
 
 

@@ -45,7 +45,7 @@ class RuleSet:
     version: int
     trees: Mapping[Key, CompiledTree]
     exlets: Mapping[str, Exlet]
-    #: Exception types that there are rules for, besides the built-in ones.
+    #: Rule types that there are rules for, besides the built-in ones.
     taught: frozenset[On]
     _found: dict[Key, list[CompiledTree]] = field(default_factory=dict, repr=False)
 

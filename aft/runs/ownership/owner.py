@@ -33,7 +33,7 @@ from aft.runs.run_rows import RunRow
 from aft.runs.waits import Wait, WaitKind, encode
 from aft.store import Store
 from aft.store.batch.execute_batch import write_within
-from aft.store.batch.statements import Answer, PreparedQuery
+from aft.store.batch.statements import PreparedQuery, Rows
 from aft.store.leases import Lease
 from aft.store.tables import runs
 
@@ -79,7 +79,7 @@ class Owner:
         self.inbox_seq = run.inbox_seq
         #: The number up to which the inbox was read, and the entries that only point at other rows (``inbox.HINTS``).
         self.read_to = 0
-        self.heard: list[int] = []
+        self.pointers_read: list[int] = []
         #: The length of the inbox when late effects were last looked for: they raise it, too.
         self.late_checked_to = -1
         #: Orders to undo to a savepoint, oldest first, each until a step in that savepoint has been interrupted.
@@ -178,7 +178,7 @@ class Owner:
 
         return self.patiently(in_transaction)
 
-    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
         """Execute several queries in one round trip; retries while the database is away, as ``write`` does."""
         return self.patiently(lambda: self.store.query(questions))
 
@@ -224,7 +224,7 @@ class Owner:
         with self.lock:
             self.inbox_seq = max(self.inbox_seq, inbox_seq)
 
-    def forget_wait(self, path: str) -> None:
+    def remove_wait(self, path: str) -> None:
         """Remove a step's wait from the run in memory."""
         with self.lock:
             self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))

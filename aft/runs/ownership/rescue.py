@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Select, case, exists, func, in
 
 from aft import names
 from aft.envelope import Message, MessageKind
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.records import faults
@@ -221,7 +221,7 @@ def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: 
         args=steps,
         args_exact=True,
         traceback="",
-        own_answer=Answer.RECOVERABLE,
+        own_answer=Recoverability.RECOVERABLE,
         declared_answer=None,
         http_status=None,
         after=None,

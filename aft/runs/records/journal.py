@@ -97,7 +97,7 @@ def fields(entry: Entry, epoch: int, beside: int | None = None) -> dict[str, Any
     }
 
 
-def forget(connection: Connection, run_id: RunId) -> None:
+def delete_all(connection: Connection, run_id: RunId) -> None:
     """Delete all outcomes of a run."""
     _delete(connection, run_id)
 

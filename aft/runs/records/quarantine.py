@@ -177,7 +177,7 @@ def objection(connection: Connection, namespace: str, refusal: Refusal) -> str |
     return None
 
 
-def release(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
+def requeue(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
     """Publish a message again after a fix; raises OrderRefused if it would be refused again, or is not held."""
     if refusal.state is not QuarantineState.HELD:
         raise OrderRefused(_why_not(connection, namespace, refusal))
@@ -187,7 +187,7 @@ def release(connection: Connection, namespace: str, refusal: Refusal, by: str, n
             f"message {refusal.id} cannot be let in: {reason}; "
             "release it after the fix, or discard it with a note that says why"
         )
-    _settle(connection, namespace, refusal, QuarantineState.RELEASED, by, note)
+    _close(connection, namespace, refusal, QuarantineState.RELEASED, by, note)
     outbox.put(connection, namespace, [(_address(connection, namespace, refusal), refusal.body.decode())])
 
 
@@ -195,10 +195,10 @@ def discard(connection: Connection, namespace: str, refusal: Refusal, by: str, n
     """Discard a message; it stays on record with who and why. Raises OrderRefused if it is not held any more."""
     if not note.strip():
         raise OrderRefused(f"to discard message {refusal.id} needs a note that says why")
-    _settle(connection, namespace, refusal, QuarantineState.DISCARDED, by, note)
+    _close(connection, namespace, refusal, QuarantineState.DISCARDED, by, note)
 
 
-def _settle(
+def _close(
     connection: Connection, namespace: str, refusal: Refusal, state: QuarantineState, by: str, note: str | None
 ) -> None:
     held = update(quarantine).where(quarantine.c.id == refusal.id, quarantine.c.namespace == namespace, _HELD)

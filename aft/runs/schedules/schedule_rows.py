@@ -22,7 +22,7 @@ from aft.runs.records import audit
 from aft.runs.schedules.calendar import Calendar, CatchUp, Timing
 from aft.store.db_time import now
 from aft.store.tables import schedules
-from aft.texts import show
+from aft.texts import format_value
 
 #: The options of a run that a schedule stores for its runs, which have keys and times of their own.
 STORED_OPTIONS = ("priority", "owner", "expected", "resources", "tags", "deadline")
@@ -277,7 +277,7 @@ def _named(namespace: str, name: str) -> Select[Any]:
 def _found(row: Row[Any] | None, namespace: str, name: str) -> ScheduleRow:
     if row is None:
         raise UnknownSchedule(
-            f"no schedule has the name {show(name)} in namespace {namespace!r}; "
+            f"no schedule has the name {format_value(name)} in namespace {namespace!r}; "
             "`aft schedules list` shows what there is"
         )
     return from_row(row)

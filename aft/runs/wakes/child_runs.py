@@ -83,10 +83,10 @@ def unframed(connection: Connection, run_id: RunId, under: str = "", generation:
         runs.c.parent_id == run_id, stays, runs.c.id.not_in(framed), *_under(under, generation)
     )
     found = [from_row(row) for row in connection.execute(statement.order_by(runs.c.ended_at))]
-    return [child for child in found if stands(connection, child)]
+    return [child for child in found if has_effects_left(connection, child)]
 
 
-def stands(connection: Connection, child: RunRow) -> bool:
+def has_effects_left(connection: Connection, child: RunRow) -> bool:
     """Return whether a child has, or may have, effects left that its parent would have to undo, or could not.
 
     A frame that a person skipped counts, and so do effects of grandchildren without a frame in the child's stack. A
@@ -165,7 +165,7 @@ def _item_about(child: RunRow, at: datetime, grace: timedelta) -> NewInboxItem:
 # parent waiting for it. A crash leaves the rest to the next round.
 
 
-def find_standing(connection: Connection, namespace: str, limit: int) -> list[RunId]:
+def find_parked_after_end(connection: Connection, namespace: str, limit: int) -> list[RunId]:
     """Return children that are parked after their end, and whose parents are ``compensated``."""
     child, parent = runs.alias(), runs.alias()
     statement = (
@@ -195,8 +195,8 @@ def park_parent(connection: Connection, namespace: str, child_id: RunId, at: dat
     if parent is None or parent.status is not Status.COMPENSATED or (parent.worker_id or parent.wake_id):
         return None
     reason = (
-        f"an effect arrived late below, and stands: child {child.id} of flow {child.flow!r} is parked for it; "
-        "settle that one, and this run follows"
+        f"a late effect remains below: child {child.id} of flow {child.flow!r} is parked for it; "
+        "handle that child, and this run follows"
     )
     wait = Wait(StepPath(child.parent_path or ""), WaitKind.CHILD, child.id, at)
     values = {"status": Status.PARKED.value, "reason": reason, "waits": waits.encode([wait])}

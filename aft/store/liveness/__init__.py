@@ -61,7 +61,7 @@ class LivenessProbe(Protocol):
         """
         ...
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         """Remove what a dead worker's lock has left behind."""
         ...
 

@@ -107,7 +107,7 @@ class FileLivenessProbe:
         found = {worker: self._is_held(lock) for worker, lock in locks.items()}
         return {worker: held for worker, held in found.items() if held is not None}
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         path = self._path(lock)
         if path is not None:
             with suppress(OSError):  # nobody needs it to be gone

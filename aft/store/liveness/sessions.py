@@ -163,7 +163,7 @@ class SessionLivenessProbe:
         numbers = {worker: _number(lock, ours) for worker, lock in locks.items()}
         return {worker: number in held for worker, number in numbers.items() if number is not None}
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         """Do nothing: a session leaves nothing behind."""
 
 

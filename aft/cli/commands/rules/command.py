@@ -24,7 +24,7 @@ from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import Column, console, json_option, moment, print_json, print_message, print_table
 from aft.errors import RuleRefused
 from aft.rules.cases import sources
-from aft.rules.cases.facts import KINDS
+from aft.rules.cases.facts import FACT_TYPES
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.rule_types import RUN_LEVEL, On
 from aft.rules.toml.documents import RuleDocument
@@ -42,7 +42,7 @@ on_argument = click.argument("on", type=click.Choice(TYPES), metavar="ON")
 def rules() -> None:
     """Show and teach the rules that decide about faults.
 
-    A tree of rules is for a FLOW, a type of exception ON, and an ACTIVITY; '*' stands for all of them.
+    A tree of rules is for a FLOW, a rule type ON, and an ACTIVITY; '*' stands for all of them.
 
     \b
     ON is fault, abort, timeout or unavailable; or a constraint's:
@@ -145,7 +145,7 @@ def facts(given: ConnectionOptions, modules: tuple[str, ...], as_json: bool) -> 
             outside = app.rules.sources()
     except NoDatabase:
         outside = {name: one.type for name, one in sources.declared.items()}
-    rows = [[name, KINDS[name].value, meaning] for name, meaning in MEANINGS.items()]
+    rows = [[name, FACT_TYPES[name].value, meaning] for name, meaning in MEANINGS.items()]
     rows += [[f"source.{name}", type_, SOURCE] for name, type_ in sorted(outside.items())]
     if as_json:
         print_json([{"name": name, "type": type_, "meaning": meaning} for name, type_, meaning in rows])

@@ -17,7 +17,7 @@ from aft.cli.commands.rules.prompts import desk, fault_of, modules_option, print
 from aft.cli.errors import one_line
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_message, print_text
-from aft.rules.cases.facts import SOURCE, kinds
+from aft.rules.cases.facts import SOURCE, fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets.plans import Plan
 from aft.rules.rule_types import On
@@ -103,7 +103,7 @@ def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: Asked
             _print_step(out, nodes, step, width)
     if not asked.steps:
         print_text(out, Text("  no rules", "dim"))
-    known = kinds({name.removeprefix(SOURCE): "dyn" for name in found.facts if name.startswith(SOURCE)})
+    known = fact_types({name.removeprefix(SOURCE): "dyn" for name in found.facts if name.startswith(SOURCE)})
     return {name for number, _, _ in asked.steps if number in nodes for name in names(nodes[number].condition, known)}
 
 

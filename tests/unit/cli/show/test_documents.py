@@ -23,7 +23,7 @@ from aft.cli.commands.rules import documents as of_rules
 from aft.cli.show import documents
 from aft.cli.show.documents import document
 from aft.compensation.stack import Frame, FrameState
-from aft.fault import Answer, FaultState
+from aft.fault import FaultState, Recoverability
 from aft.ids import RunId, StepPath
 from aft.rules.exlets.exlet import BUILT_IN
 from aft.rules.exlets.plans import Plan, PlanState
@@ -74,7 +74,7 @@ EVENTS = (
 SIGNAL = some(InboxItem, verb=InboxVerb.SIGNAL, payload={"name": "paid", "value": '"yes"'}, actor="me", at=AT)
 FAILED = make_fault(
     ladder="[[5000, 3]]",
-    own_answer=Answer.RECOVERABLE,
+    own_answer=Recoverability.RECOVERABLE,
     wait=timedelta(seconds=5),
     after=timedelta(seconds=7),
     ruling='{"do": "go", "args": {"seats": 1}}',

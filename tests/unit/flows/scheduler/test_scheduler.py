@@ -39,7 +39,7 @@ class World:
         self.lock = threading.Lock()
         self.step_states = StepStates(cast(Any, None), cast(Any, None), None)
         if unseen:
-            self.step_states.doubts.note_all_unknown()
+            self.step_states.unknown.note_all_unknown()
         self.begun = begun
         session: Any = SimpleNamespace(
             step_states=self.step_states,
@@ -103,7 +103,7 @@ class World:
 
     def in_doubt(self) -> list[str]:
         """The steps that an earlier owner may have begun; here none comes to be seen."""
-        return [path for named in self.step_states.doubts.leave().named for path in named.steps]
+        return [path for named in self.step_states.unknown.make_handover().named for path in named.steps]
 
     def handed_out(self) -> list[str]:
         """Take outcomes until there are none."""
