@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from aft import after_fork
-from aft.app.components import Parts
+from aft.app.components import Components
 from aft.app.new_run import make_new_run
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
@@ -42,7 +42,7 @@ R = TypeVar("R")
 GIVEN_UP = 5.0
 
 
-class Aft(Parts):
+class Aft(Components):
     """Starts runs and gives access to them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
 
     def __init__(
@@ -181,7 +181,7 @@ class Aft(Parts):
         require_text("name", name, UnknownSchedule)
         self.check()
         with self.store.read() as connection:
-            return Schedule(self, schedules.get(connection, self.namespace, name).name)
+            return Schedule(self, schedules.get_schedule(connection, self.namespace, name).name)
 
     def schedules(self) -> list[Schedule]:
         """Return every schedule, by name."""
@@ -195,7 +195,7 @@ class Aft(Parts):
         """Return the run with this id, or with an unambiguous part of it; raises UnknownRun."""
         self.check()
         with self.store.read() as connection:
-            return Run(self, run_rows.find(connection, self.namespace, run_id).id)
+            return Run(self, run_rows.find_run(connection, self.namespace, run_id).id)
 
     def runs(
         self,

@@ -19,7 +19,7 @@ from aft.flows.runtime.event_loop import LoopThread
 from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.worker.heartbeat_tasks import AfterHeartbeat
+from aft.flows.worker.heartbeat_tasks import HeartbeatTasks
 from aft.recovery.delays import DelayQueues
 from aft.recovery.levels import Ladder
 from aft.recovery.sender import RowSender
@@ -32,7 +32,7 @@ from aft.store.leases import Lease
 from aft.telemetry import Telemetry
 
 
-class Parts:
+class Components:
     """One of each: store, broker, registry, clock, telemetry. Thread-safe; making it connects to nothing."""
 
     def __init__(self, settings: Settings, registry: Registry, clock: Clock) -> None:
@@ -91,7 +91,7 @@ class Parts:
             rules=self.rule_cache,
             limits=FamilyLimits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
             seal=self.seal,
-            attempts=SlowActivityWatch(self.clock, self.telemetry),
+            slow_activities=SlowActivityWatch(self.clock, self.telemetry),
             inbox_watch=InboxWatch(self.store),
             abandoned=AbandonedAttempts(self.clock, self.telemetry, self.settings.most_abandoned),
             **more,
@@ -121,7 +121,7 @@ class Parts:
     def begin_lease(self, deps: Dependencies, **told: Any) -> None:
         """Begin the lease that runs are executed under; its row shows others the attempts that do not return."""
         deps.abandoned.on_change = deps.lease.renew_soon
-        deps.lease.begin(on_beat=AfterHeartbeat(deps).collect, abandoned=deps.abandoned.encode, **told)
+        deps.lease.begin(on_beat=HeartbeatTasks(deps).run, abandoned=deps.abandoned.encode, **told)
 
     def close(self) -> None:
         """Close threads and connections. Idempotent."""

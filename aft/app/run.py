@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn
 from sqlalchemy import Connection, select
 from typing_extensions import TypeVar
 
-from aft.app.components import Parts
+from aft.app.components import Components
 from aft.app.views import undo_preview
 from aft.app.views.undo_preview import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
@@ -74,7 +74,7 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 class Run(Generic[R_co]):
     """One durable execution of a flow, which returns an R_co. Thread-safe."""
 
-    def __init__(self, app: Parts, run_id: RunId) -> None:
+    def __init__(self, app: Components, run_id: RunId) -> None:
         self._app = app
         self.id = run_id
 
@@ -82,7 +82,7 @@ class Run(Generic[R_co]):
     def row(self) -> RunRow:
         """Its row, as it is now."""
         with self._app.store.read() as connection:
-            return run_rows.get(connection, self._app.namespace, self.id)
+            return run_rows.get_run(connection, self._app.namespace, self.id)
 
     @property
     def status(self) -> Status:
@@ -93,8 +93,8 @@ class Run(Generic[R_co]):
     def fault(self) -> Fault | None:
         """The failure that ended it or is undoing it, if there is one."""
         with self._app.store.read() as connection:
-            fault_id = run_rows.get(connection, self._app.namespace, self.id).fault_id
-            return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
+            fault_id = run_rows.get_run(connection, self._app.namespace, self.id).fault_id
+            return None if fault_id is None else faults.get_fault(connection, self._app.namespace, fault_id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end and return the flow's result; a parked run is waited for, too, with a warning.
@@ -181,7 +181,7 @@ class Run(Generic[R_co]):
         check_storable("to", to, OrderRefused)
         registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
-            row = run_rows.get(connection, self._app.namespace, self.id)
+            row = run_rows.get_run(connection, self._app.namespace, self.id)
             scope = "" if to is None else steer.find_savepoint(row, to)
             found = [] if scope is None else undo_preview.plan(connection, row, registry, scope)
         if scope is None and dry_run:
@@ -213,7 +213,7 @@ class Run(Generic[R_co]):
 
     def _locked(self, connection: Connection) -> RunRow:
         row = wake.lock(connection, self._app.namespace, self.id)
-        return row or run_rows.get(connection, self._app.namespace, self.id)
+        return row or run_rows.get_run(connection, self._app.namespace, self.id)
 
     # Signals ----------------------------------------------------------------------------------------------------
 

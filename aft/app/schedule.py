@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from aft.app.components import Parts
+from aft.app.components import Components
 from aft.app.run import Run, name_of
 from aft.errors import DefinitionError
 from aft.flows.declare import context
@@ -26,7 +26,7 @@ from aft.texts import choose, format_value
 class Schedule:
     """A flow that is run at certain times. Thread-safe."""
 
-    def __init__(self, app: Parts, name: str) -> None:
+    def __init__(self, app: Components, name: str) -> None:
         self._app = app
         self.name = name
 
@@ -34,7 +34,7 @@ class Schedule:
     def row(self) -> ScheduleRow:
         """Its row, as it is now; raises UnknownSchedule if it was removed."""
         with self._app.store.read() as connection:
-            return schedule_rows.get(connection, self._app.namespace, self.name)
+            return schedule_rows.get_schedule(connection, self._app.namespace, self.name)
 
     @property
     def last_run(self) -> Run | None:

@@ -22,7 +22,7 @@ from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import SHORTEST, DelayQueues
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
@@ -68,7 +68,7 @@ class FaultDecider:
         if row["namespace"] != self._namespace:
             return None
         try:
-            return fault_rows.read(row)
+            return fault_rows.read_fault(row)
         except (ValueError, TypeError, RecursionError) as error:
             # A row that somebody edited by hand: the others of its batch are decided all the same.
             why = f"fault {row['id']} cannot be read: {error}"
@@ -126,7 +126,9 @@ class FaultDecider:
 
     def _decide_beside(self, late: Sequence[Fault], known: Mapping[RunId, RunRow]) -> list[Decision]:
         """Return what timeout rules decide about other faults, open or waiting, of runs in which a step timed out."""
-        timed_out = {fault.run_id: fault for fault in late if fault.rule_type == On.TIMEOUT and fault.run_id in known}
+        timed_out = {
+            fault.run_id: fault for fault in late if fault.rule_type == RuleType.TIMEOUT and fault.run_id in known
+        }
         if not timed_out:
             return []
         with self._store.read() as connection:
@@ -161,7 +163,7 @@ def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = No
             faults.c.run_id.in_(list(run_ids)) if just is None else faults.c.id.in_(list(just)),
             faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value]),
             faults.c.kind == FaultKind.ACTIVITY.value,
-            func.coalesce(faults.c.rule_type, "") != On.TIMEOUT.value,
+            func.coalesce(faults.c.rule_type, "") != RuleType.TIMEOUT.value,
             faults.c.ruling.is_(None),
             faults.c.signal.is_(None),
             runs.c.worker_id.is_(None),

@@ -16,7 +16,7 @@ from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ImmediateRoute, ParkRun, RetryLater, Route, route
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.known_exceptions import Expectation
+from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
@@ -24,7 +24,7 @@ from aft.rules.cases.facts import fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets import primitives
 from aft.rules.exlets.exlet import Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import choose as asking
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleCache, RuleSet
@@ -33,17 +33,17 @@ from aft.runs.run_rows import RunRow
 from aft.store import Store
 
 
-def rule_types_of(fault: Fault) -> Sequence[On]:
+def rule_types_of(fault: Fault) -> Sequence[RuleType]:
     """Return the rule types that a fault is of, the most specific first; none for one of a flow's own code."""
     if fault.kind is FaultKind.FLOW:
         return ()
     if fault.kind is FaultKind.ABORT:
-        return (On.ABORT,)
+        return (RuleType.ABORT,)
     if fault.rule_type is None:
-        return (On.FAULT,)
+        return (RuleType.FAULT,)
     if fault.kind is FaultKind.CONSTRAINT:
-        return (On(fault.rule_type),)
-    return (On(fault.rule_type), On.FAULT)
+        return (RuleType(fault.rule_type),)
+    return (RuleType(fault.rule_type), RuleType.FAULT)
 
 
 def activity_of(fault: Fault) -> str:
@@ -66,20 +66,20 @@ class FaultRules:
         if fault.ruling is not None:
             return False  # an exlet was carried out for it and has left the decision to us
         rules = self._rule_cache.current()
-        if fault.rule_type == On.TIMEOUT and On.TIMEOUT in rules.taught:
+        if fault.rule_type == RuleType.TIMEOUT and RuleType.TIMEOUT in rules.taught:
             return True  # they may be about what is beside it
         return any(rules.is_taught(on, flow, activity_of(fault)) for on in rule_types_of(fault))
 
     def decide(self, fault: Fault, run: RunRow | None = None) -> Decision:
         """Decide about a fault; without its run no rules are asked."""
         rules = self._rule_cache.current()
-        expectation = classify(fault)
-        default: Route = route(fault, expectation)
+        classification = classify(fault)
+        default: Route = route(fault, classification)
         if fault.kind is FaultKind.CONSTRAINT:
             default = ParkRun(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
         if run is None:
             return Decision(fault, default)
-        found = self.case_of(fault, run, expectation, default)
+        found = self.case_of(fault, run, classification, default)
         choice = self._choice(rules, fault, run, found)
         if choice is None:
             return Decision(fault, default)
@@ -94,12 +94,12 @@ class FaultRules:
     def decide_beside_timeout(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
         rules = self._rule_cache.current()
-        trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
-        expectation = classify(fault)
-        default = route(fault, expectation)
-        found = self.case_of(fault, run, expectation, default)
+        trees = [tree for tree in rules.find(RuleType.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
+        classification = classify(fault)
+        default = route(fault, classification)
+        found = self.case_of(fault, run, classification, default)
         found.facts["timeout.activity"] = late
-        choice = asking.choose_rule(trees, On.TIMEOUT, found)
+        choice = asking.choose_rule(trees, RuleType.TIMEOUT, found)
         exlet = None if choice is None else rules.exlets.get(choice.exlet)
         if choice is None or exlet is None:
             return None
@@ -119,16 +119,16 @@ class FaultRules:
                 return choice
         return None
 
-    def case_of(self, fault: Fault, run: RunRow, expectation: Expectation, default: Route) -> Case:
+    def case_of(self, fault: Fault, run: RunRow, classification: Classification, default: Route) -> Case:
         """Return the facts about a fault, as they were when it was raised."""
-        had, failed = step_snapshot.read(fault), step_snapshot.failures(fault)
+        had, failed = step_snapshot.read_snapshot(fault), step_snapshot.failures(fault)
         step = StepFacts(activity_of(fault), had.args, had.result, failed, _level(default), had.elapsed)
-        exhausted = expectation.recoverable and not isinstance(default, RetryLater)
+        exhausted = classification.recoverable and not isinstance(default, RetryLater)
         facts: dict[str, Any] = {
             **case.of_run(run, fault.raised_at),
             **case.of_step(step),
-            **case.of_fault(fault, recoverable=expectation.recoverable, exhausted=exhausted),
-            "timeout.activity": fault.name if fault.rule_type == On.TIMEOUT else "",
+            **case.of_fault(fault, recoverable=classification.recoverable, exhausted=exhausted),
+            "timeout.activity": fault.name if fault.rule_type == RuleType.TIMEOUT else "",
         }
 
         def gather_history(wanted: frozenset[str]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def route_of_exlet(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, 
 
 def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
     """Park the run; if its worker was lost in a step, through its owner, so that the step's undo is owed."""
-    if fault.rule_type == On.ABORT:
+    if fault.rule_type == RuleType.ABORT:
         return ApplyRuling(Ruling(RulingAction.PARK, why=why), FaultState.FINAL, why)
     return ParkRun(why)
 

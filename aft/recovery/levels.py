@@ -1,4 +1,4 @@
-"""Ladders: what follows the nth failure of a fault. Pure.
+"""Parses ladders, and returns the level of the nth failure. Pure.
 
 A ladder answers with a wait and a level to try again on, or with None: no level is left, and the failure is final. It
 is a value: it can be declared, compared, stored with the fault and read again by a process that has none of the user's

@@ -1,6 +1,6 @@
-"""Orders that a person may give to a parked run: retry, skip a frame, or mark a frame as undone by hand.
+"""Orders for one run by a person: retry, skip a frame, mark a frame as undone by hand; and take it from its worker.
 
-And to a run that is executed: release it from its worker. That is a rescue like any other, and as safe.
+The first three are for a parked run. The last is for a run with an owner: a rescue like any other, and as safe.
 
 Who may run at the same time: two people, or a person and a late wake. The run's row is locked first; then it must be
 parked and await no wake: the second order finds the first one's wake and raises OrderRefused. One transaction: order,
@@ -105,7 +105,7 @@ def _find_parked_frame(connection: Connection, run: RunRow) -> str:
 
 def _lock_parked(connection: Connection, run: RunRow) -> RunRow:
     """Lock a run and return it as it is now; raises OrderRefused unless it is parked and awaits no wake."""
-    locked = wake.lock(connection, run.namespace, run.id) or run_rows.get(connection, run.namespace, run.id)
+    locked = wake.lock(connection, run.namespace, run.id) or run_rows.get_run(connection, run.namespace, run.id)
     if locked.status is not Status.PARKED:
         raise OrderRefused(f"run {run.id} is {locked.status.value}, not parked; there is nothing to be done by hand")
     if locked.wake_id is not None:

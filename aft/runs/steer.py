@@ -49,8 +49,8 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
         suspend_for_exlet(connection, run, by)
         return
     elif run.status is Status.SUSPENDED:
-        told = {"reason": _suspended_by(by), "updated_at": now()}
-        connection.execute(update(runs).where(runs.c.id == run.id).values(**told))
+        values = {"reason": _suspended_by(by), "updated_at": now()}
+        connection.execute(update(runs).where(runs.c.id == run.id).values(**values))
     elif run.status in GOING and run.worker_id is not None:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     elif run.status in GOING:
@@ -87,7 +87,7 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
 
 
 def join_suspension(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
-    """Return whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
+    """Record that this exlet suspends the run too; False if no other exlet does. The caller has locked the run."""
     holders = _holders(connection, run.id)
     if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
         return False

@@ -125,7 +125,7 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
         (runs.c.id == new.id) if new.options.key is None else (runs.c.key == new.options.key),
     )
     *columns, first_args, defaulted = connection.execute(statement).one()
-    row = run_rows.read(columns)
+    row = run_rows.read_run(columns)
     differs = []
     if row.id != new.id and row.erased_at is None:
         differs = _differing(new, first_args or row.args, json.loads(defaulted or "[]"))

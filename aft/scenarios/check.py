@@ -23,9 +23,9 @@ def find_differences(played: ScenarioOutcome) -> list[str]:
         "done": (_join(expected.done), _join(played.done)),
         "undone": (_join(expected.undone), _join(names(played, StoryEventKind.POPPED))),
         "notices": (_join(expected.notices), _join(played.notices)),
-        "taught": (_join(lesson.exlet for lesson in played.scenario.lessons), _join(played.taught)),
-        "faults": (_join(expected.faults), _join(_told(played))),
-        "sent": (_join(cue.name for cue in played.scenario.cues), _join(played.sent)),
+        "taught": (_join(rule.exlet for rule in played.scenario.to_teach), _join(played.taught)),
+        "faults": (_join(expected.faults), _join(_format_faults(played))),
+        "sent": (_join(each.name for each in played.scenario.signals), _join(played.sent)),
         "dropped": (_join(expected.dropped), _join(played.dropped)),
         "worker": (_died(signal.SIGKILL if played.scenario.kills else None), _died(_signal(played))),
     }
@@ -38,7 +38,7 @@ def names(played: ScenarioOutcome, what: StoryEventKind) -> list[str]:
     return [happening.name for happening in played.story if happening.what is what]
 
 
-def _told(played: ScenarioOutcome) -> list[str]:
+def _format_faults(played: ScenarioOutcome) -> list[str]:
     """Format the faults; a lost worker more than declared is ignored.
 
     On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is

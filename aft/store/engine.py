@@ -105,7 +105,7 @@ class Store:
         if self._identity is not None:
             self._identity.check()
 
-    def has_been_well_for(self, seconds: float) -> bool:
+    def has_been_connected_for(self, seconds: float) -> bool:
         """Return whether no connection was lost in that time; a server's answers right after an outage may mislead."""
         return self._ticks() - self._lost_at >= seconds
 
@@ -133,7 +133,7 @@ class Store:
             yield connection
 
     @contextmanager
-    def at_work(self, connection: Connection) -> Iterator[CheckedOutConnection]:
+    def lend(self, connection: Connection) -> Iterator[CheckedOutConnection]:
         """Lend a transaction's connection to an activity, inside the block; there it may be idle for a minute.
 
         In the block it has locked no row of aft's. After it, it may be idle only for seconds again: others would wait

@@ -264,7 +264,7 @@ def read_names(text: str) -> frozenset[str]:
 
 
 def read_flows(text: str) -> frozenset[str]:
-    """Read the flows of a worker's row, as ``name@version``; what is none, in a row that was spoilt, is left out."""
+    """Read the flows of a worker's row, as ``name@version``; what is none, in a row that was damaged, is left out."""
     return frozenset(name for name in read_names(text) if _FLOW.fullmatch(name))
 
 

@@ -25,12 +25,16 @@ class Event:
 
 
 class RunStarted(Event):
+    """A run was submitted."""
+
     text = "run started"
     run: str
     flow: str
 
 
 class RunClaimed(Event):
+    """A worker has claimed a run, and is about to execute it."""
+
     text = "run claimed"
     level = logging.DEBUG
     run: str
@@ -40,6 +44,8 @@ class RunClaimed(Event):
 
 
 class RunReleased(Event):
+    """Its owner has released a run that another worker can continue."""
+
     text = "run released"
     level = logging.DEBUG
     run: str
@@ -48,6 +54,8 @@ class RunReleased(Event):
 
 
 class RunWaits(Event):
+    """A run was released because it waits for a signal, a time or a child."""
+
     text = "run began to wait"
     run: str
     flow: str
@@ -55,6 +63,8 @@ class RunWaits(Event):
 
 
 class SignalRefused(Event):
+    """A signal was not of the type that the flow declares."""
+
     text = "signal refused"
     level = logging.WARNING
     run: str
@@ -63,6 +73,8 @@ class SignalRefused(Event):
 
 
 class RunEnded(Event):
+    """A run has ended."""
+
     text = "run ended"
     run: str
     flow: str
@@ -70,6 +82,8 @@ class RunEnded(Event):
 
 
 class RunParked(Event):
+    """A run waits for a person."""
+
     text = "run parked"
     level = logging.ERROR
     run: str
@@ -77,6 +91,8 @@ class RunParked(Event):
 
 
 class RunRescued(Event):
+    """A run was taken from a dead worker."""
+
     text = "run rescued"
     level = logging.WARNING
     run: str
@@ -86,6 +102,8 @@ class RunRescued(Event):
 
 
 class RunOverdue(Event):
+    """A run takes longer than expected; emitted once."""
+
     text = "run overdue"
     level = logging.WARNING
     run: str
@@ -94,12 +112,16 @@ class RunOverdue(Event):
 
 
 class RunForgotten(Event):
+    """A run that nothing would ever wake was found and woken."""
+
     text = "stranded run woken"
     level = logging.ERROR
     run: str
 
 
 class FlowUnserved(Event):
+    """Due runs were postponed because no live worker has their flow."""
+
     text = "flow has no live worker"
     level = logging.WARNING
     flow: str
@@ -108,6 +130,8 @@ class FlowUnserved(Event):
 
 
 class ActivityOverdue(Event):
+    """An activity takes longer than expected; emitted once for each attempt."""
+
     text = "activity overdue"
     level = logging.WARNING
     run: str
@@ -118,6 +142,8 @@ class ActivityOverdue(Event):
 
 
 class WorkerDied(Event):
+    """A worker's process has ended without stopping."""
+
     text = "worker died"
     level = logging.WARNING
     worker: str
@@ -125,6 +151,8 @@ class WorkerDied(Event):
 
 
 class AttemptStarted(Event):
+    """An attempt of a step begins."""
+
     text = "attempt started"
     level = logging.DEBUG
     run: str
@@ -134,6 +162,8 @@ class AttemptStarted(Event):
 
 
 class AttemptAbandoned(Event):
+    """An attempt was given up, and its function has not returned."""
+
     text = "attempt abandoned"
     level = logging.WARNING
     run: str
@@ -144,6 +174,8 @@ class AttemptAbandoned(Event):
 
 
 class AttemptReturned(Event):
+    """The function of an abandoned attempt has returned."""
+
     text = "abandoned attempt returned"
     level = logging.WARNING
     run: str
@@ -153,6 +185,8 @@ class AttemptReturned(Event):
 
 
 class WorkerSaturated(Event):
+    """A worker claims no run because too many of its attempts were abandoned."""
+
     text = "worker saturated"
     level = logging.ERROR
     abandoned: int
@@ -163,11 +197,15 @@ class WorkerSaturated(Event):
 
 
 class WorkerResumed(Event):
+    """A saturated worker claims runs again."""
+
     text = "worker resumed"
     abandoned: int
 
 
 class ActivityRecorded(Event):
+    """The outcome of an activity was recorded."""
+
     text = "activity recorded"
     level = logging.DEBUG
     run: str
@@ -179,6 +217,8 @@ class ActivityRecorded(Event):
 
 
 class FrameCompensated(Event):
+    """A compensator has run, and its frame was popped."""
+
     text = "frame compensated"
     run: str
     path: str
@@ -187,6 +227,8 @@ class FrameCompensated(Event):
 
 
 class FrameUnresolved(Event):
+    """Runs owe an undo whose compensator this process does not have."""
+
     text = "compensator missing"
     level = logging.WARNING
     activity: str
@@ -196,6 +238,8 @@ class FrameUnresolved(Event):
 
 
 class FaultRaised(Event):
+    """A fault was recorded."""
+
     text = "fault raised"
     run: str
     fault: str
@@ -207,6 +251,8 @@ class FaultRaised(Event):
 
 
 class FaultRouted(Event):
+    """The dispatcher has decided about a fault."""
+
     text = "fault routed"
     run: str
     fault: str
@@ -218,6 +264,8 @@ class FaultRouted(Event):
 
 
 class RulesRefused(Event):
+    """Stored rules or exlets cannot be used."""
+
     text = "rules refused"
     level = logging.ERROR
     what: str
@@ -225,6 +273,8 @@ class RulesRefused(Event):
 
 
 class RuleWarned(Event):
+    """A rule could not be evaluated for a fault."""
+
     text = "rule not evaluated"
     level = logging.WARNING
     run: str
@@ -233,6 +283,8 @@ class RuleWarned(Event):
 
 
 class ExletDone(Event):
+    """A primitive of an exlet was carried out."""
+
     text = "primitive carried out"
     run: str
     fault: str
@@ -242,6 +294,8 @@ class ExletDone(Event):
 
 
 class WakeIgnored(Event):
+    """A message named a wake that its run does not await."""
+
     text = "wake ignored"
     level = logging.DEBUG
     run: str
@@ -250,6 +304,8 @@ class WakeIgnored(Event):
 
 
 class MessageQuarantined(Event):
+    """A message was refused, and is held for a person."""
+
     text = "message quarantined"
     level = logging.ERROR
     queue: str
@@ -257,18 +313,24 @@ class MessageQuarantined(Event):
 
 
 class MessagesDropped(Event):
+    """Refused messages were deleted because newer ones need their room."""
+
     text = "refused messages dropped"
     level = logging.ERROR
     count: int
 
 
 class OutboxRelayed(Event):
+    """The relay has published messages that their writer had not."""
+
     text = "outbox relayed"
     level = logging.DEBUG
     messages: int
 
 
 class LeaseLost(Event):
+    """A worker's lease has expired while its process lives."""
+
     text = "lease lost"
     level = logging.ERROR
     worker: str
@@ -276,12 +338,16 @@ class LeaseLost(Event):
 
 
 class DatabaseLost(Event):
+    """The SQLite file in use was deleted, moved or replaced."""
+
     text = "database file lost"
     level = logging.ERROR
     why: str
 
 
 class ScheduleFired(Event):
+    """A schedule has submitted a run."""
+
     text = "schedule fired"
     schedule: str
     occurrence: str
@@ -290,6 +356,8 @@ class ScheduleFired(Event):
 
 
 class ScheduleSkipped(Event):
+    """An occurrence of a schedule was skipped."""
+
     text = "schedule skipped"
     level = logging.WARNING
     schedule: str
@@ -298,6 +366,8 @@ class ScheduleSkipped(Event):
 
 
 class ScheduleBroken(Event):
+    """A schedule cannot be fired until a person changes it."""
+
     text = "schedule broken"
     level = logging.ERROR
     schedule: str
@@ -305,6 +375,8 @@ class ScheduleBroken(Event):
 
 
 class NoticeAcknowledged(Event):
+    """The receiver of a notice has acknowledged it."""
+
     text = "notice acknowledged"
     notice: str
     run: str
@@ -313,6 +385,8 @@ class NoticeAcknowledged(Event):
 
 
 class NoticeFailed(Event):
+    """A notice could not be delivered, and will be sent again."""
+
     text = "notice failed"
     notice: str
     run: str
@@ -323,6 +397,8 @@ class NoticeFailed(Event):
 
 
 class NoticeGivenUp(Event):
+    """A notice will not be sent again."""
+
     text = "notice given up"
     level = logging.ERROR
     notice: str
@@ -333,6 +409,8 @@ class NoticeGivenUp(Event):
 
 
 class EffectLate(Event):
+    """An effect arrived after its step was recorded, or its run was taken over."""
+
     text = "late effect found"
     level = logging.WARNING
     run: str
@@ -342,6 +420,8 @@ class EffectLate(Event):
 
 
 class ServiceFailed(Event):
+    """A thread of this process met an error and goes on."""
+
     text = "service failed"
     level = logging.ERROR
     service: str
@@ -349,6 +429,8 @@ class ServiceFailed(Event):
 
 
 class ServiceRecovered(Event):
+    """A thread that had failed works again."""
+
     text = "service recovered"
     service: str
     errors: int

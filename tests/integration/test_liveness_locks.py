@@ -19,7 +19,7 @@ from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
 from aft.recovery.takeover import LOCKS_TRUSTED_AFTER, Takeover
 from aft.store import Store, leases
-from aft.store.liveness import make_lookout
+from aft.store.liveness import make_probe
 from aft.store.liveness.sessions import KIND, SessionLivenessProbe, number_of
 from aft.store.tables import workers
 from aft.telemetry import RunRescued, WorkerDied
@@ -75,7 +75,7 @@ def free(stage: Stage) -> set[WorkerId]:
     )
     with stage.store.read() as connection:
         signs = {WorkerId(row.id): row.liveness_lock for row in connection.execute(statement)}
-    looked = make_lookout(stage.store).check(stage.store.read, signs)
+    looked = make_probe(stage.store).check(stage.store.read, signs)
     return {worker for worker, held in looked.items() if not held}
 
 

@@ -59,7 +59,7 @@ def listing(stage: Stage, **options: Any) -> list[Refusal]:
 
 def find(stage: Stage, part: str) -> Refusal:
     with stage.store.read() as connection:
-        return quarantine.find(connection, stage.namespace, part)
+        return quarantine.find_refusal(connection, stage.namespace, part)
 
 
 def release(stage: Stage, refusal: Refusal, by: str = "anne", note: str | None = None) -> None:
@@ -198,7 +198,7 @@ def test_a_part_that_names_several_is_told(stage: Stage) -> None:
 def test_a_message_of_another_namespace_is_not_found(stage: Stage) -> None:
     made = hold(stage, b"{")
     with stage.store.read() as connection, pytest.raises(UnknownFault, match="'elsewhere'"):
-        quarantine.find(connection, "elsewhere", made.id)
+        quarantine.find_refusal(connection, "elsewhere", made.id)
 
 
 def test_what_was_dealt_with_is_listed_only_on_request(stage: Stage) -> None:

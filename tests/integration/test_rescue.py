@@ -22,7 +22,7 @@ from aft.runs.ownership.claims import claim, find_due
 from aft.runs.ownership.executing_runs import ExecutingRuns, Expect
 from aft.runs.ownership.owner import Fenced, Owner
 from aft.runs.ownership.owner_writes import NO_PROGRESS
-from aft.runs.ownership.rescue import MOST_LAPSES, REHEARSAL, rescue_expired, rescue_orphans
+from aft.runs.ownership.rescue import MOST_LAPSES, WARM_UP, rescue_expired, rescue_orphans
 from aft.runs.records import audit
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.run_rows import RunRow
@@ -438,7 +438,7 @@ def test_a_rehearsal_leaves_nothing(stage: Stage) -> None:
     takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
     takeover.warm_up()
     with stage.store.read() as connection:
-        assert connection.execute(select(runs.c.id).where(runs.c.namespace == REHEARSAL)).all() == []
+        assert connection.execute(select(runs.c.id).where(runs.c.namespace == WARM_UP)).all() == []
     assert (stage.posted(), stage.events) == ([], [])
 
 
@@ -449,7 +449,7 @@ def test_a_rehearsal_that_fails_by_chance_keeps_nobody_from_beginning(
     def refuse(*given: Any) -> None:
         raise StoreError("refused", transient=transient)
 
-    monkeypatch.setattr(takeover_module, "rehearse", refuse)
+    monkeypatch.setattr(takeover_module, "rescue_for_warm_up", refuse)
     takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
     with nullcontext() if transient else pytest.raises(StoreError):
         takeover.warm_up()

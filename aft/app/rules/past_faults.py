@@ -17,7 +17,7 @@ from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind
 from aft.rules.cases import step_snapshot
 from aft.rules.cases.case import Case, Facts
-from aft.rules.rule_types import CONSTRAINTS, On
+from aft.rules.rule_types import CONSTRAINTS, RuleType
 from aft.rules.trees import choose
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleSet
@@ -51,7 +51,7 @@ class Preview:
     changes: list[ChangedDecision]
 
 
-class Retrospective:
+class PastFaults:
     """Asks rules about stored faults. Thread-safe."""
 
     def __init__(self, namespace: str, store: Store, fault_rules: FaultRules) -> None:
@@ -59,20 +59,20 @@ class Retrospective:
         self._store = store
         self._fault_rules = fault_rules
 
-    def find(self, fault_id: str) -> tuple[Fault, RunRow]:
+    def find_fault(self, fault_id: str) -> tuple[Fault, RunRow]:
         """Return a fault and its run; raises UnknownFault."""
         with self._store.read() as connection:
-            fault = fault_rows.find(connection, self._namespace, fault_id)
+            fault = fault_rows.find_fault(connection, self._namespace, fault_id)
             if fault is None:
                 raise UnknownFault(
                     f"no fault has the id {format_value(fault_id)}; `aft faults list` shows what there is"
                 )
-            return fault, run_rows.get(connection, self._namespace, fault.run_id)
+            return fault, run_rows.get_run(connection, self._namespace, fault.run_id)
 
     def case(self, fault: Fault, run: RunRow) -> Case:
         """Return the facts of a fault's case: those that its decision was made from, and what else is known by now."""
-        expectation = classify(fault)
-        found = self._fault_rules.case_of(fault, run, expectation, route(fault, expectation))
+        classification = classify(fault)
+        found = self._fault_rules.case_of(fault, run, classification, route(fault, classification))
         if fault.kind is FaultKind.CONSTRAINT:
             # Asked before there was a fault: rules about it could not look at one.
             found.facts = {name: value for name, value in found.facts.items() if not name.startswith(_NOT_YET)}
@@ -134,11 +134,11 @@ def stored_facts(fault: Fault) -> Facts:
     return {} if decision is None else dict(decision.facts)
 
 
-def _about(on: On) -> tuple[ColumnElement[bool], ...]:
+def _about(on: RuleType) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the rows of faults that a rule type is about."""
-    if on is On.ABORT:
+    if on is RuleType.ABORT:
         return ((faults.c.kind == FaultKind.ABORT.value) | (faults.c.rule_type == on.value),)
-    if on is On.FAULT:
+    if on is RuleType.FAULT:
         kinds = [FaultKind.ACTIVITY.value, FaultKind.COMPENSATOR.value]
         return (faults.c.kind.in_(kinds),)
     violated = (faults.c.kind == FaultKind.CONSTRAINT.value,) if on in CONSTRAINTS else ()

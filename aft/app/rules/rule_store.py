@@ -17,7 +17,7 @@ from aft.flows.declare import options as checks
 from aft.rules.cel.conditions import Condition
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.trees import rows
 from aft.rules.trees.choose import ANY
 from aft.rules.trees.defaults import DEFAULTS
@@ -170,19 +170,19 @@ def read_exlet(revision: Revision) -> Exlet:
         ) from None
 
 
-def make_key(flow: str, on: On | str, activity: str = "") -> Key:
+def make_key(flow: str, on: RuleType | str, activity: str = "") -> Key:
     """Return the key of a tree; raises RuleRefused for an unknown rule type, or without a flow."""
     require_text("flow", flow, RuleRefused)
     require_text("activity", activity, RuleRefused)
     if not flow:
         raise RuleRefused(f"the name of a flow is missing; write it, or {ANY!r} for all")
-    found = find_choice(on, On)
+    found = find_choice(on, RuleType)
     if found is None:
-        raise RuleRefused(f"{format_value(on)} is not a type of exception; there are {', '.join(On)}")
+        raise RuleRefused(f"{format_value(on)} is not a type of exception; there are {', '.join(RuleType)}")
     return flow, found, "" if found in RUN_LEVEL else activity or ANY
 
 
-def scoped_key(flow: str, on: On, activity: str, scope: str) -> Key:
+def scoped_key(flow: str, on: RuleType, activity: str, scope: str) -> Key:
     """Return the key of the tree that a rule for a fault goes to: for its activity, its flow, or everything."""
     if not isinstance(scope, str) or scope not in ("activity", "flow", "all"):
         raise RuleRefused(f"{format_value(scope)} is not a scope; write activity, flow or all")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from aft.app.components import Parts
-from aft.app.rules.past_faults import ChangedDecision, Preview, Retrospective, stored_decision
+from aft.app.components import Components
+from aft.app.rules.past_faults import ChangedDecision, PastFaults, Preview, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
 from aft.app.run import name_of
 from aft.dispatcher.classify import classify
@@ -28,7 +28,7 @@ from aft.rules.cases.facts import blank, complete
 from aft.rules.cel.conditions import Condition
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import preview as teaching
 from aft.rules.trees import rows
 from aft.rules.trees.choose import RuleChoice
@@ -75,7 +75,7 @@ class Explanation:
     #: The facts of its case, as far as they are known now.
     facts: Facts
     default: str
-    told: ExplanationSource = ExplanationSource.DECIDED
+    source: ExplanationSource = ExplanationSource.DECIDED
     #: How rules were asked, would be asked now, or how the built-in ones express aft's own decision.
     walk: RuleChoice | None = None
     #: The trees of that walk, as they were then; one that cannot be read any more is not here.
@@ -97,11 +97,11 @@ class Trial:
 class RuleDesk:
     """The operations of people on rules. Thread-safe."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self._parts = parts
         self._namespace = parts.namespace
         self._rule_store = RuleStore(parts.namespace, parts.store)
-        self._past = Retrospective(
+        self._past = PastFaults(
             parts.namespace, parts.store, FaultRules(parts.namespace, parts.store, parts.rule_cache)
         )
 
@@ -112,7 +112,7 @@ class RuleDesk:
         with self._read() as connection:
             return list(self._rule_store.trees(connection, damaged=damaged).values())
 
-    def tree(self, flow: str, on: On | str, activity: str = "") -> Tree:
+    def tree(self, flow: str, on: RuleType | str, activity: str = "") -> Tree:
         """Return one tree; an empty one of revision 0 if it was never taught anything."""
         key = make_key(flow, on, activity)
         with self._read() as connection:
@@ -162,7 +162,7 @@ class RuleDesk:
     def explain(self, fault_id: str) -> Explanation:
         """Explain which rules were asked about a fault, with which facts, and why they chose what they did."""
         self._parts.check()
-        fault, run = self._past.find(fault_id)
+        fault, run = self._past.find_fault(fault_id)
         decision = stored_decision(fault)
         case = self._past.case(fault, run)
         ruled = fault.kind in (FaultKind.CONSTRAINT, FaultKind.FLOW)
@@ -181,7 +181,7 @@ class RuleDesk:
     def test(self, fault_id: str, condition: str) -> Trial:
         """Evaluate a condition on a fault; raises RuleRefused if it cannot be compiled."""
         self._parts.check()
-        fault, run = self._past.find(fault_id)
+        fault, run = self._past.find_fault(fault_id)
         known = self.sources()
         compiled = Condition.compile(condition, known)
         facts = complete(self._past.case(fault, run).gather(compiled.names), blank(known), compiled.names)
@@ -191,7 +191,7 @@ class RuleDesk:
     def decide(self, fault_id: str, tree: Tree) -> RuleChoice | None:
         """Return what the rules would choose for a fault, with this tree replacing its revision in force."""
         self._parts.check()
-        fault, run = self._past.find(fault_id)
+        fault, run = self._past.find_fault(fault_id)
         return self._past.decide(self._rules(tree), fault, run, self._past.case(fault, run))
 
     # Teaching ---------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class RuleDesk:
         made_by = name_of(by, RuleRefused)
         check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
         self._parts.check()
-        fault, run = self._past.find(fault_id)
+        fault, run = self._past.find_fault(fault_id)
         if not rule_types_of(fault):
             raise RuleRefused(f"fault {fault.id} was raised by the flow's own code, which no rule is asked about")
         on = rule_types_of(fault)[0]
@@ -328,7 +328,7 @@ class RuleDesk:
             trees = self._rule_store.trees(connection)
         if tree is not None:
             trees[key_of(tree)] = tree
-        return RuleSet(0, compile_all(trees, known), {}, frozenset(On))
+        return RuleSet(0, compile_all(trees, known), {}, frozenset(RuleType))
 
     def _trees_of(self, walk: RuleChoice | None) -> dict[Key, Tree]:
         """Return the trees that were asked, at the revisions they had then."""
@@ -337,7 +337,7 @@ class RuleDesk:
             return found
         with self._read() as connection:
             for asked in walk.asked:
-                key = (asked.flow, On(walk.on), asked.activity)
+                key = (asked.flow, RuleType(walk.on), asked.activity)
                 try:
                     found[key] = self._rule_store.tree_at(connection, key, asked.revision)
                 except RuleRefused:

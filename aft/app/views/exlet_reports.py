@@ -19,7 +19,7 @@ _DOES: dict[RulingAction, str] = {
     RulingAction.FAIL: "it has failed for good",
     RulingAction.PROCEED: "it has failed for good, and the flow goes on with aft.FAILED",
     RulingAction.AGAIN: "it is tried again, what it did is undone before",
-    RulingAction.RESTART: "it begins anew",
+    RulingAction.RESTART: "it starts again",
     RulingAction.REMOVE: "it is removed",
     RulingAction.PARK: "a person has to look",
 }

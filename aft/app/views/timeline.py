@@ -19,7 +19,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.steps.children import PARENT
 from aft.ids import RunId, StepPath
 from aft.rules.exlets.plans import Plan
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import run_rows, waits
 from aft.runs.records import audit, faults, inbox, journal
 from aft.runs.records.audit import AuditEntry
@@ -88,9 +88,9 @@ class StoryEvent:
     beside: int | None = None
 
 
-def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[StoryEvent]]:
+def read_timeline(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[StoryEvent]]:
     """Return a run's story so far, oldest first."""
-    row = run_rows.get(connection, namespace, run_id)
+    row = run_rows.get_run(connection, namespace, run_id)
     children = child_runs.of(connection, run_id)
     # The journal has the current generation's steps only.
     current = [child for child in children if child.parent_generation == row.key_generation]
@@ -249,12 +249,12 @@ def _called_with(frame: Frame) -> str:
 
 #: When a constraint was asked, for people.
 _WHEN = {
-    On.ACTIVITY_PRE: "before it",
-    On.ACTIVITY_POST: "after it",
-    On.VIOLATED: "while it was executed",
-    On.RUN_PRE: "before it begins",
-    On.RUN_POST: "before it ends",
-    On.ABORT: "after its worker was lost",
+    RuleType.ACTIVITY_PRE: "before it",
+    RuleType.ACTIVITY_POST: "after it",
+    RuleType.VIOLATED: "while it was executed",
+    RuleType.RUN_PRE: "before it begins",
+    RuleType.RUN_POST: "before it ends",
+    RuleType.ABORT: "after its worker was lost",
 }
 #: What is no failure, though there is no other try.
 _NOT_FINAL = (RulingAction.COMPLETE, RulingAction.PROCEED, RulingAction.REMOVE, RulingAction.PARK)
@@ -274,9 +274,9 @@ def _of_fault(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
     at = max(fault.decided_at, fault.raised_at)
     story += _of_rule(fault, plan)
     if fault.level is not None or (fault.wait and read_ruling(fault).do is None):
-        rung = "by its rule" if fault.level is None else f"level {fault.level}, try {fault.try_in_level}"
-        told = f"{rung}: {fault.why}"
-        wait = StoryEvent(at, StoryEventKind.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
+        position = "by its rule" if fault.level is None else f"level {fault.level}, try {fault.try_in_level}"
+        detail = f"{position}: {fault.why}"
+        wait = StoryEvent(at, StoryEventKind.WAIT, fault.path, fault.name, detail, fault.level, fault.wait, fault.queue)
         story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
         story.append(StoryEvent(at, StoryEventKind.PARKED, fault.path, fault.name, _format_parked(fault)))
@@ -321,7 +321,7 @@ def _format_fault(fault: Fault) -> str:
     decision = taught(fault) if fault.kind is FaultKind.CONSTRAINT else None
     if decision is None:
         return str(fault)
-    return f"constraint {_WHEN.get(On(decision.on), decision.on)}: {decision.condition}"
+    return f"constraint {_WHEN.get(RuleType(decision.on), decision.on)}: {decision.condition}"
 
 
 def _of_end(row: RunRow, story: list[StoryEvent]) -> list[StoryEvent]:

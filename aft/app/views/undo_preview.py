@@ -101,8 +101,8 @@ class _Preview:
         if not unframed:
             yield from frames
             return
-        places = stack.places(self._connection, run.id)
-        placed: list[tuple[tuple[float, float], Frame | RunRow]] = [(places[frame.seq], frame) for frame in frames]
+        positions = stack.positions(self._connection, run.id)
+        placed: list[tuple[tuple[float, float], Frame | RunRow]] = [(positions[frame.seq], frame) for frame in frames]
         for child in unframed:
             seq = math.inf if child.parent_seq is None else child.parent_seq
             placed.append(((seq, child.parent_inbox_seq or 0), child))

@@ -73,7 +73,7 @@ def list_schedules(given: ConnectionOptions, as_json: bool) -> None:
 
 def _status(connection: Connection, row: ScheduleRow) -> Status | None:
     try:
-        return None if row.last_run_id is None else run_rows.get(connection, row.namespace, row.last_run_id).status
+        return None if row.last_run_id is None else run_rows.get_run(connection, row.namespace, row.last_run_id).status
     except UnknownRun:
         return None  # long ended, and pruned
 

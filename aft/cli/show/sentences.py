@@ -102,13 +102,13 @@ def _frame(happening: StoryEvent, name: str, detail: str) -> str:
 
 
 def _rung(happening: StoryEvent) -> str:
-    rung = happening.detail.partition(":")[0]
+    position = happening.detail.partition(":")[0]
     if happening.signal is not None:
-        return f"{rung}: waits for signal {happening.signal!r}"
+        return f"{position}: waits for signal {happening.signal!r}"
     if not happening.wait:
-        return f"{rung}: at once"
+        return f"{position}: at once"
     where = f"in {happening.queue}" if happening.queue else "by the timer"
-    return f"{rung}: waits {durations.format(happening.wait)} {where}"
+    return f"{position}: waits {durations.format(happening.wait)} {where}"
 
 
 # Waits ------------------------------------------------------------------------------------------------------------

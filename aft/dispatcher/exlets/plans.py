@@ -189,13 +189,13 @@ class PlanExecutor:
         obeyed = [run_id for run_id, note in notes.items() if note is None]
         done = len(found) < BATCH or target is not Target.FLOW
         if not done:
-            plans.reach(connection, plan, found[-1])
+            plans.record_progress(connection, plan, found[-1])
         return done, _first(notes.values()) if target is Target.RUN else None, obeyed
 
     def _targets(self, connection: Connection, plan: Plan, target: Target) -> list[RunId]:
         if target is Target.RUN:
             return [plan.run_id]
-        run = run_rows.get(connection, self._namespace, plan.run_id)
+        run = run_rows.get_run(connection, self._namespace, plan.run_id)
         if target is Target.ANCESTORS:
             return _ancestors(connection, run)
         statement = (

@@ -25,7 +25,7 @@ from aft.rules.cel.conditions import Expression
 from aft.rules.exlets import primitives
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import park as parking
 from aft.runs import steer
 from aft.runs.orders import Actor
@@ -100,7 +100,7 @@ def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime,
         locked.write_route(route(fault, classify(fault)))
     elif locked.run.cause is not None:
         return  # it is being undone: its steps are not executed any more, and its end closes their faults
-    elif locked.ruling.result and fault.rule_type != On.ACTIVITY_POST:
+    elif locked.ruling.result and fault.rule_type != RuleType.ACTIVITY_POST:
         why = f"{why}; it has a result"
         locked.write_route(ApplyRuling(Ruling(RulingAction.COMPLETE), FaultState.FINAL, why))
     elif locked.ruling.args or fault.kind is FaultKind.CONSTRAINT:
@@ -236,7 +236,7 @@ def _compute(source: str, plan: Plan) -> tuple[Any, str | None]:
 
 
 def _restart(locked: _LockedFault, why: str) -> None:
-    if step_snapshot.read(locked.fault).restarts >= MOST_RESTARTS:
+    if step_snapshot.read_snapshot(locked.fault).restarts >= MOST_RESTARTS:
         locked.write_route(ParkRun(f"it was started again {MOST_RESTARTS} times in a row; change the rule, then retry"))
     else:
         locked.rule(replace(locked.ruling, do=RulingAction.RESTART), FaultState.WAITING, why)

@@ -244,7 +244,9 @@ def compensator_policy(activity_: Activity[Any, Any], compensator: Compensator) 
     return replace(activity_.policy, transactional=False, probe=None, expected=None)
 
 
-def compensator_question(compensator: Compensator, policy: Policy, given: dict[str, Any], key: str) -> ProbeCall | None:
+def make_compensator_probe_call(
+    compensator: Compensator, policy: Policy, given: dict[str, Any], key: str
+) -> ProbeCall | None:
     """Return the call of a compensator's own probe; None unless it is an activity that declares one."""
     if policy.probe is None:
         return None

@@ -260,7 +260,7 @@ class OrderHandler:
         owner, deps = self._session.owner, self._deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
-        fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
+        fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
         return Parks(why, fault, answers=tuple(refusal_of(item, why) for item in items))
 
     def _suspends(self, items: list[InboxItem]) -> Suspends | None:

@@ -69,7 +69,7 @@ def _as_begun(session: RunSession, activity: Activity[Any, Any], path: StepPath,
     """
     fault = session.step_states.fault(path)
     try:
-        begun = [] if fault is None or fault.name != activity.name else [step_snapshot.read(fault).args]
+        begun = [] if fault is None or fault.name != activity.name else [step_snapshot.read_snapshot(fault).args]
         changed = step_snapshot.changes(fault)
     except (ValueError, TypeError):
         return args  # the fault's snapshot cannot be decoded: treated as missing
@@ -105,9 +105,9 @@ def _apply_ruling(step: ActivityStep) -> Entry | None:
     ruling = Ruling.decode(fault.ruling)
     if fault.state is FaultState.FINAL:
         return _end(step, fault, ruling)
-    session.check_may_go_on()
+    session.release_or_read_inbox()
     session.step_states.check_ladder(path, Status.RECOVERING)
-    had = step_snapshot.read(fault)
+    had = step_snapshot.read_snapshot(fault)
     if ruling.do is RulingAction.GO and had.result is not None:
         step.stored = had.args or step.stored
         with _fitting(fault):
@@ -137,7 +137,7 @@ def _parks(step: ActivityStep, error: CodecError) -> Parks:
     failed = step.session.step_states.failures(path)
     place = FaultSite(owner.run_id, owner.epoch, path, FaultKind.ACTIVITY, step.name, failed)
     now, ladder = deps.clock.now(), deps.ladder_of(policy)
-    fault = failures.describe(error, place, policy, ladder, now, state=FaultState.PARKED)
+    fault = failures.make_fault(error, place, policy, ladder, now, state=FaultState.PARKED)
     why = f"the arguments that a rule has given to {step.name!r} (step {path}) do not fit: {error}"
     before = step.session.step_states.fault(path)
     return Parks(f"{why}; change the rule, then retry", fault, () if before is None else (before.id,))

@@ -32,7 +32,7 @@ class Driver:
         on_deliver: Callable[[StepPath], None],
         exit: PassExit,
     ) -> None:
-        """``told`` is called with each step whose outcome is about to be delivered."""
+        """``on_deliver`` is called with each step whose outcome is about to be delivered."""
         self._loop = loop
         self._main = main
         self._scheduler = scheduler
@@ -54,7 +54,7 @@ class Driver:
             self._exit.park(mistake)
         self._end_tasks()
         result = self._result()
-        self._raise_unheard()
+        self._raise_unreported()
         return result
 
     def _find_mistake(self) -> Exception | None:
@@ -67,10 +67,15 @@ class Driver:
             return None  # it was cancelled, or continues as new
         return None
 
-    def _raise_unheard(self) -> None:
+    def _raise_unreported(self) -> None:
         """Raise the exception of a generator that was closed after it had been left: no code could await it."""
         for task in self._loop.tasks:
-            if task.closes and task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            if (
+                task.in_generator_close
+                and task.done()
+                and not task.cancelled()
+                and (error := task.exception()) is not None
+            ):
                 raise error
 
     def _next(self) -> StepRequest | None:
@@ -98,7 +103,7 @@ class Driver:
         self._scheduler.interrupts.end_cancelled(self._scheduler.pending.values())
         self._scheduler.is_ending = self._has_returned()
         for task in self._loop.tasks:
-            if not task.closes:
+            if not task.in_generator_close:
                 task.cancel()
         while True:
             self._loop.run_ready()

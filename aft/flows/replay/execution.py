@@ -37,7 +37,7 @@ from aft.flows.steps.run_constraints import RunConstraints
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import undo_late, unwind
 from aft.ids import StepPath
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.states import Status
 
@@ -71,11 +71,11 @@ class Execution:
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
         token, course = in_scope.set(Scope("")), self._session.course
         try:
-            self._check_whole(On.RUN_PRE)
+            self._check_whole(RuleType.RUN_PRE)
             with (
                 context.in_flow(self),
                 self.exit.home,
-                OpenGenerators(course.met_exceptions, self.exit.leave_for_mistake) as left_open,
+                OpenGenerators(course.captured_exceptions, self.exit.leave_for_mistake) as left_open,
             ):
                 made = self._flow.fn(*args, **kwargs)
                 result = self._drive(made) if self._flow.is_async else made
@@ -83,7 +83,7 @@ class Execution:
                 return self._checked(result)
         except ContinueAsNew:
             self.exit.check()  # what tidies up may have to wait
-            self.check_spent("the flow now begins anew")
+            self.check_spent("the flow now continues as new")
             raise
         finally:
             in_scope.reset(token)
@@ -91,9 +91,9 @@ class Execution:
 
     def check_end(self, result: str) -> None:
         """Raise Blocked, or a failure, if the rules object to the run's result."""
-        self._check_whole(On.RUN_POST, result)
+        self._check_whole(RuleType.RUN_POST, result)
 
-    def _check_whole(self, on: On, result: str | None = None) -> None:
+    def _check_whole(self, on: RuleType, result: str | None = None) -> None:
         """Raise Blocked if the rules object to the whole run; raise the failure if an exlet decided so."""
         entry = self.exit.guard(lambda: self._whole.check(on, result))
         if entry is not None and entry.outcome is Outcome.FAILED:
@@ -142,7 +142,7 @@ class Execution:
     def _cancel_under(self, path: StepPath) -> None:
         """Cancel tasks that were begun under a savepoint: their effects are undone, now or in an earlier pass."""
         for task in self._loop.tasks if self._loop is not None else ():
-            if task.branch.startswith(f"{path}.") and not task.closes:
+            if task.branch.startswith(f"{path}.") and not task.in_generator_close:
                 task.cancel()
 
     def awaited(self, call: Call[Any]) -> Generator[Any, Any, Any]:

@@ -59,7 +59,7 @@ class PassExit:
         """Return the block of a run that is parked for this error, with its fault."""
         owner, deps = self._session.owner, self._session.deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow)
-        fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED)
+        fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
         return Parks(reason, fault, mistake=error)
 

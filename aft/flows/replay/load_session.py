@@ -1,4 +1,4 @@
-"""Recalls what earlier owners of a run have recorded, before a pass over its code begins.
+"""Loads what earlier owners of a run have recorded, before a pass over its code begins.
 
 The records are read in one statement for several runs, by the worker that claimed them, or here. No other process
 writes them meanwhile: this one owns the run, and its inbox only grows.
@@ -29,10 +29,10 @@ def load_records(session: RunSession) -> RunRecords:
     """Read the run's records as of now; waits while the database is unreachable."""
     owner = session.owner
     row = replace(owner.run, seq=owner.seq, inbox_seq=owner.inbox_seq)
-    return owner.patiently(lambda: run_records.load(session.deps.store, [row])[row.id])
+    return owner.retry_while_leased(lambda: run_records.load(session.deps.store, [row])[row.id])
 
 
-def recall(session: RunSession, recorded: RunRecords) -> list[Entry]:
+def load_session(session: RunSession, recorded: RunRecords) -> list[Entry]:
     """Load the records of earlier owners into a session, and apply unread orders; return the journal.
 
     Raises Blocked, RunOver or InboxChanged if the orders end the pass.

@@ -18,7 +18,7 @@ class Patches:
     def has(self, change: str, last_seq: int) -> bool:
         """Whether the run has a patch; one that passed this place without it never gets it.
 
-        ``heard`` is the ``seq`` of the last outcome that the code has got.
+        ``last_seq`` is the ``seq`` of the last outcome that the code has got.
         """
         if change not in self._known:
             self._known[change] = self._find(change, last_seq)

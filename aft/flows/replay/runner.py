@@ -20,7 +20,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.execution import Execution
-from aft.flows.replay.load_session import load_records, recall
+from aft.flows.replay.load_session import load_records, load_session
 from aft.flows.session import release
 from aft.flows.session.blocks import (
     CONTROL_FLOW,
@@ -29,12 +29,12 @@ from aft.flows.session.blocks import (
     Blocked,
     ContinueAsNew,
     Failed,
-    HandsBack,
     InboxChanged,
     InLadder,
     NotBegun,
     OrdersArrived,
     Parks,
+    ReleasesElsewhere,
     Removes,
     RunOver,
     Suspends,
@@ -60,7 +60,7 @@ NOT_SEEN = (
     "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
 )
 #: Blocks that prevent an ordered undo in this process: another owner, or a person, continues the run.
-KEEPS = (HandsBack, OrdersArrived, WriteFailed, Parks, Removes, Suspends)
+KEEPS = (ReleasesElsewhere, OrdersArrived, WriteFailed, Parks, Removes, Suspends)
 #: Blocks that stop a run before it reaches the steps that a lost worker may have begun.
 IS_BEFORE = (Awaits, Failed, InLadder)
 
@@ -94,7 +94,7 @@ class Runner:
         owner, unknown = session.owner, session.step_states.unknown
         try:
             try:
-                self._carry_out(session, [] if fresh else recall(session, recorded or load_records(session)))
+                self._carry_out(session, [] if fresh else load_session(session, recorded or load_records(session)))
             except Blocked as leave:
                 leave.blocks = [self._take_back(session, block) for block in leave.blocks]
                 if any(isinstance(block, Removes) for block in leave.blocks):
@@ -102,9 +102,9 @@ class Runner:
                 if self._turns_back(session, leave):
                     return False
                 release.release_run(self._deps, owner, leave.blocks, unknown.make_handover())
-            except ContinueAsNew as anew:
+            except ContinueAsNew as renewal:
                 if not session.step_states.undo_orders:
-                    release.begin_generation(self._deps, owner, anew.encoded)
+                    release.begin_generation(self._deps, owner, renewal.encoded)
                 unknown.clear()
                 return False
         except RunOver:
@@ -170,7 +170,7 @@ class Runner:
         if not passes and owner.is_leased():
             place = FaultSite(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
             state = FaultState.PARKED
-            fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
+            fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
             reason = f"aft could not write: {error}"
             if not isinstance(error, StoreError):
                 logger.error("run failed inside aft: run=%s", row.id, exc_info=error)
@@ -193,7 +193,7 @@ class Runner:
         reason = f"its row in the database cannot be read: {what}; correct that, then retry"
         place, now = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow), self._deps.clock.now()
         error, state = ValueError(reason), FaultState.PARKED
-        fault = failures.describe(error, place, Policy(), self._deps.ladder, now, state=state)
+        fault = failures.make_fault(error, place, Policy(), self._deps.ladder, now, state=state)
         try:
             release.park_unreadable(self._deps, owner, fault, reason)
         except (Fenced, StoreError) as refused:
@@ -291,7 +291,7 @@ class Runner:
 
     def _flow_fault(self, session: RunSession, error: BaseException) -> Fault:
         owner = session.owner
-        return failures.describe(
+        return failures.make_fault(
             error,
             FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
             Policy(),

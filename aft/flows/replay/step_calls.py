@@ -30,7 +30,7 @@ from aft.runs.states import Status
 
 
 class StepCalls:
-    """The calls of one pass; ``now`` and ``heard`` are the time and the ``seq`` of the last outcome that it got."""
+    """The calls of one pass; ``now`` and ``last_seq`` are the time and the ``seq`` of the last outcome that it got."""
 
     def __init__(self, session: RunSession, scheduler: StepScheduler, exit: PassExit) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class StepCalls:
             made = marks.pivot(self._session, scope.next(), scope.path)
         else:
             made = self._waiting.make_step(call, scope.next(), scope.path)
-        self._scheduler.interrupts.meet(made, *self._session.course.note_request(made.path))
+        self._scheduler.interrupts.note_task(made, *self._session.course.note_request(made.path))
         self._exit.renewal.note(made)
         return made
 

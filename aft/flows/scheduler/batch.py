@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from aft.fault import FaultState
-from aft.flows.session.blocks import Awaits, Block, Failed, HandsBack, OrdersArrived, Parks, WriteFailed
+from aft.flows.session.blocks import Awaits, Block, Failed, OrdersArrived, Parks, ReleasesElsewhere, WriteFailed
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import StepRequest
 
 #: Blocks that stop the whole run: nothing more is begun.
-STOPS = (HandsBack, OrdersArrived, WriteFailed, Parks)
+STOPS = (ReleasesElsewhere, OrdersArrived, WriteFailed, Parks)
 #: The most steps that one run executes at a time, however many the code requests.
 MOST_BRANCHES = 100
 #: The shortest and the longest time after which a run checks whether a failure was decided, to begin more steps.

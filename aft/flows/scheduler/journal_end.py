@@ -95,7 +95,9 @@ def is_over(steps: Sequence[StepRequest]) -> bool:
 def _most_at_work(steps: Iterable[StepRequest], most: int | None, step_states: StepStates) -> int:
     """Return how many steps were begun at a time; if earlier code allowed more, its faults say how many."""
     faults = [fault for step in steps if (fault := step_states.fault(step.path)) is not None]
-    return min(max([most or MOST_BRANCHES, *(step_snapshot.read(fault).abreast for fault in faults)]), MOST_BRANCHES)
+    return min(
+        max([most or MOST_BRANCHES, *(step_snapshot.read_snapshot(fault).abreast for fault in faults)]), MOST_BRANCHES
+    )
 
 
 def _is_final_failure(step: StepRequest, step_states: StepStates) -> bool:

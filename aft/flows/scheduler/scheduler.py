@@ -101,7 +101,7 @@ class StepScheduler:
 
     def _interrupt(self, step: StepRequest, beside: Sequence[StepRequest] = (), batch: StepBatch | None = None) -> bool:
         """Fail a step that is not at work if an interrupt reaches it; return whether it does."""
-        if not self.interrupts.any() or not self.interrupts.reaches(step):
+        if not self.interrupts.is_pending() or not self.interrupts.reaches(step):
             return False
         begun = None if batch is None else batch.encode_begun()
         self._threads.perform(step, None, partial(self.interrupts.fail, step, begun=begun))
@@ -111,7 +111,7 @@ class StepScheduler:
 
     def _spread(self, entry: Entry, steps: Iterable[StepRequest] = ()) -> None:
         """Extend an interrupt that one step has recorded to all steps beside it."""
-        self.interrupts.spread(entry, (*steps, *self.pending.values()))
+        self.interrupts.mark_beside(entry, (*steps, *self.pending.values()))
 
     def complete_under(self, path: StepPath) -> None:
         """Complete all steps that cancelled tasks have begun under a savepoint."""
@@ -143,7 +143,7 @@ class StepScheduler:
         new = next((step for step in steps if step.entry is None and not step.running), None)
         if new is None:
             return True  # saves going through all pending steps: outcomes are delivered one by one
-        if not self.replay.goes_on(beside := {other.path for other in steps} | self.pending.keys()):
+        if not self.replay.has_other_outcomes(beside := {other.path for other in steps} | self.pending.keys()):
             return True
         if any(step.has_failed for step in steps):
             return False
@@ -160,14 +160,14 @@ class StepScheduler:
             if not batch.is_at_work:
                 self._keeps_back = batch.keeps_back
                 return
-            if (finished := self._threads.wait(steps, self.interrupts.bound)) is None:
+            if (finished := self._threads.wait(steps, self.interrupts.deadline_ahead)) is None:
                 for again in self._blocked.unblock(steps, self.pending.values()):
                     batch.begin_again(again)
             elif not batch.finish(finished):
                 self._undelivered.append(finished)
 
     def _interrupt_blocked(self, steps: Sequence[StepRequest], batch: StepBatch) -> None:
-        if self.interrupts.any():
+        if self.interrupts.is_pending():
             for step in (step for step in steps if step.blocks and step not in self._threads.running):
                 if self._interrupt(step, steps, batch):
                     batch.finish(step)
@@ -184,7 +184,7 @@ class StepScheduler:
         """Raise Blocked if any of these is blocked; a deadline ahead bounds how long the run is released."""
         if found := [block for step in steps for block in step.blocks]:
             pause = pause_before_more(found, self._session.deps.clock.now()) if self._keeps_back else None
-            raise Blocked(*found, *self.interrupts.bounds(pause))
+            raise Blocked(*found, *self.interrupts.wake_times(pause))
 
     # One outcome after the other ------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class StepScheduler:
             if self._undelivered:
                 continue
             if self._threads.running:
-                if (finished := self._threads.wait(self.pending.values(), self.interrupts.bound)) is not None:
+                if (finished := self._threads.wait(self.pending.values(), self.interrupts.deadline_ahead)) is not None:
                     self._undelivered.append(finished)
                 else:
                     self._blocked.unblock(self.pending.values(), ())
@@ -213,7 +213,7 @@ class StepScheduler:
                 return None
 
     def _deliver(self, step: StepRequest) -> StepRequest:
-        self.interrupts.pass_on(step)
+        self.interrupts.note_ended(step)
         if step.entry is not None and step.has_failed:
             self._spread(step.entry)
         return step
@@ -224,7 +224,7 @@ class StepScheduler:
         Under the owner's lock, and only when the flow has got every finished outcome: the first interrupted step must
         be the next that the flow gets, or its task might be cancelled before, and the interrupt lost.
         """
-        if not self.interrupts.any():
+        if not self.interrupts.is_pending():
             return
         with self._session.owner.lock:
             if self._undelivered or self._threads.any_finished:
@@ -244,7 +244,7 @@ class StepScheduler:
         if new:
             self.replay.check_spent(_calls_now(new[0]), self.pending)
             self.journal_end.note_reached((), self.pending)
-        if new and self.interrupts.any():
+        if new and self.interrupts.is_pending():
             new = [step for step in new if not self.interrupts.reaches(step)]
         begin = self._blocked.hold_back(new, self._session.step_states)
         self._keeps_back = len(begin) < len(new)

@@ -16,7 +16,7 @@ from datetime import datetime
 from aft.flows.scheduler.blocked_steps import BlockedSteps
 from aft.flows.scheduler.finished_steps import FinishedSteps
 from aft.flows.session import blocks
-from aft.flows.session.blocks import HandsBack, NotBegun, Parks, explain_blocked
+from aft.flows.session.blocks import NotBegun, Parks, ReleasesElsewhere, explain_blocked
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.runs.records.journal import Entry
@@ -49,7 +49,7 @@ class StepThreads:
         try:
             thread.start()
         except RuntimeError as error:
-            step.blocks = [HandsBack(f"no thread can be started for step {step.path}: {error}")]
+            step.blocks = [ReleasesElsewhere(f"no thread can be started for step {step.path}: {error}")]
             self._session.step_states.end_branch()
             self._finished.put(step)
 

@@ -88,7 +88,7 @@ class Removes:
 
 
 @dataclass(frozen=True, slots=True)
-class HandsBack:
+class ReleasesElsewhere:
     """The step could go on, but not in this process; ``doubt``: it has begun, and its outcome is unknown."""
 
     why: str
@@ -121,8 +121,8 @@ class NotBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
-    """Blocks nothing itself: wakes the run at its deadline, so that a blocked step can be interrupted.
+class WakeAt:
+    """When the run must be woken beside its other blocks: at its deadline, so that a blocked step can be interrupted.
 
     ``begins_more``: or earlier, because it has steps to begin as soon as a failure is known not to be final.
     """
@@ -137,12 +137,12 @@ Block = (
     | Awaits
     | Parks
     | Removes
-    | HandsBack
+    | ReleasesElsewhere
     | Suspends
     | OrdersArrived
     | NotBegun
     | WriteFailed
-    | Bounded
+    | WakeAt
 )
 
 

@@ -25,7 +25,7 @@ def delete_steps(connection: Connection, run_id: RunId, steps: Sequence[DroppedS
         entry = step.entry
         stack.make_late(connection, run_id, entry, same_key=step.same_key)
         if entry.kind is EntryKind.SIGNAL and entry.outcome is Outcome.OK:
-            inbox.give_back(connection, run_id, entry.name, entry.value)
+            inbox.mark_unread(connection, run_id, entry.name, entry.value)
     journal.drop(connection, run_id, [step.entry.path for step in steps])
     # Faults of steps that keep their key are parked, for a person who may let them start again; the others are closed.
     for again, state in ((True, FaultState.PARKED), (False, FaultState.RESOLVED)):

@@ -53,7 +53,7 @@ class Dependencies:
     #: Set when this process drains: runs are released at their next step.
     draining: Event = field(default_factory=Event)
     #: Reports activities that take longer than expected.
-    attempts: SlowActivityWatch = field(kw_only=True)
+    slow_activities: SlowActivityWatch = field(kw_only=True)
     #: Notifies runs that have both waiting and working branches of new inbox items.
     inbox_watch: InboxWatch = field(kw_only=True)
     #: Attempts that were given up and have not returned.

@@ -77,7 +77,7 @@ class JournalReplay:
         """Drop the outcome, if any, of a step that no task waits for any more."""
         self._left.pop(path, None)
 
-    def goes_on(self, beside: Container[str] = ()) -> bool:
+    def has_other_outcomes(self, beside: Container[str] = ()) -> bool:
         """Whether the journal has outcomes of other steps than these."""
         return any(path not in beside for path in self._left)
 

@@ -34,7 +34,7 @@ from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_s
 from aft.flows.session.delete_steps import delete_steps
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
-from aft.flows.session.sorted_blocks import Blockers, sort
+from aft.flows.session.sorted_blocks import SortedBlocks, sort
 from aft.flows.session.unknown_outcomes import Handover
 from aft.ids import OrderId, new_id
 from aft.runs import waits
@@ -108,13 +108,13 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
             messages.append((names.resume_run(deps.namespace, owner.run.flow, owner.run.version), message))
         written[:] = _announce(deps, connection, messages)
 
-    wakes = found.hands_back is not None and not found.is_stop
+    wakes = found.elsewhere is not None and not found.is_stop
     owner.write(then, **changes)
     _emit(deps, owner, found)
     _send(deps, written)
 
 
-def _share_failure(deps: Dependencies, owner: Owner, found: Blockers, changes: dict[str, Any]) -> bool:
+def _share_failure(deps: Dependencies, owner: Owner, found: SortedBlocks, changes: dict[str, Any]) -> bool:
     """Release a run for one failure, the usual case, in a shared commit; False: it needs its own transaction."""
     block = found.failed[0]
     queue, message = _announcement(deps, block.fault)
@@ -156,7 +156,7 @@ def _wake_for_orders(
     return True
 
 
-def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) -> dict[str, Any]:
+def _changes(deps: Dependencies, owner: Owner, found: SortedBlocks, order: OrderId) -> dict[str, Any]:
     # All its waits, also those of branches that this pass has not reached.
     changes: dict[str, Any] = {**NO_OWNER, "waits": waits.encode(owner.run.waits)}
     changes["savepoints"] = _format(owner.savepoints)
@@ -165,14 +165,14 @@ def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) 
     if found.is_stop:
         changes["reason"] = found.reason
         return changes
-    if found.hands_back is not None:
+    if found.elsewhere is not None:
         # Solitary runs are claimed by the timer, not by message.
         grace = 0.0 if owner.solitary else deps.grace.total_seconds()
         changes |= {"wake_id": order, "due_at": FromNow(), "sweep_at": FromNow(grace)}
     elif found.awaits or found.in_ladder or found.begins_more:
         due, sweep = found.due(deps.grace)
         changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
-    if found.hands_back is not None and not found.failed:
+    if found.elsewhere is not None and not found.failed:
         changes |= NO_PROGRESS
     return changes
 
@@ -228,15 +228,15 @@ def _keep_doubts(deps: Dependencies, owner: Owner, connection: Connection, hando
         faults.add(connection, deps.namespace, replace(abort, state=FaultState.WAITING))
 
 
-def _emit(deps: Dependencies, owner: Owner, found: Blockers) -> None:
+def _emit(deps: Dependencies, owner: Owner, found: SortedBlocks) -> None:
     run = owner.run
     for block in found.failed:
         if not block.written:
             emit_raised(deps, block.fault)
     if found.parked:
         deps.telemetry.emit(RunParked(run=run.id, reason=found.parked[0].reason))
-    elif found.suspends is not None or found.hands_back is not None:
-        why = found.suspends.why if found.suspends else found.hands_back.why if found.hands_back else ""
+    elif found.suspends is not None or found.elsewhere is not None:
+        why = found.suspends.why if found.suspends else found.elsewhere.why if found.elsewhere else ""
         deps.telemetry.emit(RunReleased(run=run.id, flow=run.flow, why=why))
     elif found.awaits:
         what = ", ".join(str(block.wait) for block in found.awaits)

@@ -10,21 +10,21 @@ from typing import Any
 from aft.flows.session.blocks import (
     Awaits,
     Block,
-    Bounded,
     Failed,
-    HandsBack,
     InboxChanged,
     InLadder,
     OrdersArrived,
     Parks,
+    ReleasesElsewhere,
     Suspends,
+    WakeAt,
     WriteFailed,
 )
 from aft.runs.states import Status
 
 
 @dataclass(frozen=True, slots=True)
-class Blockers:
+class SortedBlocks:
     """The blocks of all branches of a run, by type."""
 
     failed: list[Failed]
@@ -32,8 +32,8 @@ class Blockers:
     awaits: list[Awaits]
     parked: list[Parks]
     suspends: Suspends | None
-    hands_back: HandsBack | None
-    bounded: Bounded | None = None
+    elsewhere: ReleasesElsewhere | None
+    wake_at: WakeAt | None = None
 
     @property
     def status(self) -> Status | None:
@@ -59,25 +59,25 @@ class Blockers:
     @property
     def begins_more(self) -> bool:
         """Whether it has steps to begin as soon as its failures are known not to be final."""
-        return self.bounded is not None and self.bounded.begins_more
+        return self.wake_at is not None and self.wake_at.begins_more
 
     @property
     def is_single_failure(self) -> bool:
         """Whether its only content to be written is the failure of one step."""
-        others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.hands_back, self.begins_more)
+        others = (*self.in_ladder, *self.awaits, *self.parked, self.suspends, self.elsewhere, self.begins_more)
         return len(self.failed) == 1 and not any(others) and not (self.failed[0].written or self.failed[0].items)
 
     def due(self, grace: timedelta) -> tuple[datetime | None, datetime | None]:
         """Return (due_at, sweep_at): when the run may continue, and when the timer claims it if no message came."""
         tries = [block.fault for block in self.in_ladder if block.fault.due_at is not None]
-        deadline = None if self.bounded is None else self.bounded.until
+        deadline = None if self.wake_at is None else self.wake_at.until
         limits = [limit for limit in (*(block.wait.until for block in self.awaits), deadline) if limit is not None]
         due = [*(fault.due_at for fault in tries if fault.due_at), *limits]
         sweep = [*(fault.due_at + (grace if fault.queue else timedelta(0)) for fault in tries if fault.due_at), *limits]
         return min(due, default=None), min(sweep, default=None)
 
 
-def sort(blocks: Sequence[Block]) -> Blockers:
+def sort(blocks: Sequence[Block]) -> SortedBlocks:
     """Sort the blocks of a run; raises InboxChanged if it has to be read again, and the error of a failed write."""
 
     def all_of(kind: type[Any]) -> list[Any]:
@@ -91,12 +91,12 @@ def sort(blocks: Sequence[Block]) -> Blockers:
     # A run that parks must do so, or its step would be executed again; it is woken for its orders afterwards.
     if one_of(OrdersArrived) and all(block.stays for block in all_of(Parks)):
         raise InboxChanged
-    return Blockers(
+    return SortedBlocks(
         all_of(Failed),
         all_of(InLadder),
         all_of(Awaits),
         all_of(Parks),
         one_of(Suspends),
-        one_of(HandsBack),
-        one_of(Bounded),
+        one_of(ReleasesElsewhere),
+        one_of(WakeAt),
     )

@@ -23,7 +23,7 @@ from aft.flows.session.journal_replay import BegunSteps
 from aft.flows.session.unknown_outcomes import UnknownOutcomes
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.ownership import claims
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import Then
@@ -145,7 +145,7 @@ class StepStates:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """Count one more branch at work: a step, or others that are about to begin, so that the first is not alone."""
+        """Count a branch as at work inside the block, so that a failure beside it is written at once."""
         self.begin_branch()
         try:
             yield
@@ -167,7 +167,7 @@ class StepStates:
     def may_be_at_work(self, path: StepPath) -> bool:
         """Whether a step may have been begun since it was last seen to fail, judging by its fault."""
         fault = self._faults.get(path)
-        return fault is None or fault.state is FaultState.WAITING or not _tells(fault)
+        return fault is None or fault.state is FaultState.WAITING or not shows_outcome(fault)
 
     def may_be_undone(self, path: StepPath) -> bool:
         """Whether a step's undo may be under way because a rule makes the step start again."""
@@ -227,7 +227,7 @@ class StepStates:
         Also if its run is parked for it: only a person's order lets it be tried again.
         """
         fault = self._faults.get(path)
-        if fault is None or (self.undo_orders and not _tells(fault)):
+        if fault is None or (self.undo_orders and not shows_outcome(fault)):
             return  # a run that is to be undone waits for no rule before it sees what is in doubt
         if fault.state is FaultState.PARKED:
             raise Blocked(stay_parked(fault))
@@ -242,7 +242,7 @@ class StepStates:
     def _rule_out(self, path: StepPath) -> None:
         """Remove a step from the doubts: it cannot have begun since it failed, as its next try is not due."""
         with self._lock:
-            if _tells(self._faults[path]):
+            if shows_outcome(self._faults[path]):
                 self.unknown.rule_out(path)
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
@@ -290,7 +290,7 @@ class StepStates:
         """Return the block of a step that failed: its fault replaces the step's faults until now."""
         before = self._faults.get(path)
         unseen = () if before is None else (before.id,)
-        replaces = self.replaced(path) if _tells(fault) else unseen
+        replaces = self.replaced(path) if shows_outcome(fault) else unseen
         return Failed(fault, status, replaces, items=self._signals.of(path))
 
     def take_consumed_signal(self, path: StepPath) -> tuple[tuple[InboxItem, str | None], ...]:
@@ -305,7 +305,7 @@ class StepStates:
     def _apply_failure(self, path: StepPath, block: Failed) -> None:
         self._signals.drop(path)
         self._faults[path] = block.fault
-        if _tells(block.fault):
+        if shows_outcome(block.fault):
             self.unknown.note_outcome(path)
         self._raised[path] = block
 
@@ -337,6 +337,6 @@ class StepStates:
         return self._signals.mark_read_before(path, more)
 
 
-def _tells(fault: Fault) -> bool:
+def shows_outcome(fault: Fault) -> bool:
     """Whether a fault shows the outcome of a try; one that rules raise because a worker was lost does not."""
-    return fault.rule_type != On.ABORT.value
+    return fault.rule_type != RuleType.ABORT.value

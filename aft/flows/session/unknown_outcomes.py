@@ -5,8 +5,8 @@ An owner that dies leaves steps at work of which nothing is recorded. The next o
 doubt until it has its own outcome; steps that are begun from then on are not in doubt.
 
 In the database a doubt is an open fault of kind *abort*. The abort of a death names no steps: it means those at the
-journal's end. An owner that releases the run regularly leaves an abort that names the steps which are still in doubt. The
-write after which no step is in doubt closes all aborts.
+journal's end. An owner that releases the run regularly leaves an abort that names the steps which are still in doubt.
+The write after which no step is in doubt closes all aborts.
 
 A crash leaves the aborts as they were, and a new one for the death; the next owner finds the steps at the journal's
 end again. The branches of one run use it at the same time; ``flows.session.step_states`` calls it under its lock.
@@ -63,7 +63,8 @@ _STORED: StoredJson[tuple[tuple[StepPath, ...], ...]] = StoredJson(tuple[tuple[S
 def count_losses(aborts: Iterable[Fault], since: datetime) -> int:
     """Return how often workers were lost on the run after the first loss since ``since``.
 
-    The first loss, which caused the doubt, does not count; nor does an owner that released the run regularly, and named the steps which are still in doubt.
+    The first loss, which caused the doubt, does not count; nor does an owner that released the run regularly, and named
+    the steps which are still in doubt.
     """
     again = sorted(aborts, key=lambda abort: abort.raised_at)[1:]
     return sum(abort.raised_at > since and not UnknownSteps.decode(abort.args) for abort in again)

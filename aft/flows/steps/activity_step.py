@@ -28,7 +28,7 @@ from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.step import Given, Step
 from aft.ids import RunId, StepPath
 from aft.rules.cases.case import StepFacts
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording, Then
 from aft.runs.records.journal import Entry, EntryKind, Outcome
@@ -71,7 +71,7 @@ class ActivityStep(Step):
 
     def execute(self) -> Entry:
         """Execute the activity and return its recorded outcome, or raise Blocked with a fault."""
-        self.session.check_may_go_on()
+        self.session.release_or_read_inbox()
         self._states.check_ladder(self.path, self.status)
         self._check_before()
         self.doubtful = self._states.is_doubtful(self.path)
@@ -147,7 +147,7 @@ class ActivityStep(Step):
         if step_states.undo_orders or asked:
             return
         # An earlier owner may have begun it, with its effect: too late for a rule that it must not begin.
-        on = On.ABORT if in_doubt else On.ACTIVITY_PRE
+        on = RuleType.ABORT if in_doubt else RuleType.ACTIVITY_PRE
         if not self.session.constraints.any(on, self.name):
             return
         facts = self._facts()
@@ -161,21 +161,23 @@ class ActivityStep(Step):
 
         An attempt in the owner's transaction cannot be given up.
         """
-        if self.policy.transactional or not self.session.constraints.any(On.VIOLATED, self.name):
+        if self.policy.transactional or not self.session.constraints.any(RuleType.VIOLATED, self.name):
             return None
         clock, began = self._deps.clock, self._deps.clock.ticks()
-        return lambda: self.session.constraints.find_objection(On.VIOLATED, self._facts(elapsed=clock.ticks() - began))
+        return lambda: self.session.constraints.find_objection(
+            RuleType.VIOLATED, self._facts(elapsed=clock.ticks() - began)
+        )
 
     def _check_after(self, value: str) -> Failed | None:
         """Return the rules' objection to a step that has had its effect, or None."""
-        if not self.session.constraints.any(On.ACTIVITY_POST, self.name):
+        if not self.session.constraints.any(RuleType.ACTIVITY_POST, self.name):
             return None
         facts = self._facts(value, elapsed=self._deps.clock.ticks() - self._started)
-        choice = self.session.constraints.find_objection(On.ACTIVITY_POST, facts)
+        choice = self.session.constraints.find_objection(RuleType.ACTIVITY_POST, facts)
         if choice is None:
             return None
         before, ladder = self._states.fault(self.path), self._deps.ladder_of(self.policy)
-        fault = self.session.constraints.make_fault(On.ACTIVITY_POST, choice, self.path, facts, before, ladder)
+        fault = self.session.constraints.make_fault(RuleType.ACTIVITY_POST, choice, self.path, facts, before, ladder)
         return self._states.block(self.path, fault, self.status)
 
     def _facts(self, value: str | None = None, *, elapsed: float | None = None) -> StepFacts:

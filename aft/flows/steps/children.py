@@ -92,12 +92,12 @@ class _ChildRows:
     def find_all(self, ids: Sequence[RunId]) -> list[RunRow]:
         """Return these children, as they are now."""
         (found,) = self._session.owner.query([(child_runs.NAMED, json.dumps(ids))])
-        return [run_rows.read(values) for values in found]
+        return [run_rows.read_run(values) for values in found]
 
     def find(self, child_id: RunId) -> RunRow | None:
         """Return a child as it is now, or None."""
         namespace = self._session.deps.namespace
-        return self._session.owner.read(lambda connection: child_runs.find(connection, namespace, child_id))
+        return self._session.owner.read(lambda connection: child_runs.find_child(connection, namespace, child_id))
 
 
 class _Family:
@@ -142,7 +142,7 @@ class Children:
         child_id = child_of(session, path)
 
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            session.check_may_go_on()
+            session.release_or_read_inbox()
             child = self._rows.take(child_id)
             if child is None:
                 child = self._start(flow, child_id, path, args)
@@ -346,7 +346,9 @@ class Children:
         owner = self._session.owner
         owner.remove_wait(f"{frame.path}/undo")
         left = waits.encode(owner.run.waits)
-        owner.write(lambda connection, seq: stack.pop(connection, owner.run_id, frame.seq, state, note), waits=left)
+        owner.write(
+            lambda connection, seq: stack.pop_child_frame(connection, owner.run_id, frame.seq, state, note), waits=left
+        )
 
     def _order(self, child: RunRow, verb: InboxVerb, payload: dict[str, Any]) -> None:
         """Send an order to a child, once (by its key), in a transaction of its own."""

@@ -79,9 +79,9 @@ class StepRequest:
     task_cancelled: bool = False
     #: The task that requests it, by its branch; "": the flow itself. And whether that task closes a generator.
     task: str = ""
-    closes: bool = False
+    in_generator_close: bool = False
     #: Whether the code requests it on its way out of a pass that continues as new.
-    tidies: bool = False
+    is_cleanup: bool = False
     #: The future of the task that awaits it, in an async flow.
     future: Future | None = None
 

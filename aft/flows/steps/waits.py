@@ -45,7 +45,7 @@ class WaitSteps:
 
     def _signal(self, signal: Signal, path: StepPath, scope: str) -> StepRequest:
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            self._session.check_may_go_on()
+            self._session.release_or_read_inbox()
             while (item := self._session.run_inbox.take(signal.name)) is not None:
                 try:
                     where = f"signal {signal.name!r}"
@@ -85,7 +85,7 @@ class WaitSteps:
 
     def _sleep(self, sleep: Sleep, path: StepPath, scope: str) -> StepRequest:
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            self._session.check_may_go_on()
+            self._session.release_or_read_inbox()
             wait = self._wait(path, WaitKind.SLEEP, sleep.name, sleep.timeout)
             if not self._is_over(wait):
                 raise Blocked(Awaits(wait))

@@ -45,13 +45,13 @@ def refusal(source: str, at: int, what: str, hint: str) -> RuleRefused:
     return RuleRefused(f"line {line}, column {column}: {what}\n  {shown[left : left + 160]}\n  {caret}\nhint: {hint}")
 
 
-def translate(source: str, complaint: str, names: Iterable[str]) -> RuleRefused:
-    """Return the error for CEL's complaint about a condition that may mention these facts."""
-    if _DEEP.search(complaint):
+def translate(source: str, error: str, names: Iterable[str]) -> RuleRefused:
+    """Return our error for CEL's error about a condition that may mention these facts."""
+    if _DEEP.search(error):
         return refusal(source, 0, "it is nested too deeply", "CEL goes 32 levels deep; make two rules of it, or more")
-    found = _ERROR.search(complaint)
+    found = _ERROR.search(error)
     if found is None:
-        return refusal(source, 0, "it cannot be read", complaint.removesuffix(" [INVALID_ARGUMENT]"))
+        return refusal(source, 0, "it cannot be read", error.removesuffix(" [INVALID_ARGUMENT]"))
     line, column, said = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
     at = _offset(source, line, column)
     if unknown := _UNKNOWN.match(said):

@@ -15,7 +15,7 @@ from typing import Any
 from aft.errors import RuleRefused
 from aft.rules.exlets import primitives, validate
 from aft.rules.exlets.primitives import Continue, Notify, Park, Primitive, Remove, Retry, Set, Suspend, Target, Unwind
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.texts import format_value
 
 #: Primitives of one exlet.
@@ -60,10 +60,10 @@ class Exlet:
     def decode(cls, value: Any) -> Exlet:
         """Decode what :meth:`encode` wrote; raises RuleRefused. Does not run :func:`check` again."""
         found = dict(validate.table(value, "an exlet"))
-        return read(found.pop("name", None), found)
+        return read_exlet(found.pop("name", None), found)
 
 
-def read(name: Any, value: Mapping[str, Any]) -> Exlet:
+def read_exlet(name: Any, value: Mapping[str, Any]) -> Exlet:
     """Read an exlet from a file's table, ``about`` and ``steps`` under its name; raises RuleRefused."""
     validate.name(name, "an exlet")
     for key in value:
@@ -123,7 +123,7 @@ def check(exlet: Exlet, sources: Mapping[str, str] = MappingProxyType({})) -> Ex
     return exlet
 
 
-def check_for(exlet: Exlet, on: On) -> Exlet:
+def check_for(exlet: Exlet, on: RuleType) -> Exlet:
     """Return the exlet if it can answer that type of exception; raises RuleRefused."""
     if on in RUN_LEVEL:
         for number, one in enumerate(exlet.steps, start=1):

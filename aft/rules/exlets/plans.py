@@ -102,7 +102,7 @@ def find_due(connection: Connection, namespace: str, limit: int) -> list[str]:
 
 
 def of_run(connection: Connection, run_id: str) -> list[Plan]:
-    """Return every plan for a run, oldest first; one whose row was spoilt has an exlet that says so."""
+    """Return every plan for a run, oldest first; one whose row was damaged has an exlet that says so."""
     statement = select(*_COLUMNS).where(plans.c.run_id == run_id).order_by(plans.c.id)
     return [_plan_or_reason(row) for row in connection.execute(statement)]
 
@@ -113,7 +113,7 @@ def advance(connection: Connection, plan: Plan, note: str | None) -> None:
     _change(connection, plan, position=plan.position + 1, reached=None, note=told, due_at=later(HOLD))
 
 
-def reach(connection: Connection, plan: Plan, run_id: str) -> None:
+def record_progress(connection: Connection, plan: Plan, run_id: str) -> None:
     """Record how far a primitive for many runs has come."""
     _change(connection, plan, reached=run_id, due_at=later(HOLD))
 

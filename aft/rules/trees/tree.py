@@ -27,7 +27,7 @@ from aft.codec.text import StoredJson
 from aft.errors import RuleRefused
 from aft.rules.cases.facts import Facts, fact_types
 from aft.rules.cel.conditions import NO_SOURCES, Condition, Evaluation, PreparedFacts, Sources, names
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 
 #: Flow or activity of a tree: all of them.
 ALL = "*"
@@ -97,7 +97,7 @@ class Tree:
     """The rules for one rule type of one activity of one flow. Raises ValueError unless it is a tree."""
 
     flow: str  #: "*": all
-    on: On
+    on: RuleType
     activity: str  #: "*": all; "" where the exception is a run's
     revision: int = 0
     nodes: Mapping[int, Node] = field(default_factory=dict, hash=False)
@@ -160,7 +160,7 @@ class _StoredTree:
     """A tree as it is stored: its rules are a list."""
 
     flow: str
-    on: On
+    on: RuleType
     activity: str
     revision: int
     nodes: list[Node]

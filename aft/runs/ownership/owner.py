@@ -176,13 +176,13 @@ class Owner:
             with self.store.read() as connection:
                 return read(connection)
 
-        return self.patiently(in_transaction)
+        return self.retry_while_leased(in_transaction)
 
     def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
         """Execute several queries in one round trip; retries while the database is away, as ``write`` does."""
-        return self.patiently(lambda: self.store.query(questions))
+        return self.retry_while_leased(lambda: self.store.query(questions))
 
-    def patiently(self, read: Callable[[], T]) -> T:
+    def retry_while_leased(self, read: Callable[[], T]) -> T:
         """Call ``read``; retries while the database is away, until our lease is over."""
         found: list[T] = []
         for attempt in self._while_leased():

@@ -40,7 +40,7 @@ from aft.telemetry import RunRescued
 #: Rescues in a row without progress that count as no death; each further one counts as a death.
 MOST_LAPSES = 5
 #: A namespace that no user can have.
-REHEARSAL = "~"
+WARM_UP = "~"
 
 _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.deaths, runs.c.deaths_alone]
 #: The fault's message: the worker died; its lease expired although it lives; it owns the run but does not execute it.
@@ -107,16 +107,16 @@ def rescue_expired(
     return _rescue(connection, namespace, at, expired, ~leased, hold=HOLD)
 
 
-def rehearse(connection: Connection, at: datetime) -> None:
+def rescue_for_warm_up(connection: Connection, at: datetime) -> None:
     """Rescue a run that is made for this, in a transaction that the caller rolls back.
 
     The first rescue in a process compiles its statements and takes several times as long as the next ones; runs wait
     for each rescue.
     """
-    values = {"id": new_id(), "namespace": REHEARSAL, "flow": REHEARSAL, "version": 0, "args": "{}", "epoch": 1}
+    values = {"id": new_id(), "namespace": WARM_UP, "flow": WARM_UP, "version": 0, "args": "{}", "epoch": 1}
     values |= {"root_id": values["id"], "worker_id": new_id(), "status": Status.RUNNING.value}
     connection.execute(insert(runs).values(created_at=at, updated_at=at, **values))
-    rescue_expired(connection, REHEARSAL, at, 1)
+    rescue_expired(connection, WARM_UP, at, 1)
 
 
 def rescue_orphans(

@@ -48,7 +48,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "args_exact": bool,
     **dict.fromkeys(("own_answer", "declared_answer"), Recoverability),
     **dict.fromkeys(("after", "wait"), lambda seconds: timedelta(seconds=seconds)),
-    **dict.fromkeys(("raised_at", "due_at", "decided_at", "settled_at"), db_time.read),
+    **dict.fromkeys(("raised_at", "due_at", "decided_at", "settled_at"), db_time.read_time),
 }
 _INSERT = insert(faults)
 
@@ -67,10 +67,10 @@ def fields(namespace: str, fault: Fault) -> dict[str, Any]:
 
 def from_row(row: Row[Any]) -> Fault:
     """Read a whole row of the faults table."""
-    return read(row._asdict())
+    return read_fault(row._asdict())
 
 
-def read(row: Mapping[str, Any]) -> Fault:
+def read_fault(row: Mapping[str, Any]) -> Fault:
     """Read a whole row of the faults table, also with the raw values of the driver."""
     values = {name: row[column] for name, column in _COLUMN_OF.items()}
     for name, reads in _READERS.items():
@@ -82,7 +82,7 @@ def read(row: Mapping[str, Any]) -> Fault:
 def _read_or_stand_in(row: dict[str, Any]) -> Fault:
     """Read a row; a corrupt one becomes a parked stand-in that says why, so that the others are still listed."""
     try:
-        return read(row)
+        return read_fault(row)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         why = f"its row in the database cannot be read: {error}"
         harmless = {
@@ -93,17 +93,17 @@ def _read_or_stand_in(row: dict[str, Any]) -> Fault:
             "wait_seconds": None,
         }
         kinds = {"kind": FaultKind.FLOW.value, "state": FaultState.PARKED.value, "message": why, "why": why}
-        return read({**row, **harmless, **kinds})
+        return read_fault({**row, **harmless, **kinds})
 
 
-def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
+def get_fault(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
     """Return one fault, or None."""
     statement = select(faults).where(faults.c.id == fault_id, faults.c.namespace == namespace)
     row = connection.execute(statement).one_or_none()
     return None if row is None else from_row(row)
 
 
-def find(connection: Connection, namespace: str, part: str) -> Fault | None:
+def find_fault(connection: Connection, namespace: str, part: str) -> Fault | None:
     """Return the one fault whose id matches what a person typed, or None; raises UnknownFault if several do."""
     require_text("fault_id", part, UnknownFault)
     statement = select(faults).where(faults.c.namespace == namespace, has_part(faults.c.id, part))

@@ -40,7 +40,7 @@ def take_overdue(connection: Connection, namespace: str, limit: int) -> list[Run
 
 
 def _read_seconds(seconds: float | None) -> timedelta:
-    """Read a duration; of a row that was spoilt none, so that the other runs are reported."""
+    """Read a duration; of a row that was damaged none, so that the other runs are reported."""
     try:
         return timedelta(seconds=seconds or 0)
     except (ValueError, OverflowError):

@@ -131,7 +131,7 @@ def listing(connection: Connection, namespace: str, limit: int = 50, *, settled:
     return [_from_row(row) for row in found]
 
 
-def find(connection: Connection, namespace: str, part: str) -> Refusal:
+def find_refusal(connection: Connection, namespace: str, part: str) -> Refusal:
     """Return the one refused message whose id matches what a person typed; raises UnknownFault."""
     found = search(connection, namespace, part)
     if found is None:
@@ -171,7 +171,7 @@ def objection(connection: Connection, namespace: str, refusal: Refusal) -> str |
     if not _is_ours(namespace, refusal.queue):
         return f"{refusal.queue!r} is not a queue of namespace {namespace!r}"
     try:
-        run_rows.get(connection, namespace, envelope.decode(refusal.body).run)
+        run_rows.get_run(connection, namespace, envelope.decode(refusal.body).run)
     except (envelope.MessageRefused, UnknownRun) as reason:
         return str(reason)
     return None
@@ -225,7 +225,7 @@ def _address(connection: Connection, namespace: str, refusal: Refusal) -> str:
     """Return the address of a released message; a wake-up goes to workers that have its run's flow."""
     if refusal.queue == names.faults(namespace):
         return refusal.queue
-    run = run_rows.get(connection, namespace, envelope.decode(refusal.body).run)
+    run = run_rows.get_run(connection, namespace, envelope.decode(refusal.body).run)
     return names.address(refusal.queue, names.key(run.flow, run.version))
 
 

@@ -70,7 +70,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class DueMoments:
+class DueOccurrences:
     """The decision about the occurrences up to now."""
 
     #: To be fired, oldest first.
@@ -78,7 +78,7 @@ class DueMoments:
     #: The first one that is skipped because it was missed.
     missed: datetime | None = None
     #: The next one; None: there are no more.
-    then: datetime | None = None
+    next: datetime | None = None
 
 
 class Calendar:
@@ -149,7 +149,7 @@ class Calendar:
         return None
 
 
-def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> DueMoments:
+def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> DueOccurrences:
     """Decide about the occurrences from ``first`` to ``at``.
 
     Those that are at most ``LATE`` late are not missed, and each is fired, the latest ``MOST_MISSED`` of them. Earlier
@@ -163,7 +163,7 @@ def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp)
             fire = calendar.latest(first, at, 1)
     earliest = calendar.after(first - _TICK)
     is_missed = earliest is not None and earliest <= at and (not fire or fire[0] != earliest)
-    return DueMoments(fire, earliest if is_missed else None, calendar.after(at))
+    return DueOccurrences(fire, earliest if is_missed else None, calendar.after(at))
 
 
 @dataclass(frozen=True, slots=True)

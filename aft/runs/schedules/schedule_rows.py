@@ -212,7 +212,7 @@ def resume(connection: Connection, namespace: str, name: str, by: str) -> None:
     try:
         following = row.calendar().after(read_time(connection))
     except DefinitionError as error:
-        raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it anew") from None
+        raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it again") from None
     _change(connection, row, by, paused=False, broken=None, next_at=following)
     audit.write_about(connection, by, "schedule resume", name)
 
@@ -249,7 +249,7 @@ def write(connection: Connection, row: ScheduleRow, **changes: Any) -> None:
 # Looking --------------------------------------------------------------------------------------------------------
 
 
-def get(connection: Connection, namespace: str, name: str) -> ScheduleRow:
+def get_schedule(connection: Connection, namespace: str, name: str) -> ScheduleRow:
     """Return a schedule, or raise UnknownSchedule."""
     return _found(connection.execute(_named(namespace, name)).one_or_none(), namespace, name)
 

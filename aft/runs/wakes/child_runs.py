@@ -27,7 +27,7 @@ ANY = PreparedQuery.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} 
 NAMED = PreparedQuery.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
 
 
-def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
+def find_child(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
     """Return a run; None if there is none."""
     row = connection.execute(select(*COLUMNS).where(runs.c.id == run_id, runs.c.namespace == namespace)).one_or_none()
     return None if row is None else from_row(row)
@@ -126,10 +126,10 @@ def order(connection: Connection, namespace: str, run_id: RunId, post: NewInboxI
         return False  # past its pivot it only goes forward
     if run.ended_as is not None and post.verb is InboxVerb.CANCEL:
         return False  # it has ended just before: its frame is undone when its turn has come
-    return wake.send(connection, run, post, _may_obey)
+    return wake.send(connection, run, post, _may_apply)
 
 
-def _may_obey(row: RunRow) -> bool:
+def _may_apply(row: RunRow) -> bool:
     """Return whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
     return row.status is not Status.PARKED or row.cause is None
 
@@ -184,7 +184,7 @@ def find_parked_after_end(connection: Connection, namespace: str, limit: int) ->
 
 
 def park_parent(connection: Connection, namespace: str, child_id: RunId, at: datetime) -> tuple[RunId, str] | None:
-    """Park the parent of such a child until the child returns to its end; returns the parent's id and the reason.
+    """Park a compensated run while a child of it is parked for a late effect; return its id and the reason.
 
     None if this is not the case any more, or the parent has an owner or a wake: then it is checked again later.
     """

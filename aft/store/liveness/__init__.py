@@ -78,7 +78,7 @@ def make_lock(store: Store) -> LivenessLock:
     return SessionLivenessLock(store.engine)
 
 
-def make_lookout(store: Store) -> LivenessProbe:
+def make_probe(store: Store) -> LivenessProbe:
     """Make the probe for the locks of others."""
     return _liveness_probe(store.file)
 

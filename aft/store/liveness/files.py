@@ -130,7 +130,7 @@ class FileLivenessProbe:
         return False
 
     def _path(self, lock: object) -> Path | None:
-        """Return the file that a row's lock names; None if it is of another kind, or spoilt."""
+        """Return the file that a row's lock names; None if it is of another kind, or damaged."""
         if not isinstance(lock, str) or not _NAMES_FILE.fullmatch(lock):
             return None
         return self._folder / lock.removeprefix(KIND)

@@ -76,7 +76,7 @@ def apply(given: ConnectionOptions, path: Path, note: str | None, modules: tuple
     `aft rules tree --toml` writes such a file.
     """
     with opened(given, load(modules)) as app:
-        sheet = read.read(path, app.rules.sources())
+        sheet = read.read_document(path, app.rules.sources())
         made = compare_exlets(app, sheet)
         trees = _compare_trees(app, sheet)
         show_exlets(made)

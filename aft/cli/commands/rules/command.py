@@ -26,7 +26,7 @@ from aft.errors import RuleRefused
 from aft.rules.cases import sources
 from aft.rules.cases.facts import FACT_TYPES
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.toml.documents import RuleDocument
 from aft.rules.toml.write import write
 from aft.rules.trees.choose import ANY
@@ -34,7 +34,7 @@ from aft.rules.trees.defaults import DEFAULTS
 from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.tree import Tree
 
-TYPES = [on.value for on in On]
+TYPES = [on.value for on in RuleType]
 on_argument = click.argument("on", type=click.Choice(TYPES), metavar="ON")
 
 
@@ -163,7 +163,7 @@ def facts(given: ConnectionOptions, modules: tuple[str, ...], as_json: bool) -> 
 
 def _key(flow: str, on: str, activity: str | None) -> Key:
     """Return the key of the named tree; an activity must be given, since a missing one may be an oversight."""
-    if On(on) in RUN_LEVEL:
+    if RuleType(on) in RUN_LEVEL:
         if activity:
             raise click.UsageError(f"{on} is about a run as a whole; leave {activity!r} out")
     elif not activity:
@@ -206,7 +206,7 @@ def _what(app: Aft, one: Revision) -> str:
     """Return what a revision has changed."""
     flow, on, activity = one.key
     try:
-        return summary(app.rules.tree_at((flow, On(on), activity), one.number - 1), read_tree(one))
+        return summary(app.rules.tree_at((flow, RuleType(on), activity), one.number - 1), read_tree(one))
     except (RuleRefused, ValueError):
         return "it cannot be read"
 

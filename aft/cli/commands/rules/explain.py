@@ -20,7 +20,7 @@ from aft.cli.show.output import console, exactly, json_option, print_fields, pri
 from aft.rules.cases.facts import SOURCE, fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets.plans import Plan
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.tree import Node
 
@@ -55,7 +55,7 @@ def explain(given: ConnectionOptions, fault: str, everything: bool, modules: tup
         print_json(documents.explanation(found, plan))
         return
     _print_fault(found)
-    if intro := _INTRO[found.told]:
+    if intro := _INTRO[found.source]:
         click.echo()
         print_line(intro)
     if found.walk is not None:
@@ -72,7 +72,7 @@ def _print_fault(found: Explanation) -> None:
 def _print_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
     out = console()
     named: set[str] = set()
-    if found.told is not ExplanationSource.BUILT_IN and found.fault.rule_type not in (None, walk.on):
+    if found.source is not ExplanationSource.BUILT_IN and found.fault.rule_type not in (None, walk.on):
         click.echo()
         print_line(f"No rule about {found.fault.rule_type} held; so the rules about {walk.on} were asked.")
     for asked in walk.asked:
@@ -89,7 +89,7 @@ def _print_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
 
 def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: AskedTree, everything: bool) -> set[str]:
     """Print how one tree was asked; return the facts that its rules on the way mention."""
-    key = (asked.flow, On(walk.on), asked.activity)
+    key = (asked.flow, RuleType(walk.on), asked.activity)
     tree = found.trees.get(key)
     told = f"revision {asked.revision}" if asked.revision else "built in"
     out.print()
@@ -160,6 +160,6 @@ def _print_outcome(found: Explanation, plan: Plan | None) -> None:
             "why": of.why or "",
             "exlet": "" if plan is None else f"{plan.exlet.name}: {format_progress(plan)}",
             "step": format_ruling(of),
-            "aft alone": "" if found.told is ExplanationSource.BUILT_IN else found.default,
+            "aft alone": "" if found.source is ExplanationSource.BUILT_IN else found.default,
         }
     )

@@ -165,7 +165,7 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.status is Status.COMPLETED:
         return shorten(f"→ {stored_to_text(row.result)}", MOST_VALUE)
     if row.fault_id is not None:
-        fault = faults.get(connection, row.namespace, row.fault_id)
+        fault = faults.get_fault(connection, row.namespace, row.fault_id)
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.status.ended:
         return {"cancel": "it was cancelled", "order": "it was undone as asked"}.get(row.cause or "", "")
@@ -211,7 +211,7 @@ def show(given: ConnectionOptions, run: str, following: bool, depth: int, everyt
             told = follow(app, found.id, depth)
         else:
             with app.store.read() as connection:
-                told = story.read(connection, app.namespace, found.id, depth)
+                told = story.read_story(connection, app.namespace, found.id, depth)
                 items = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
             if as_json:
                 print_json(documents.story(told, items))

@@ -43,7 +43,7 @@ def follow(app: Aft, run_id: RunId, depth: int) -> Story:
     with _events(app) as wait, _redrawing(out) if out.is_terminal else _line_by_line() as show:
         while True:
             with app.store.read() as connection:
-                told = story.read(connection, app.namespace, run_id, depth)
+                told = story.read_story(connection, app.namespace, run_id, depth)
             show(told)
             if told.row.status.ended or told.row.status is Status.PARKED:
                 break

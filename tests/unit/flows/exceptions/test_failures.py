@@ -26,8 +26,8 @@ from aft.flows.exceptions.failures import (
     MOST_MESSAGE,
     MOST_TRACEBACK,
     FaultSite,
-    describe,
     is_bug,
+    make_fault,
     own_recoverability,
     rebuild,
 )
@@ -87,7 +87,7 @@ class Outer:
 
 
 def described(error: BaseException, policy: Policy | None = None) -> Fault:
-    return describe(error, PLACE, policy or Policy(), LADDER, AT)
+    return make_fault(error, PLACE, policy or Policy(), LADDER, AT)
 
 
 def raised(error: BaseException) -> BaseException:

@@ -47,7 +47,7 @@ class World:
                 run=SimpleNamespace(deadline_at=None, waits=()),
                 store_waits=lambda: None,
                 pending_orders=[],
-                forget_wait=self.forgotten.append,
+                remove_wait=self.forgotten.append,
                 lock=threading.RLock(),
             ),
             deps=SimpleNamespace(clock=SimpleNamespace(now=lambda: MOMENT)),
