@@ -118,10 +118,10 @@ class Components:
         """Make a worker's lease, not begun yet."""
         return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
 
-    def begin_lease(self, deps: Dependencies, **told: Any) -> None:
+    def begin_lease(self, deps: Dependencies, **more: Any) -> None:
         """Begin the lease that runs are executed under; its row shows others the attempts that do not return."""
         deps.abandoned.on_change = deps.lease.renew_soon
-        deps.lease.begin(on_beat=HeartbeatTasks(deps).run, abandoned=deps.abandoned.encode, **told)
+        deps.lease.begin(on_beat=HeartbeatTasks(deps).run, abandoned=deps.abandoned.encode, **more)
 
     def close(self) -> None:
         """Close threads and connections. Idempotent."""

@@ -105,13 +105,13 @@ class Run(Generic[R_co]):
         """
         patience = checks.check_patience("timeout", timeout)
         began = looked = time.monotonic()
-        pause, told = FIRST_LOOK, False
+        pause, warned = FIRST_LOOK, False
         row = self.row
         while not row.status.ended:
             moment = time.monotonic()
             waited = moment - began
-            if not told and moment - looked >= WARN_AFTER:
-                told, looked = self._warn_if_stuck(row, moment - looked), moment
+            if not warned and moment - looked >= WARN_AFTER:
+                warned, looked = self._warn_if_stuck(row, moment - looked), moment
             if patience is not None and waited >= patience:
                 raise TimeoutError(f"{_still(row, patience)}{self._explain_no_worker(row, waited, '; ')}")
             left = LONGEST_POLL if patience is None else patience - waited

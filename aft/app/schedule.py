@@ -120,10 +120,10 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
     return call.target
 
 
-def _run_options(of: str, said: RunOptions) -> RunOptions:
+def _run_options(of: str, options: RunOptions) -> RunOptions:
     """Return the options of a schedule's runs; raises DefinitionError for those that its runs cannot have."""
-    given = [each.name for each in fields(said) if getattr(said, each.name) != each.default]
+    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     if others := [name for name in given if name not in STORED_OPTIONS]:
         named = " and ".join(f"{name}=" for name in others)
         raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out {named}")
-    return said
+    return options

@@ -147,8 +147,8 @@ class Intake:
         """Park the run of a fault whose decision the database refuses; return the new decision."""
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
-        told = describe_error(error)
-        why = f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry"
+        reason = describe_error(error)
+        why = f"its decision cannot be written: {reason}; change the rule or exlet that chose it, then retry"
         try:
             # With none of the texts of that decision, nor of its fault.
             return self._write([Decision(decision.fault, ParkRun(why))], reason=why)

@@ -228,21 +228,21 @@ class Sweeper:
         if self._notify_parked is None:
             return 0
         with self._store.read() as connection:
-            untold = parked_runs.find_unreported(connection, self._namespace, BATCH)
-        told, put_off, failed = 0, self._unreported.waiting(), list[str]()
-        for run_id in untold:
+            unreported = parked_runs.find_unreported(connection, self._namespace, BATCH)
+        reported, put_off, failed = 0, self._unreported.waiting(), list[str]()
+        for run_id in unreported:
             if run_id in put_off:
                 continue
             try:
                 with self._store.write() as connection:
-                    told += parked_runs.report(connection, self._namespace, run_id, self._notify_parked)
+                    reported += parked_runs.report(connection, self._namespace, run_id, self._notify_parked)
             except Exception as error:
                 if not is_about_rows(error):
                     raise
                 failed.append(run_id)
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
         self._unreported.note(failed)
-        return told
+        return reported
 
     def chain_audit(self) -> int:
         """Chain new audit records; return how many."""

@@ -44,10 +44,10 @@ def _format_faults(played: ScenarioOutcome) -> list[str]:
     On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is
     just what is promised.
     """
-    told = [format_fault(fault) for fault in played.faults]
-    for _ in range(told.count(LOST) - played.scenario.expected.faults.count(LOST)):
-        told.remove(LOST)
-    return told
+    lines = [format_fault(fault) for fault in played.faults]
+    for _ in range(lines.count(LOST) - played.scenario.expected.faults.count(LOST)):
+        lines.remove(LOST)
+    return lines
 
 
 def format_fault(fault: Fault) -> str:

@@ -76,14 +76,14 @@ class Player:
         sender = SignalSender(self._environment, self._example, run, scenario.signals, scenario.to_teach, self._teach)
         killed = self._wait(run, subject, scenario, sender, tell) or sender.killed
         state, after = self._example.read_state(subject)
-        row, story, done, raised, told = self._read(run)
+        row, story, done, raised, sent_notices = self._read(run)
         return ScenarioOutcome(
             scenario=scenario,
             row=row,
             story=_weave(story, sender.story, killed),
             done=done,
             faults=raised,
-            notices=told,
+            notices=sent_notices,
             tables=AS_BEFORE if after == before else state,
             sent=sender.sent,
             dropped=sender.dropped,
@@ -123,8 +123,8 @@ class Player:
             row, story = timeline.read_timeline(connection, app.namespace, run.id)
             completed = [entry for entry in journal.load(connection, run.id) if entry.outcome is Outcome.OK]
             done = [entry.name for entry in completed if entry.kind is EntryKind.ACTIVITY]
-            told = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
-            return row, story, done, faults.of_run(connection, run.id), told
+            sent_notices = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
+            return row, story, done, faults.of_run(connection, run.id), sent_notices
 
 
 def _weave(

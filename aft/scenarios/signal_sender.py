@@ -72,9 +72,9 @@ class SignalSender:
         for rule in due:
             self._rules.remove(rule)
             at = datetime.now(UTC)
-            told = self._teach(rule)
+            detail = self._teach(rule)
             self.taught.append(rule.exlet)
-            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", told))
+            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", detail))
 
     def _send(self, signal: ScenarioSignal) -> str:
         if signal.kill:
@@ -90,5 +90,5 @@ class SignalSender:
     def _emit_drop(self, signal: ScenarioSignal) -> None:
         """Record a dropped signal, which leaves no row behind."""
         self.dropped.append(signal.name)
-        told = f"{signal.name} with key {signal.key!r} once more: dropped"
-        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", told))
+        detail = f"{signal.name} with key {signal.key!r} once more: dropped"
+        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", detail))

@@ -282,9 +282,9 @@ def known_sources(connection: Connection, namespace: str) -> dict[str, str]:
     )
     found: dict[str, str] = {}
     for text in connection.execute(statement).scalars():
-        told = _read_json(text)
-        if isinstance(told, dict):
-            found |= {name: kind for name, kind in told.items() if isinstance(kind, str)}
+        found_flows = _read_json(text)
+        if isinstance(found_flows, dict):
+            found |= {name: kind for name, kind in found_flows.items() if isinstance(kind, str)}
     return found
 
 

@@ -25,16 +25,12 @@ class Event:
 
 
 class RunStarted(Event):
-    """A run was submitted."""
-
     text = "run started"
     run: str
     flow: str
 
 
 class RunClaimed(Event):
-    """A worker has claimed a run, and is about to execute it."""
-
     text = "run claimed"
     level = logging.DEBUG
     run: str
@@ -44,8 +40,6 @@ class RunClaimed(Event):
 
 
 class RunReleased(Event):
-    """Its owner has released a run that another worker can continue."""
-
     text = "run released"
     level = logging.DEBUG
     run: str
@@ -54,8 +48,6 @@ class RunReleased(Event):
 
 
 class RunWaits(Event):
-    """A run was released because it waits for a signal, a time or a child."""
-
     text = "run began to wait"
     run: str
     flow: str
@@ -63,8 +55,6 @@ class RunWaits(Event):
 
 
 class SignalRefused(Event):
-    """A signal was not of the type that the flow declares."""
-
     text = "signal refused"
     level = logging.WARNING
     run: str
@@ -73,8 +63,6 @@ class SignalRefused(Event):
 
 
 class RunEnded(Event):
-    """A run has ended."""
-
     text = "run ended"
     run: str
     flow: str
@@ -82,8 +70,6 @@ class RunEnded(Event):
 
 
 class RunParked(Event):
-    """A run waits for a person."""
-
     text = "run parked"
     level = logging.ERROR
     run: str
@@ -91,8 +77,6 @@ class RunParked(Event):
 
 
 class RunRescued(Event):
-    """A run was taken from a dead worker."""
-
     text = "run rescued"
     level = logging.WARNING
     run: str
@@ -102,8 +86,6 @@ class RunRescued(Event):
 
 
 class RunOverdue(Event):
-    """A run takes longer than expected; emitted once."""
-
     text = "run overdue"
     level = logging.WARNING
     run: str
@@ -112,16 +94,12 @@ class RunOverdue(Event):
 
 
 class RunForgotten(Event):
-    """A run that nothing would ever wake was found and woken."""
-
     text = "stranded run woken"
     level = logging.ERROR
     run: str
 
 
 class FlowUnserved(Event):
-    """Due runs were postponed because no live worker has their flow."""
-
     text = "flow has no live worker"
     level = logging.WARNING
     flow: str
@@ -130,8 +108,6 @@ class FlowUnserved(Event):
 
 
 class ActivityOverdue(Event):
-    """An activity takes longer than expected; emitted once for each attempt."""
-
     text = "activity overdue"
     level = logging.WARNING
     run: str
@@ -142,8 +118,6 @@ class ActivityOverdue(Event):
 
 
 class WorkerDied(Event):
-    """A worker's process has ended without stopping."""
-
     text = "worker died"
     level = logging.WARNING
     worker: str
@@ -151,8 +125,6 @@ class WorkerDied(Event):
 
 
 class AttemptStarted(Event):
-    """An attempt of a step begins."""
-
     text = "attempt started"
     level = logging.DEBUG
     run: str
@@ -162,8 +134,6 @@ class AttemptStarted(Event):
 
 
 class AttemptAbandoned(Event):
-    """An attempt was given up, and its function has not returned."""
-
     text = "attempt abandoned"
     level = logging.WARNING
     run: str
@@ -174,8 +144,6 @@ class AttemptAbandoned(Event):
 
 
 class AttemptReturned(Event):
-    """The function of an abandoned attempt has returned."""
-
     text = "abandoned attempt returned"
     level = logging.WARNING
     run: str
@@ -185,8 +153,6 @@ class AttemptReturned(Event):
 
 
 class WorkerSaturated(Event):
-    """A worker claims no run because too many of its attempts were abandoned."""
-
     text = "worker saturated"
     level = logging.ERROR
     abandoned: int
@@ -197,15 +163,11 @@ class WorkerSaturated(Event):
 
 
 class WorkerResumed(Event):
-    """A saturated worker claims runs again."""
-
     text = "worker resumed"
     abandoned: int
 
 
 class ActivityRecorded(Event):
-    """The outcome of an activity was recorded."""
-
     text = "activity recorded"
     level = logging.DEBUG
     run: str
@@ -217,8 +179,6 @@ class ActivityRecorded(Event):
 
 
 class FrameCompensated(Event):
-    """A compensator has run, and its frame was popped."""
-
     text = "frame compensated"
     run: str
     path: str
@@ -227,8 +187,6 @@ class FrameCompensated(Event):
 
 
 class FrameUnresolved(Event):
-    """Runs owe an undo whose compensator this process does not have."""
-
     text = "compensator missing"
     level = logging.WARNING
     activity: str
@@ -238,8 +196,6 @@ class FrameUnresolved(Event):
 
 
 class FaultRaised(Event):
-    """A fault was recorded."""
-
     text = "fault raised"
     run: str
     fault: str
@@ -251,8 +207,6 @@ class FaultRaised(Event):
 
 
 class FaultRouted(Event):
-    """The dispatcher has decided about a fault."""
-
     text = "fault routed"
     run: str
     fault: str
@@ -264,8 +218,6 @@ class FaultRouted(Event):
 
 
 class RulesRefused(Event):
-    """Stored rules or exlets cannot be used."""
-
     text = "rules refused"
     level = logging.ERROR
     what: str
@@ -273,8 +225,6 @@ class RulesRefused(Event):
 
 
 class RuleWarned(Event):
-    """A rule could not be evaluated for a fault."""
-
     text = "rule not evaluated"
     level = logging.WARNING
     run: str
@@ -283,8 +233,6 @@ class RuleWarned(Event):
 
 
 class ExletDone(Event):
-    """A primitive of an exlet was carried out."""
-
     text = "primitive carried out"
     run: str
     fault: str
@@ -294,8 +242,6 @@ class ExletDone(Event):
 
 
 class WakeIgnored(Event):
-    """A message named a wake that its run does not await."""
-
     text = "wake ignored"
     level = logging.DEBUG
     run: str
@@ -304,8 +250,6 @@ class WakeIgnored(Event):
 
 
 class MessageQuarantined(Event):
-    """A message was refused, and is held for a person."""
-
     text = "message quarantined"
     level = logging.ERROR
     queue: str
@@ -313,24 +257,18 @@ class MessageQuarantined(Event):
 
 
 class MessagesDropped(Event):
-    """Refused messages were deleted because newer ones need their room."""
-
     text = "refused messages dropped"
     level = logging.ERROR
     count: int
 
 
 class OutboxRelayed(Event):
-    """The relay has published messages that their writer had not."""
-
     text = "outbox relayed"
     level = logging.DEBUG
     messages: int
 
 
 class LeaseLost(Event):
-    """A worker's lease has expired while its process lives."""
-
     text = "lease lost"
     level = logging.ERROR
     worker: str
@@ -338,16 +276,12 @@ class LeaseLost(Event):
 
 
 class DatabaseLost(Event):
-    """The SQLite file in use was deleted, moved or replaced."""
-
     text = "database file lost"
     level = logging.ERROR
     why: str
 
 
 class ScheduleFired(Event):
-    """A schedule has submitted a run."""
-
     text = "schedule fired"
     schedule: str
     occurrence: str
@@ -356,8 +290,6 @@ class ScheduleFired(Event):
 
 
 class ScheduleSkipped(Event):
-    """An occurrence of a schedule was skipped."""
-
     text = "schedule skipped"
     level = logging.WARNING
     schedule: str
@@ -366,8 +298,6 @@ class ScheduleSkipped(Event):
 
 
 class ScheduleBroken(Event):
-    """A schedule cannot be fired until a person changes it."""
-
     text = "schedule broken"
     level = logging.ERROR
     schedule: str
@@ -375,8 +305,6 @@ class ScheduleBroken(Event):
 
 
 class NoticeAcknowledged(Event):
-    """The receiver of a notice has acknowledged it."""
-
     text = "notice acknowledged"
     notice: str
     run: str
@@ -385,8 +313,6 @@ class NoticeAcknowledged(Event):
 
 
 class NoticeFailed(Event):
-    """A notice could not be delivered, and will be sent again."""
-
     text = "notice failed"
     notice: str
     run: str
@@ -397,8 +323,6 @@ class NoticeFailed(Event):
 
 
 class NoticeGivenUp(Event):
-    """A notice will not be sent again."""
-
     text = "notice given up"
     level = logging.ERROR
     notice: str
@@ -409,8 +333,6 @@ class NoticeGivenUp(Event):
 
 
 class EffectLate(Event):
-    """An effect arrived after its step was recorded, or its run was taken over."""
-
     text = "late effect found"
     level = logging.WARNING
     run: str
@@ -420,8 +342,6 @@ class EffectLate(Event):
 
 
 class ServiceFailed(Event):
-    """A thread of this process met an error and goes on."""
-
     text = "service failed"
     level = logging.ERROR
     service: str
@@ -429,8 +349,6 @@ class ServiceFailed(Event):
 
 
 class ServiceRecovered(Event):
-    """A thread that had failed works again."""
-
     text = "service recovered"
     service: str
     errors: int

@@ -62,19 +62,19 @@ class RuleStore:
 
     def find_damaged(self, connection: Connection) -> list[str]:
         """Return why trees and exlets in force cannot be read."""
-        told = []
+        problems = []
         for revision in rows.latest_trees(connection, self.namespace):
             try:
                 rows.decode_key(revision.key)
                 read_tree(revision)
             except (RuleRefused, ValueError) as error:
-                told.append(str(error))
+                problems.append(str(error))
         for revision in rows.latest_exlets(connection, self.namespace):
             try:
                 read_exlet(revision)
             except RuleRefused as error:
-                told.append(str(error))
-        return told
+                problems.append(str(error))
+        return problems
 
     def check(self, trees: Iterable[Tree], made: Sequence[Exlet], known: Mapping[str, str]) -> None:
         """Raise RuleRefused unless trees and exlets can be in force together, and with all that is."""

@@ -168,15 +168,15 @@ class RuleDesk:
         ruled = fault.kind in (FaultKind.CONSTRAINT, FaultKind.FLOW)
         default = "" if ruled else route(fault, classify(fault)).why
         if decision is not None:
-            told, walk = ExplanationSource.DECIDED, decision
+            source, walk = ExplanationSource.DECIDED, decision
         elif not rule_types_of(fault):
-            told, walk = ExplanationSource.NEVER, None
+            source, walk = ExplanationSource.NEVER, None
         else:
-            told = ExplanationSource.NOW if fault.state is FaultState.OPEN else ExplanationSource.BUILT_IN
-            rules = self._rules() if told is ExplanationSource.NOW else built_in()
+            source = ExplanationSource.NOW if fault.state is FaultState.OPEN else ExplanationSource.BUILT_IN
+            rules = self._rules() if source is ExplanationSource.NOW else built_in()
             walk = self._past.decide(rules, fault, run, case)
         facts = {**case.facts, **(walk.facts if walk else {})}
-        return Explanation(fault, run.flow, decision, facts, default, told, walk, self._trees_of(walk))
+        return Explanation(fault, run.flow, decision, facts, default, source, walk, self._trees_of(walk))
 
     def test(self, fault_id: str, condition: str) -> Trial:
         """Evaluate a condition on a fault; raises RuleRefused if it cannot be compiled."""

@@ -149,14 +149,14 @@ def _of_entry(entry: Entry, item: InboxItem | None, children: list[RunRow]) -> l
     }
     name = entry.name or ("savepoint" if entry.kind is EntryKind.SAVEPOINT else "")
     value = stored_to_text(entry.value, name if entry.kind is EntryKind.SIGNAL else "")
-    told = StoryEvent(entry.recorded_at, kinds[entry.kind], entry.path, name, value, beside=entry.beside)
+    event = StoryEvent(entry.recorded_at, kinds[entry.kind], entry.path, name, value, beside=entry.beside)
     if entry.kind is EntryKind.CHILD:
-        return [_of_return(told, entry, next((child for child in children if child.parent_path == entry.path), None))]
+        return [_of_return(event, entry, next((child for child in children if child.parent_path == entry.path), None))]
     if entry.kind in (EntryKind.SIGNAL, EntryKind.SLEEP):
         wait = next(iter(waits.decode(entry.args)), None)
-        told = replace(told, by=None if item is None else item.actor)
-        return [replace(told, awaited=wait)]
-    return [told]
+        event = replace(event, by=None if item is None else item.actor)
+        return [replace(event, awaited=wait)]
+    return [event]
 
 
 def _match(entries: list[Entry], items: list[InboxItem]) -> dict[str, InboxItem]:
@@ -174,13 +174,13 @@ def _match(entries: list[Entry], items: list[InboxItem]) -> dict[str, InboxItem]
     return found
 
 
-def _of_return(told: StoryEvent, entry: Entry, child: RunRow | None) -> StoryEvent:
+def _of_return(event: StoryEvent, entry: Entry, child: RunRow | None) -> StoryEvent:
     """Return the event of a child's end; its fault is in the child's own story."""
-    told = replace(told, run=None if child is None else child.id)
+    event = replace(event, run=None if child is None else child.id)
     if entry.outcome is Outcome.OK:
-        return told
+        return event
     return replace(
-        told, what=StoryEventKind.FAULT, detail="failed" if child is None else f"the child ended {child.status.value}"
+        event, what=StoryEventKind.FAULT, detail="failed" if child is None else f"the child ended {child.status.value}"
     )
 
 
@@ -299,15 +299,15 @@ def _of_rule(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
     if decision is None or fault.decided_at is None:
         return []
     at = max(fault.decided_at, fault.raised_at)
-    told_below = fault.settled_at is not None and read_ruling(fault).do in (
+    is_shown_below = fault.settled_at is not None and read_ruling(fault).do in (
         RulingAction.PROCEED,
         RulingAction.REMOVE,
         RulingAction.FAIL,
     )
-    ruling = "" if told_below else format_ruling(fault)
+    ruling = "" if is_shown_below else format_ruling(fault)
     parts = (format_rule(decision), "" if plan is None else format_progress(plan), ruling)
-    told = f"by {'; '.join(part for part in parts if part)}"
-    return [StoryEvent(at, StoryEventKind.EXLET, fault.path, decision.exlet, told)]
+    detail = f"by {'; '.join(part for part in parts if part)}"
+    return [StoryEvent(at, StoryEventKind.EXLET, fault.path, decision.exlet, detail)]
 
 
 def _format_why(fault: Fault) -> str:

@@ -157,8 +157,8 @@ def show(given: ConnectionOptions, fault: str, as_json: bool) -> None:
         else:
             _show(found, plan)
             if others:
-                told = "has another fault" if others == 1 else f"has {others} other faults"
-                print_message(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` shows its story.")
+                more = "has another fault" if others == 1 else f"has {others} other faults"
+                print_message(f"\nThe run {more}: `aft runs show {short_id(found.run_id)}` shows its story.")
 
 
 def find_fault(app: Aft, part: str) -> Fault | Refusal:

@@ -101,13 +101,13 @@ def wait(one: Wait) -> dict[str, Any]:
     return document(one, "path kind name since until")
 
 
-def story(told: Story, items: dict[RunId, list[InboxItem]]) -> dict[str, Any]:
+def story(found: Story, items: dict[RunId, list[InboxItem]]) -> dict[str, Any]:
     """Return a run with its timeline, its inbox, and its children's stories."""
     return {
-        **run(told.row),
-        "timeline": [happening(one) for one in told.happenings],
-        "inbox": [item(one) for one in items[told.row.id]],
-        "children": [story(child, items) for child in told.children.values()],
+        **run(found.row),
+        "timeline": [happening(one) for one in found.happenings],
+        "inbox": [item(one) for one in items[found.row.id]],
+        "children": [story(child, items) for child in found.children.values()],
     }
 
 

@@ -72,8 +72,8 @@ def _started(row: RunRow, happening: StoryEvent, room: int) -> Text:
     if row.tags and not happening.by:
         of += f"  tags {format_named(tagged_to_json(row.tags), max(LEAST_ROOM, room // 3))}"
     stored = "" if happening.by else happening.detail  # the arguments of a child's second part were shown before
-    told = _with_value(happening.name, MARKS[StoryEventKind.STARTED].style, stored, room - len(of))
-    return told.append(of, "dim")
+    line = _with_value(happening.name, MARKS[StoryEventKind.STARTED].style, stored, room - len(of))
+    return line.append(of, "dim")
 
 
 def _with_value(name: str, style: str, stored: str, room: int) -> Text:

@@ -88,13 +88,13 @@ class PlanExecutor:
 
     def _put_off(self, plan_id: str, error: Exception) -> None:
         self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
-        told = describe_error(error)
+        text = describe_error(error)
         try:
             with self._store.write() as connection:
                 if isinstance(error, StoreError) and error.transient:
-                    plans.put_off(connection, plan_id, f"put off: {told}", PUT_OFF)
+                    plans.put_off(connection, plan_id, f"put off: {text}", PUT_OFF)
                 else:
-                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {told}")
+                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {text}")
         except AftError:
             pass  # it is due again by itself
 
@@ -131,9 +131,9 @@ class PlanExecutor:
         return True
 
     def _emit_done(self, plan: Plan, primitive: primitives.Primitive, note: str | None) -> None:
-        told = str(primitive)
+        text = str(primitive)
         exlet = plan.exlet.name
-        self._telemetry.emit(ExletDone(run=plan.run_id, fault=plan.fault_id, exlet=exlet, primitive=told, note=note))
+        self._telemetry.emit(ExletDone(run=plan.run_id, fault=plan.fault_id, exlet=exlet, primitive=text, note=note))
 
     # Primitives -------------------------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ class PlanExecutor:
             if not steer.join_suspension(connection, run, by, plan.id):
                 steer.suspend_for_exlet(connection, run, by)
 
-        done, note, obeyed = self._order_many(connection, plan, target, hold)
-        plans.record_suspended(connection, plan, target, obeyed)
+        done, note, ordered = self._order_many(connection, plan, target, hold)
+        plans.record_suspended(connection, plan, target, ordered)
         return done, note
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
@@ -186,11 +186,11 @@ class PlanExecutor:
         found = self._targets(connection, plan, target)
         by = self._actor(plan.actor, plan.fault_id, plan.run_id)
         notes = {run_id: self._order(connection, by, run_id, order) for run_id in found}
-        obeyed = [run_id for run_id, note in notes.items() if note is None]
+        ordered = [run_id for run_id, note in notes.items() if note is None]
         done = len(found) < BATCH or target is not Target.FLOW
         if not done:
             plans.record_progress(connection, plan, found[-1])
-        return done, _first(notes.values()) if target is Target.RUN else None, obeyed
+        return done, _first(notes.values()) if target is Target.RUN else None, ordered
 
     def _targets(self, connection: Connection, plan: Plan, target: Target) -> list[RunId]:
         if target is Target.RUN:

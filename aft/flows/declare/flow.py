@@ -76,7 +76,7 @@ class Flow(DurableFunction[P, R_co]):
         run waits before it begins, ``at`` is when; a time that is past means at once.
         """
         of = f"flow {self.name!r}"
-        said = RunOptions(
+        run_options = RunOptions(
             key=checks.check_key(of, key),
             priority=checks.check_priority(of, priority),
             owner=checks.check_text(of, "owner", owner),
@@ -87,8 +87,8 @@ class Flow(DurableFunction[P, R_co]):
             after=checks.check_duration(of, "after", after),
             at=checks.check_at(of, at),
         )
-        checks.refuse_two_start_times(of, said.after, said.at)
-        return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
+        checks.refuse_two_start_times(of, run_options.after, run_options.at)
+        return Flow(self.fn, name=self.name, version=self.version, options=run_options, signals=self.signals)
 
     def __repr__(self) -> str:
         return f"<flow {self.name!r} version {self.version}>"

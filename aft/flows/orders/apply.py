@@ -337,9 +337,9 @@ def _stay_parked(
 ) -> list[Parks]:
     """Return the blocks that keep a parked run parked; its orders are marked read with them, and answered."""
     whys = [(item, _why_parked_cannot(item, unreached)) for item in items]
-    told = [*refused, *((item, why) for item, why in whys if why is not None)]
-    answered = {item.seq for item, _ in told}
-    answers: list[tuple[InboxItem, str | None]] = [(item, f"refused: {why}") for item, why in told]
+    all_refused = [*refused, *((item, why) for item, why in whys if why is not None)]
+    answered = {item.seq for item, _ in all_refused}
+    answers: list[tuple[InboxItem, str | None]] = [(item, f"refused: {why}") for item, why in all_refused]
     answers += [(item, None) for item in items if item.seq not in answered]
     blocks = [stay_parked(fault) for fault in parked]
     return [replace(blocks[0], answers=tuple(answers)), *blocks[1:]]

@@ -120,8 +120,8 @@ class Execution:
         loop = self._loop = self.exit.renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._session.course.watch(loop)
         with running_on(loop), loop.closing_generators():
-            main, told = loop.run_main(coroutine), self._session.course.hand_out
-            driver = Driver(loop, main, self._scheduler, self._calls.read_outcome, told, self.exit)
+            main, on_deliver = loop.run_main(coroutine), self._session.course.hand_out
+            driver = Driver(loop, main, self._scheduler, self._calls.read_outcome, on_deliver, self.exit)
             try:
                 return driver.drive()
             except BaseException as error:

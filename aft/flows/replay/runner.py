@@ -281,9 +281,9 @@ class Runner:
         def then(connection: Connection, seq: int) -> None:
             release.check_orders(owner, connection)
 
-        owner, told = session.owner, None if known else faults.fields(self._deps.namespace, fault)
+        owner, row_fields = session.owner, None if known else faults.fields(self._deps.namespace, fault)
         changes = {"status": Status.COMPENSATING, "cause": "fault", "fault_id": fault.id, "deadline_at": None}
-        write = OwnerWrite(fault=told, changes=changes)
+        write = OwnerWrite(fault=row_fields, changes=changes)
         if owner.share(write, read_to=owner.read_to) is None:
             owner.write(Recording(write, then))
         owner.change(**changes)

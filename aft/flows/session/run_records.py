@@ -73,8 +73,8 @@ def _query(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQu
     """Execute the queries that concern any run; the others return no rows."""
     wanted = [(question, ids) for question, ids in questions.items() if ids != "[]"]
     answers = store.query(wanted) if wanted else []
-    said = {question: answer for (question, _), answer in zip(wanted, answers, strict=True)}
-    return {question: said.get(question, ()) for question in questions}
+    rows = {question: answer for (question, _), answer in zip(wanted, answers, strict=True)}
+    return {question: rows.get(question, ()) for question in questions}
 
 
 def _add_frame(found: RunRecords, path: str, state: str, activity: str) -> None:

@@ -38,8 +38,8 @@ STOPPED = "the run was cancelled, with all that it did left as it is, before tha
 #: Prefix of the note of an order that was done with another one.
 DONE_WITH = "done with"
 _UNDELIVERED = (
-    "the flow's code raised {mistake} before a step in that savepoint could be interrupted; after the fix, give the order "
-    "again, or undo the run as a whole"
+    "the flow's code raised {mistake} before a step in that savepoint could be interrupted; after the fix, give the "
+    "order again, or undo the run as a whole"
 )
 
 
@@ -59,7 +59,7 @@ def choose_order(owner: Owner, path: str) -> tuple[InboxItem, str] | None:
 
 
 def find_fulfilled(owner: Owner, order: InboxItem, savepoint: str, path: str) -> list[InboxItem]:
-    """Return the other orders that are done when ``told`` interrupts a step: their savepoints are inside its one."""
+    """Return the other pending orders that this order also fulfils: their savepoints lie inside its savepoint."""
     others = [item for item in owner.pending_orders if item is not order]
     return [item for item in others if _is_within(_find_meant(owner, item, path), savepoint)]
 

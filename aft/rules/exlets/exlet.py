@@ -73,8 +73,8 @@ def read_exlet(name: Any, value: Mapping[str, Any]) -> Exlet:
             )
     steps = value.get("steps")
     if not isinstance(steps, list):
-        told = "is missing" if steps is None else f"is {format_value(steps)}"
-        raise RuleRefused(f'exlet {name!r}: steps {told}; it must be a list: [{{do = "retry"}}], for example')
+        problem = "is missing" if steps is None else f"is {format_value(steps)}"
+        raise RuleRefused(f'exlet {name!r}: steps {problem}; it must be a list: [{{do = "retry"}}], for example')
     found: list[Primitive] = []
     for number, step in enumerate(steps[: MOST_STEPS + 1], start=1):
         try:

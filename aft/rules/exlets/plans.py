@@ -109,8 +109,8 @@ def of_run(connection: Connection, run_id: str) -> list[Plan]:
 
 def advance(connection: Connection, plan: Plan, note: str | None) -> None:
     """Move on to the next primitive."""
-    told = "; ".join(text for text in (plan.note, note) if text) or None
-    _change(connection, plan, position=plan.position + 1, reached=None, note=told, due_at=later(HOLD))
+    notes = "; ".join(text for text in (plan.note, note) if text) or None
+    _change(connection, plan, position=plan.position + 1, reached=None, note=notes, due_at=later(HOLD))
 
 
 def record_progress(connection: Connection, plan: Plan, run_id: str) -> None:
@@ -125,8 +125,8 @@ def put_off(connection: Connection, plan_id: str, note: str, seconds: float) -> 
 
 def end(connection: Connection, plan: Plan, state: PlanState, note: str | None = None) -> None:
     """End a plan."""
-    told = "; ".join(text for text in (plan.note, note) if text) or None
-    _change(connection, plan, state=state.value, note=told, ended_at=now())
+    notes = "; ".join(text for text in (plan.note, note) if text) or None
+    _change(connection, plan, state=state.value, note=notes, ended_at=now())
 
 
 def drop(connection: Connection, plan_id: str, note: str) -> tuple[RunId, str] | None:

@@ -50,8 +50,8 @@ class _Primitive:
     def encode(self) -> dict[str, Any]:
         """Return it for JSON: its word, and the fields that are set."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        said = {name: value for name, value in found.items() if value not in (None, "", False, {}, NOTHING)}
-        return {"do": self.do, **said}
+        content = {name: value for name, value in found.items() if value not in (None, "", False, {}, NOTHING)}
+        return {"do": self.do, **content}
 
     def _put(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -140,8 +140,8 @@ class Complete(_Primitive):
 
     def encode(self) -> dict[str, Any]:
         """Return it for JSON."""
-        told = {"computed": self.computed} if self.computed is not None else {"result": self.result}
-        return {"do": self.do, **{name: value for name, value in told.items() if value is not None}}
+        content = {"computed": self.computed} if self.computed is not None else {"result": self.result}
+        return {"do": self.do, **{name: value for name, value in content.items() if value is not None}}
 
     def __str__(self) -> str:
         result = self.computed if self.computed is not None else format_value(tagged_to_json(self.result))
@@ -283,8 +283,8 @@ class Set(_Primitive):
     def encode(self) -> dict[str, Any]:
         """Return it for JSON."""
         result = {} if self.result is NOTHING else {"result": self.result}
-        said = {"args": dict(self.args), "tags": dict(self.tags), "computed": dict(self.computed)}
-        return {"do": self.do, **{name: value for name, value in said.items() if value}, **result}
+        content = {"args": dict(self.args), "tags": dict(self.tags), "computed": dict(self.computed)}
+        return {"do": self.do, **{name: value for name, value in content.items() if value}, **result}
 
     def __str__(self) -> str:
         return f"set {', '.join(self.changes)}"
@@ -305,15 +305,15 @@ def decode(value: Any) -> Primitive:
             raise RuleRefused(f"{format_value(value)} has no 'do'; write do = \"retry\", for example")
         raise RuleRefused(f"{format_value(word)} is nothing that an exlet can do; {validate.hint(word, WORDS)}")
     known = {one.name: one for one in fields(WORDS[word])}
-    said = {name: item for name, item in found.items() if name != "do"}
-    for name in said:
+    content = {name: item for name, item in found.items() if name != "do"}
+    for name in content:
         if name not in known:
             takes = validate.hint(name, known) if known else "it takes nothing"
             raise RuleRefused(f"{word}: {name!r} is not a field of it; {takes}")
     for name, one in known.items():
-        if one.default is MISSING and one.default_factory is MISSING and name not in said:
+        if one.default is MISSING and one.default_factory is MISSING and name not in content:
             raise RuleRefused(f"{word}: {name!r} is missing")
-    return WORDS[word](**said)
+    return WORDS[word](**content)
 
 
 def is_deciding(one: Primitive) -> bool:

@@ -179,9 +179,9 @@ class _Reader:
         if tree.key in self.trees:
             raise RuleRefused(f"{where} is in {self.trees[tree.key][1]} as well; keep one of them")
         self.trees[tree.key] = tree, file
-        told = len(self.problems)
+        known_problems = len(self.problems)
         rules = self._read_rules(_tables(found.get("rules", []), f"{where}: rules"), f"{file}: {where}")
-        if len(self.problems) == told:
+        if len(self.problems) == known_problems:
             self.trees[tree.key] = TreeText.of(flow, on, tree.activity, _link(rules), 0 if rules else None), file
 
     def _read_rules(self, tables: list[Any], where: str) -> list[tuple[RuleText, int | None]]:

@@ -180,8 +180,8 @@ def _rescue(
         )
         if not taken.rowcount:
             continue
-        told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
-        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, told, at)
+        reason = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
+        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, reason, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))

@@ -34,8 +34,8 @@ _STORED: StoredJson[RunOptions] = StoredJson(RunOptions)
 
 def encode_options(options: RunOptions) -> str:
     """Encode the options of a schedule's runs for their column."""
-    said = {name: getattr(options, name) for name in STORED_OPTIONS}
-    kept = {name: value for name, value in said.items() if name not in _NOT_IN_OLD_ROWS or value not in (None, {})}
+    values = {name: getattr(options, name) for name in STORED_OPTIONS}
+    kept = {name: value for name, value in values.items() if name not in _NOT_IN_OLD_ROWS or value not in (None, {})}
     return json.dumps(kept, sort_keys=True, default=timedelta.total_seconds)
 
 

@@ -103,8 +103,8 @@ def _compare_trees(app: Aft, sheet: RuleDocument) -> list[TreeChange]:
 
 def _compare_tree(app: Aft, text: TreeText) -> TreeChange:
     before = app.rules.tree(text.flow, text.on, text.activity)
-    said = any(rule.cornerstone is not None for rule in text.rules)
-    return TreeChange(before, of_text(text, before, current_user(), app.clock.now()), said)
+    has_cornerstones = any(rule.cornerstone is not None for rule in text.rules)
+    return TreeChange(before, of_text(text, before, current_user(), app.clock.now()), has_cornerstones)
 
 
 def put(app: Aft, made: list[ExletChange], trees: list[TreeChange], note: str | None, yes: bool) -> None:

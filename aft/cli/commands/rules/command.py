@@ -188,17 +188,17 @@ def history(
     try:
         with desk(given) as app:
             found = app.rules.history(key, limit)
-            told = [(one, _what(app, one)) for one in found]
+            changes = [(one, _what(app, one)) for one in found]
             none = f"Nobody has changed {format_key(key) if key else 'any rules'} in namespace {app.namespace!r}."
     except NoDatabase as error:
-        told, none = [], f"No changes: {error}."
+        changes, none = [], f"No changes: {error}."
     if as_json:
-        print_json([documents.revision(one, what) for one, what in told])
-    elif not told:
+        print_json([documents.revision(one, what) for one, what in changes])
+    elif not changes:
         print_message(none)
     else:
-        _print_history(told)
-        if len(told) == limit:
+        _print_history(changes)
+        if len(changes) == limit:
             print_message(f"The newest {limit}; --limit shows more.")
 
 
@@ -211,7 +211,7 @@ def _what(app: Aft, one: Revision) -> str:
         return "it cannot be read"
 
 
-def _print_history(told: list[tuple[Revision, str]]) -> None:
+def _print_history(changes: list[tuple[Revision, str]]) -> None:
     columns = [
         Column("TREE", flexible=True),
         Column("REV", right=True),
@@ -227,7 +227,7 @@ def _print_history(told: list[tuple[Revision, str]]) -> None:
             one.made_by,
             f"{what}: {one.note}" if one.note else what,
         ]
-        for one, what in told
+        for one, what in changes
     ]
     print_table(columns, rows)
 

@@ -91,9 +91,9 @@ def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: Asked
     """Print how one tree was asked; return the facts that its rules on the way mention."""
     key = (asked.flow, RuleType(walk.on), asked.activity)
     tree = found.trees.get(key)
-    told = f"revision {asked.revision}" if asked.revision else "built in"
+    revision = f"revision {asked.revision}" if asked.revision else "built in"
     out.print()
-    print_text(out, Text.assemble((format_key(key), "bold"), (f"  {told}", "dim")))
+    print_text(out, Text.assemble((format_key(key), "bold"), (f"  {revision}", "dim")))
     nodes: Mapping[int, Node] = {} if tree is None else tree.nodes
     width = len(str(max((number for number, _, _ in asked.steps), default=1)))
     for step in _shown(asked, everything):
@@ -144,11 +144,11 @@ def _print_step(out: Console, nodes: Mapping[int, Node], step: _Step, width: int
         ("could not be asked", "yellow") if warning else ("held", "green") if held else ("did not hold", "dim")
     )
     margin = Text.assemble((f"{number:>{width + 2}}  ", "dim"), (f"{answer:<18}  ", style))
-    said = Text("this rule cannot be read any more", "dim")
+    line = Text("this rule cannot be read any more", "dim")
     if node is not None:
-        said = rule_text("", node.condition, node.exlet if held else "")
+        line = rule_text("", node.condition, node.exlet if held else "")
     why = Text(one_line((warning or "").partition(" could not be evaluated: ")[2] or warning or ""), "yellow")
-    draw_rule(out, margin, depth, said, why)
+    draw_rule(out, margin, depth, line, why)
 
 
 def _print_outcome(found: Explanation, plan: Plan | None) -> None:

@@ -190,8 +190,8 @@ def _show(app: Aft, fault: Fault, proposal: Proposal) -> None:
         depth += word == "but if"
         new = one.id == node.id
         margin = Text(f"{'+' if new else ' '}{one.id:>{width + 1}}  ", "bold green" if new else "dim")
-        said = rule_text(word, one.condition, one.exlet, "bold green" if new else "cyan")
-        draw_rule(out, margin, depth - first, said)
+        line = rule_text(word, one.condition, one.exlet, "bold green" if new else "cyan")
+        draw_rule(out, margin, depth - first, line)
     before = proposal.walk.exlet or "nothing from this tree"
     out.print()
     print_line(f"It is made for {name_of(fault)}")
