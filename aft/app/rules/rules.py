@@ -97,12 +97,14 @@ class Trial:
 class RuleDesk:
     """The operations of people on rules. Thread-safe."""
 
-    def __init__(self, parts: Components) -> None:
-        self._parts = parts
-        self._namespace = parts.namespace
-        self._rule_store = RuleStore(parts.namespace, parts.store)
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._namespace = components.namespace
+        self._rule_store = RuleStore(components.namespace, components.store)
         self._past = PastFaults(
-            parts.namespace, parts.store, FaultRules(parts.namespace, parts.store, parts.rule_cache)
+            components.namespace,
+            components.store,
+            FaultRules(components.namespace, components.store, components.rule_cache),
         )
 
     # Looking ----------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class RuleDesk:
 
     def explain(self, fault_id: str) -> Explanation:
         """Explain which rules were asked about a fault, with which facts, and why they chose what they did."""
-        self._parts.check()
+        self._components.check()
         fault, run = self._past.find_fault(fault_id)
         decision = stored_decision(fault)
         case = self._past.case(fault, run)
@@ -180,7 +182,7 @@ class RuleDesk:
 
     def test(self, fault_id: str, condition: str) -> Trial:
         """Evaluate a condition on a fault; raises RuleRefused if it cannot be compiled."""
-        self._parts.check()
+        self._components.check()
         fault, run = self._past.find_fault(fault_id)
         known = self.sources()
         compiled = Condition.compile(condition, known)
@@ -190,7 +192,7 @@ class RuleDesk:
 
     def decide(self, fault_id: str, tree: Tree) -> RuleChoice | None:
         """Return what the rules would choose for a fault, with this tree replacing its revision in force."""
-        self._parts.check()
+        self._components.check()
         fault, run = self._past.find_fault(fault_id)
         return self._past.decide(self._rules(tree), fault, run, self._past.case(fault, run))
 
@@ -201,7 +203,7 @@ class RuleDesk:
     ) -> int:
         """Save an exlet, and return its revision; it is in force at once, where rules choose it. Raises RuleRefused."""
         maker = name_of(by, RuleRefused)
-        self._parts.check()
+        self._components.check()
         self._rule_store.check([], [exlet], self.sources())
         if exlet.name in BUILT_IN:
             raise RuleRefused(f"exlet {exlet.name!r} is built in and stays as it is; choose another name")
@@ -224,7 +226,7 @@ class RuleDesk:
         """
         made_by = name_of(by, RuleRefused)
         check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
-        self._parts.check()
+        self._components.check()
         fault, run = self._past.find_fault(fault_id)
         if not rule_types_of(fault):
             raise RuleRefused(f"fault {fault.id} was raised by the flow's own code, which no rule is asked about")
@@ -241,7 +243,7 @@ class RuleDesk:
             fault_id=fault.id,
             note=note or "",
             made_by=made_by,
-            made_at=self._parts.clock.now(),
+            made_at=self._components.clock.now(),
         )
 
     def add(self, proposal: Proposal, *, accept: bool = False) -> int:
@@ -298,7 +300,7 @@ class RuleDesk:
         """
         found, built, maker = list(trees), [one for one in made if not _is_built_in(one)], name_of(by, RuleRefused)
         _check_bases(bases)
-        self._parts.check()
+        self._components.check()
         self._rule_store.check(found, built, self.sources())
         exlets_with = [(one, (bases or {}).get(one.name)) for one in built]
         self._write([(tree, tree.revision) for tree in found], exlets_with, maker, note)
@@ -306,8 +308,8 @@ class RuleDesk:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> Any:
-        self._parts.check()
-        return self._parts.store.read()
+        self._components.check()
+        return self._components.store.read()
 
     def _save(self, tree: Tree, by: str, note: str | None, base: int) -> int:
         self._rule_store.check([tree], [], self.sources())
@@ -318,7 +320,7 @@ class RuleDesk:
     ) -> list[int]:
         """Save an edit. It is in force in this process when this returns; in others, when their rule caches reload."""
         numbers = self._rule_store.write(trees, made, by, note)
-        self._parts.rule_cache.refresh()
+        self._components.rule_cache.refresh()
         return numbers
 
     def _rules(self, tree: Tree | None = None) -> RuleSet:

@@ -30,7 +30,15 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, InboxChanged, Parks, RunOver, Suspends, is_of_step, stay_parked
+from aft.flows.session.blocks import (
+    Blocked,
+    InboxChanged,
+    ParkNeeded,
+    RunOver,
+    SuspensionNeeded,
+    is_of_step,
+    stay_parked,
+)
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.savepoint_orders import (
     LEFT_SAVEPOINT,
@@ -80,7 +88,7 @@ class _SortedOrders:
     refused: list[tuple[InboxItem, str]]
     #: The changes of the run's row that start its undo; empty if no order does.
     changes: dict[str, Any]
-    suspends: Suspends | None
+    suspends: SuspensionNeeded | None
     #: Orders to undo a savepoint.
     undoes: list[InboxItem]
 
@@ -108,10 +116,10 @@ class _FaultChanges:
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
     again: dict[FaultId, str]
     #: Whether the doubts about lost workers are never resolved: their aborts stay.
-    gives_up_doubts: bool
+    drops_unknown: bool
 
     def write(self, connection: Connection, run_id: RunId) -> None:
-        if self.gives_up_doubts:
+        if self.drops_unknown:
             faults.keep_aborts(connection, run_id)
         resolved = [fault.id for fault in self.closed if fault.id not in self.again]
         faults.close(connection, resolved, FaultState.RESOLVED)
@@ -137,7 +145,7 @@ class OrderHandler:
             if self._undoes_first(items, live, entries):
                 return
             self._cancel_as_is(items, entries)
-        if self._sees_doubts_first(items, live):
+        if self._resolves_unknown_first(items, live):
             return
         orders = self._sort(items)
         owner.pending_orders = orders.undoes if orders.suspends is None else []
@@ -191,7 +199,7 @@ class OrderHandler:
     def _note(self, orders: _SortedOrders, effect: _FaultChanges) -> None:
         """Update this session's copy of the step states; raises Blocked or InboxChanged if the pass ends here."""
         step_states = self._session.step_states
-        if effect.gives_up_doubts:
+        if effect.drops_unknown:
             step_states.unknown.drop_all()
         for fault in effect.closed:
             step_states.restart_step(fault, effect.again.get(fault.id))
@@ -232,7 +240,7 @@ class OrderHandler:
         release.end(self._deps, owner, Status.CANCELLED, items=done, asked=True, stopped=stopped, in_doubt=in_doubt)
         raise RunOver
 
-    def _sees_doubts_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
+    def _resolves_unknown_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
         """Whether a run that is to be cancelled first resolves what an owner that died had begun.
 
         Otherwise an unseen effect would remain in a run that ends as undone. So steps in doubt that have a compensator
@@ -255,21 +263,21 @@ class OrderHandler:
         step_states.tried_again = tuple(item for item in can if item.verb is InboxVerb.RETRY)
         return True
 
-    def _park_in_doubt(self, items: list[InboxItem], why: str) -> Parks:
+    def _park_in_doubt(self, items: list[InboxItem], why: str) -> ParkNeeded:
         """Return the block that parks a run which is to be cancelled, but whose doubts cannot be resolved."""
         owner, deps = self._session.owner, self._deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
         fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
-        return Parks(why, fault, answers=tuple(refusal_of(item, why) for item in items))
+        return ParkNeeded(why, fault, answers=tuple(refusal_of(item, why) for item in items))
 
-    def _suspends(self, items: list[InboxItem]) -> Suspends | None:
+    def _suspends(self, items: list[InboxItem]) -> SuspensionNeeded | None:
         stops = [item for item in items if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]
         if not stops or (last := stops[-1]).verb is not InboxVerb.SUSPEND:
             return None
         asked = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
         why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
-        return Suspends(why, asked)
+        return SuspensionNeeded(why, asked)
 
     def _undoes_to(self, items: list[InboxItem]) -> list[InboxItem]:
         if self._session.owner.run.ended_as is not None:
@@ -325,7 +333,7 @@ def _find_taken_back(items: list[InboxItem]) -> list[tuple[InboxItem, str]]:
     return [(item, why) for item in stops if item.verb is InboxVerb.SUSPEND]
 
 
-def _choose_closed(parked: list[Fault], by_hand: bool, suspends: Suspends | None) -> list[Fault]:
+def _choose_closed(parked: list[Fault], by_hand: bool, suspends: SuspensionNeeded | None) -> list[Fault]:
     """Return the faults for which a parked run that goes on does not stop any more."""
     if by_hand:
         return parked
@@ -334,7 +342,7 @@ def _choose_closed(parked: list[Fault], by_hand: bool, suspends: Suspends | None
 
 def _stay_parked(
     parked: list[Fault], items: list[InboxItem], refused: list[tuple[InboxItem, str]], unreached: str
-) -> list[Parks]:
+) -> list[ParkNeeded]:
     """Return the blocks that keep a parked run parked; its orders are marked read with them, and answered."""
     whys = [(item, _why_parked_cannot(item, unreached)) for item in items]
     all_refused = [*refused, *((item, why) for item, why in whys if why is not None)]

@@ -37,7 +37,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import Awaits, Block, Failed, InLadder, Parks, WakeAt
+from aft.flows.session.blocks import Block, ParkNeeded, RetryPending, StepFailed, WaitPending, WakeAt
 from aft.flows.session.savepoint_orders import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_fulfilled, is_under
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -226,7 +226,7 @@ class Interrupts:
             key_generation=self._session.generation(step.path),
             interrupt=reach,
         )
-        raised = [block for block in step.blocks if isinstance(block, Failed) and not block.written]
+        raised = [block for block in step.blocks if isinstance(block, StepFailed) and not block.written]
 
         def then(connection: Connection, seq: int) -> None:
             for block in raised:
@@ -265,6 +265,8 @@ def _is_interruptible(step: StepRequest) -> bool:
 
 def _is_of(block: Block, path: StepPath) -> bool:
     """Whether a block concerns only this step; so does an earlier parking that no person has lifted."""
-    if isinstance(block, Parks) and not block.stays:
+    if isinstance(block, ParkNeeded) and not block.stays:
         return False
-    return isinstance(block, Awaits | InLadder) or (isinstance(block, Failed | Parks) and block.fault.path == path)
+    return isinstance(block, WaitPending | RetryPending) or (
+        isinstance(block, StepFailed | ParkNeeded) and block.fault.path == path
+    )

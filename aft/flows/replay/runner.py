@@ -24,20 +24,20 @@ from aft.flows.replay.load_session import load_records, load_session
 from aft.flows.session import release
 from aft.flows.session.blocks import (
     CONTROL_FLOW,
-    Awaits,
     Block,
     Blocked,
     ContinueAsNew,
-    Failed,
     InboxChanged,
-    InLadder,
-    NotBegun,
     OrdersArrived,
-    Parks,
-    ReleasesElsewhere,
-    Removes,
+    ParkNeeded,
+    ReleaseNeeded,
+    RetryPending,
     RunOver,
-    Suspends,
+    RunRemoved,
+    StepFailed,
+    StepNotBegun,
+    SuspensionNeeded,
+    WaitPending,
     WriteFailed,
 )
 from aft.flows.session.dependencies import Dependencies
@@ -60,9 +60,9 @@ NOT_SEEN = (
     "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
 )
 #: Blocks that prevent an ordered undo in this process: another owner, or a person, continues the run.
-KEEPS = (ReleasesElsewhere, OrdersArrived, WriteFailed, Parks, Removes, Suspends)
+KEEPS = (ReleaseNeeded, OrdersArrived, WriteFailed, ParkNeeded, RunRemoved, SuspensionNeeded)
 #: Blocks that stop a run before it reaches the steps that a lost worker may have begun.
-IS_BEFORE = (Awaits, Failed, InLadder)
+IS_BEFORE = (WaitPending, StepFailed, RetryPending)
 
 
 class Runner:
@@ -97,7 +97,7 @@ class Runner:
                 self._carry_out(session, [] if fresh else load_session(session, recorded or load_records(session)))
             except Blocked as leave:
                 leave.blocks = [self._take_back(session, block) for block in leave.blocks]
-                if any(isinstance(block, Removes) for block in leave.blocks):
+                if any(isinstance(block, RunRemoved) for block in leave.blocks):
                     self._remove(session)
                 if self._turns_back(session, leave):
                     return False
@@ -121,7 +121,7 @@ class Runner:
 
     def _take_back(self, session: RunSession, block: Block) -> Block:
         """Make a run that parks for a programming error redo what its code did since; no branch is at work now."""
-        if not isinstance(block, Parks) or block.mistake is None:
+        if not isinstance(block, ParkNeeded) or block.mistake is None:
             return block
         owner = session.owner
 
@@ -135,7 +135,7 @@ class Runner:
         owner, step_states = session.owner, session.step_states
         if not step_states.undo_orders:
             return False
-        parks = [block for block in leave.blocks if isinstance(block, Parks)]
+        parks = [block for block in leave.blocks if isinstance(block, ParkNeeded)]
         if parks and step_states.unknown.any:
             answers = [*parks[0].answers, *(refusal_of(item, NOT_SEEN) for item in step_states.undo_orders)]
             answers += [(item, None) for item in step_states.tried_again]
@@ -146,7 +146,7 @@ class Runner:
         waits_before = step_states.unknown.before_journal_end and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
         if waits_before or any(isinstance(block, KEEPS) for block in leave.blocks):
             return False
-        if step_states.cancels_as_is and any(isinstance(block, Awaits) for block in leave.blocks):
+        if step_states.cancels_as_is and any(isinstance(block, WaitPending) for block in leave.blocks):
             return False  # a child of the savepoint is being undone
         release.record_failures(self._deps, owner, leave.blocks)
         step_states.unknown.keep_compensators_only()
@@ -182,7 +182,9 @@ class Runner:
             try:
                 # The outcome of a step may not have been recorded.
                 session.step_states.unknown.note_all_unknown()
-                release.release_run(deps, owner, [Parks(reason, fault)], session.step_states.unknown.make_handover())
+                release.release_run(
+                    deps, owner, [ParkNeeded(reason, fault)], session.step_states.unknown.make_handover()
+                )
                 return
             except (Fenced, StoreError, InboxChanged) as another:
                 error = another
@@ -251,7 +253,7 @@ class Runner:
         else:
             release.end(self._deps, session.owner, Status.COMPLETED, result)
 
-    def _stop_after_pivot(self, session: RunSession, error: BaseException) -> Parks:
+    def _stop_after_pivot(self, session: RunSession, error: BaseException) -> ParkNeeded:
         """Return the block that parks a run instead of undoing it; a retry executes the failed step again."""
         fault, owner = failures.fault_of(error), session.owner
         what = str(fault) if fault is not None else f"{type(error).__name__}: {text_of(error)}"
@@ -259,9 +261,9 @@ class Runner:
         entries = owner.read(lambda connection: journal.load(connection, owner.run_id))
         redone = tuple(find_steps_to_redo(entries, session.course, error))
         if fault is not None and fault.path in [step.entry.path for step in redone if step.same_key]:
-            return Parks(reason, fault, reopens=True, redoes=redone)
+            return ParkNeeded(reason, fault, reopens=True, redoes=redone)
         made = self._flow_fault(session, error)
-        return Parks(reason, replace(made, state=FaultState.PARKED), redoes=redone)
+        return ParkNeeded(reason, replace(made, state=FaultState.PARKED), redoes=redone)
 
     def _failed(self, session: RunSession, execution: Execution, error: BaseException) -> None:
         """Handle an exception that left the flow's code: park for programming errors, undo everything otherwise."""
@@ -320,4 +322,4 @@ def _is_unseen(owner: Owner) -> bool:
 def _check_turns_back(session: RunSession) -> None:
     """Raise Blocked if the run is to be undone, but its code has ended first."""
     if session.step_states.undo_orders:
-        raise Blocked(NotBegun())
+        raise Blocked(StepNotBegun())

@@ -38,10 +38,10 @@ class JournalEnd:
             self._check_begun((*steps, *pending.values()))
         if not step_states.unknown.before_journal_end or (found := find_doubtful(steps, most, step_states)) is None:
             return
-        self.doubt(pending)
+        self.note_unknown(pending)
         step_states.note_journal_end(found)
 
-    def doubt(self, pending: Mapping[StepPath, StepRequest]) -> None:
+    def note_unknown(self, pending: Mapping[StepPath, StepRequest]) -> None:
         """Put pending steps in doubt that have no outcome: an owner that died may have begun them."""
         step_states = self._session.step_states
         if step_states.unknown.before_journal_end:

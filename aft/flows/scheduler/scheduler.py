@@ -24,7 +24,7 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
 from aft.flows.scheduler.journal_end import JournalEnd
 from aft.flows.scheduler.step_threads import StepThreads
-from aft.flows.session.blocks import Block, Blocked, Parks, WriteFailed
+from aft.flows.session.blocks import Block, Blocked, ParkNeeded, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay
 from aft.flows.steps.request import StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -35,7 +35,9 @@ from aft.runs.records.journal import Entry
 class StepScheduler:
     """Brings the steps of one pass over a flow's code to their outcomes. For the flow's own thread."""
 
-    def __init__(self, session: RunSession, entries: list[Entry], parking: Callable[[BaseException], Parks]) -> None:
+    def __init__(
+        self, session: RunSession, entries: list[Entry], parking: Callable[[BaseException], ParkNeeded]
+    ) -> None:
         self.replay = JournalReplay(entries)
         self._session = session
         #: Steps requested by an async flow whose outcomes were not delivered yet.
@@ -92,7 +94,7 @@ class StepScheduler:
     def complete_doubted(self) -> None:
         """Complete pending steps in doubt of a run that is undone after that; it begins no others."""
         step_states = self._session.step_states
-        self.journal_end.doubt(self.pending)
+        self.journal_end.note_unknown(self.pending)
         if step_states.undo_orders:
             for step in self.pending.values():
                 if not step.running and step.entry is None and step.undoable and step_states.is_unseen(step.path):

@@ -30,7 +30,7 @@ from aft import names
 from aft.compensation import late_frames, stack
 from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_step
+from aft.flows.session.blocks import Block, InboxChanged, ParkNeeded, StepFailed, is_of_step
 from aft.flows.session.delete_steps import delete_steps
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
@@ -69,7 +69,7 @@ def release_run(deps: Dependencies, owner: Owner, blocks: Iterable[Block], hando
 
 def record_failures(deps: Dependencies, owner: Owner, blocks: Iterable[Block]) -> None:
     """Record the failures of a run that goes on here, so that no try is uncounted."""
-    failed = [block for block in blocks if isinstance(block, Failed) and not block.written]
+    failed = [block for block in blocks if isinstance(block, StepFailed) and not block.written]
 
     def then(connection: Connection, seq: int) -> None:
         for block in failed:
@@ -97,8 +97,8 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
         messages = [_raise(deps, owner, connection, block) for block in found.failed]
         for block in found.parked:
             _park(deps, owner, connection, block)
-        if found.suspends is not None:
-            inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.items)
+        if found.suspension is not None:
+            inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspension.items)
         refuse_pending_orders(owner, connection, mistake=_find_mistake(found.parked))
         if owner.pointers_read:
             inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.pointers_read)
@@ -108,7 +108,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
             messages.append((names.resume_run(deps.namespace, owner.run.flow, owner.run.version), message))
         written[:] = _announce(deps, connection, messages)
 
-    wakes = found.elsewhere is not None and not found.is_stop
+    wakes = found.release_needed is not None and not found.is_stop
     owner.write(then, **changes)
     _emit(deps, owner, found)
     _send(deps, written)
@@ -134,14 +134,14 @@ def _share_failure(deps: Dependencies, owner: Owner, found: SortedBlocks, change
     return True
 
 
-def _find_mistake(parked: Sequence[Parks]) -> Fault | None:
+def _find_mistake(parked: Sequence[ParkNeeded]) -> Fault | None:
     """Return the fault for which the flow's code itself (not a step) has just parked, or None."""
     found = [block.fault for block in parked if not block.stays and block.fault.path is None]
     return next((fault for fault in found if fault.kind is FaultKind.FLOW), None)
 
 
 def _wake_for_orders(
-    deps: Dependencies, owner: Owner, connection: Connection, order: OrderId, parked: Sequence[Parks]
+    deps: Dependencies, owner: Owner, connection: Connection, order: OrderId, parked: Sequence[ParkNeeded]
 ) -> bool:
     """Wake a run that parks if it has an unread order, whose sender saw it being executed.
 
@@ -165,14 +165,14 @@ def _changes(deps: Dependencies, owner: Owner, found: SortedBlocks, order: Order
     if found.is_stop:
         changes["reason"] = found.reason
         return changes
-    if found.elsewhere is not None:
+    if found.release_needed is not None:
         # Solitary runs are claimed by the timer, not by message.
         grace = 0.0 if owner.solitary else deps.grace.total_seconds()
         changes |= {"wake_id": order, "due_at": FromNow(), "sweep_at": FromNow(grace)}
-    elif found.awaits or found.in_ladder or found.begins_more:
+    elif found.waits or found.in_ladder or found.begins_more:
         due, sweep = found.due(deps.grace)
         changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
-    if found.elsewhere is not None and not found.failed:
+    if found.release_needed is not None and not found.failed:
         changes |= NO_PROGRESS
     return changes
 
@@ -181,7 +181,7 @@ def _format(savepoints: dict[str, str] | None) -> str | None:
     return None if savepoints is None else json.dumps(savepoints)
 
 
-def _raise(deps: Dependencies, owner: Owner, connection: Connection, block: Failed) -> tuple[str, Message]:
+def _raise(deps: Dependencies, owner: Owner, connection: Connection, block: StepFailed) -> tuple[str, Message]:
     fault = block.fault
     if block.written:
         faults.renew(connection, fault.id, owner.epoch)
@@ -194,7 +194,7 @@ def _announcement(deps: Dependencies, fault: Fault) -> tuple[str, Message]:
     return names.faults(deps.namespace), Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, fault.raised_at)
 
 
-def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block: Failed) -> None:
+def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block: StepFailed) -> None:
     """Record a fault that replaces those before it."""
     faults.close(connection, block.replaces, FaultState.TRIED)
     faults.add(connection, deps.namespace, block.fault)
@@ -202,7 +202,7 @@ def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block:
         inbox.mark_read(connection, owner.run_id, owner.epoch, block.items)
 
 
-def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks) -> None:
+def _park(deps: Dependencies, owner: Owner, connection: Connection, block: ParkNeeded) -> None:
     faults.close(connection, block.replaces, FaultState.TRIED)
     delete_steps(connection, owner.run_id, block.redoes)
     for item, note in block.answers:
@@ -235,11 +235,11 @@ def _emit(deps: Dependencies, owner: Owner, found: SortedBlocks) -> None:
             emit_raised(deps, block.fault)
     if found.parked:
         deps.telemetry.emit(RunParked(run=run.id, reason=found.parked[0].reason))
-    elif found.suspends is not None or found.elsewhere is not None:
-        why = found.suspends.why if found.suspends else found.elsewhere.why if found.elsewhere else ""
+    elif found.suspension is not None or found.release_needed is not None:
+        why = found.suspension.why if found.suspension else found.release_needed.why if found.release_needed else ""
         deps.telemetry.emit(RunReleased(run=run.id, flow=run.flow, why=why))
-    elif found.awaits:
-        what = ", ".join(str(block.wait) for block in found.awaits)
+    elif found.waits:
+        what = ", ".join(str(block.wait) for block in found.waits)
         deps.telemetry.emit(RunWaits(run=run.id, flow=run.flow, what=what))
 
 

@@ -17,7 +17,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blocks import Blocked, Failed, InLadder, stay_parked
+from aft.flows.session.blocks import Blocked, RetryPending, StepFailed, stay_parked
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
 from aft.flows.session.unknown_outcomes import UnknownOutcomes
@@ -115,7 +115,7 @@ class StepStates:
         self.undone: dict[str, int] = {}
         self._signals = _RetrySignals(owner, run_inbox)
         #: Failures of this pass, each with whether its fault has a row already.
-        self._raised: dict[StepPath, Failed] = {}
+        self._raised: dict[StepPath, StepFailed] = {}
 
     def load(
         self, live: list[Fault], armed: Iterable[str], undone: dict[str, int], recorded: Iterable[StepPath] = ()
@@ -233,11 +233,11 @@ class StepStates:
             raise Blocked(stay_parked(fault))
         if fault.state is FaultState.OPEN:
             self._rule_out(path)
-            raise Blocked(self._raised.get(path) or Failed(fault, status, written=True))
+            raise Blocked(self._raised.get(path) or StepFailed(fault, status, written=True))
         waits = fault.state is FaultState.WAITING and not self._is_due(fault, path)
         if waits or fault.state is FaultState.HANDLED:
             self._rule_out(path)
-            raise Blocked(InLadder(fault, status))
+            raise Blocked(RetryPending(fault, status))
 
     def _rule_out(self, path: StepPath) -> None:
         """Remove a step from the doubts: it cannot have begun since it failed, as its next try is not due."""
@@ -279,30 +279,30 @@ class StepStates:
             self._faults.pop(path, None)
             self.unknown.note_outcome(path)
 
-    def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
+    def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[StepFailed, bool]:
         """Note that a step has failed; return what blocks it, and whether it was the only one at work."""
         with self._lock:
             block = self.block(path, fault, status)
             self._apply_failure(path, block)
             return block, self._at_work <= 1
 
-    def block(self, path: StepPath, fault: Fault, status: Status | None) -> Failed:
+    def block(self, path: StepPath, fault: Fault, status: Status | None) -> StepFailed:
         """Return the block of a step that failed: its fault replaces the step's faults until now."""
         before = self._faults.get(path)
         unseen = () if before is None else (before.id,)
         replaces = self.replaced(path) if shows_outcome(fault) else unseen
-        return Failed(fault, status, replaces, items=self._signals.of(path))
+        return StepFailed(fault, status, replaces, items=self._signals.of(path))
 
     def take_consumed_signal(self, path: StepPath) -> tuple[tuple[InboxItem, str | None], ...]:
         """Return and drop the signal that the last try of a step consumed; the caller marks it read."""
         return tuple((item, None) for item in self._signals.drop(path))
 
-    def note_failed(self, block: Failed) -> None:
+    def note_failed(self, block: StepFailed) -> None:
         """Note that a step has failed, now that its fault is recorded."""
         with self._lock:
             self._apply_failure(block.fault.path or StepPath(""), block)
 
-    def _apply_failure(self, path: StepPath, block: Failed) -> None:
+    def _apply_failure(self, path: StepPath, block: StepFailed) -> None:
         self._signals.drop(path)
         self._faults[path] = block.fault
         if shows_outcome(block.fault):
@@ -319,7 +319,7 @@ class StepStates:
         with self._lock:
             self.unknown.add(path)
 
-    def note_written(self, block: Failed) -> Failed:
+    def note_written(self, block: StepFailed) -> StepFailed:
         """Note that a fault has its row, before the run is released."""
         written = replace(block, written=True)
         self._raised[block.fault.path or StepPath("")] = written

@@ -20,7 +20,7 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.activity import Activity
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, Failed
+from aft.flows.session.blocks import Blocked, StepFailed
 from aft.flows.session.keep_late_effect import keep_late
 from aft.flows.steps import attempt, constraints
 from aft.flows.steps.request import OnRecorded
@@ -66,7 +66,7 @@ class ActivityStep(Step):
         self._on_recorded = on_recorded
         self._entry: Entry | None = None
         #: The rules' objection to the result, and whether the undo of the effect is owed nevertheless.
-        self._objection: Failed | None = None
+        self._objection: StepFailed | None = None
         self._owed = False
 
     def execute(self) -> Entry:
@@ -168,7 +168,7 @@ class ActivityStep(Step):
             RuleType.VIOLATED, self._facts(elapsed=clock.ticks() - began)
         )
 
-    def _check_after(self, value: str) -> Failed | None:
+    def _check_after(self, value: str) -> StepFailed | None:
         """Return the rules' objection to a step that has had its effect, or None."""
         if not self.session.constraints.any(RuleType.ACTIVITY_POST, self.name):
             return None
@@ -183,7 +183,7 @@ class ActivityStep(Step):
     def _facts(self, value: str | None = None, *, elapsed: float | None = None) -> StepFacts:
         return StepFacts(self.name, self.stored, value, self._states.failures(self.path), elapsed=elapsed)
 
-    def _record_effect(self, connection: Connection, seq: int, *, failed: Failed, value: str) -> None:
+    def _record_effect(self, connection: Connection, seq: int, *, failed: StepFailed, value: str) -> None:
         """Record a step's effect and its owed undo, but no outcome: an exlet decides that."""
         run_id, generation = self.owner.run_id, self.session.generation(self.path)
         release.write_fault(self._deps, self.owner, connection, failed)

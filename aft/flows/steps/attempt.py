@@ -42,7 +42,7 @@ from aft.flows.exceptions.failures import may_retry_at_once
 from aft.flows.runtime.event_loop import LoopEnded
 from aft.flows.runtime.rule_watch import AttemptWatch
 from aft.flows.runtime.timed_call import NoThread, OnLate, TimedCall
-from aft.flows.session.blocks import CONTROL_FLOW, Blocked, ReleasesElsewhere
+from aft.flows.session.blocks import CONTROL_FLOW, Blocked, ReleaseNeeded
 from aft.flows.steps.step import Raised, RuleObjected, Step
 from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
@@ -225,7 +225,7 @@ def _call(step: Step, function: FunctionCall, ours: AttemptContext) -> Any:
         raise
     except (LoopEnded, NoThread) as error:
         # Not its failure. It may have begun: the next owner treats its outcome as unknown.
-        raise Blocked(ReleasesElsewhere(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
+        raise Blocked(ReleaseNeeded(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
     except CONTROL_FLOW as error:
         raise Raised(RuntimeError(f"{function.what} leaked control flow of aft")) from error
     except BaseException as error:

@@ -25,7 +25,7 @@ from aft.errors import DefinitionError, FlowCancelled, ReplayDiverged
 from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.calls import Call
 from aft.flows.declare.flow import Flow
-from aft.flows.session.blocks import Awaits, Block, Blocked
+from aft.flows.session.blocks import Block, Blocked, WaitPending
 from aft.flows.steps.request import OnRecorded, Raises, Returns, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import RunId, StepPath
@@ -149,7 +149,7 @@ class Children:
             else:
                 _check_same(flow, child, path, args, given)
             if child.ended_as is None:
-                raise Blocked(Awaits(self._wait(path, child.id)))
+                raise Blocked(WaitPending(self._wait(path, child.id)))
             return self._record(child, path, scope, args, given, on_recorded)
 
         def read(entry: Entry) -> Returns | Raises:
@@ -191,7 +191,7 @@ class Children:
         if not made:
             # The order to stop is on its way down the family; the run checks again in case it is lost.
             raise Blocked(
-                Awaits(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
+                WaitPending(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
             )
         self._family.begun += 1
         return made[0]
@@ -360,7 +360,7 @@ class Children:
 
     def _block(self, path: StepPath, child: RunRow) -> Block:
         wait = self._wait(path, child.id)
-        return Awaits(wait, None if self._session.owner.run.status is Status.COMPENSATING else Status.WAITING)
+        return WaitPending(wait, None if self._session.owner.run.status is Status.COMPENSATING else Status.WAITING)
 
 
 def _check_same(flow: Flow[Any, Any], child: RunRow, path: StepPath, args: str, given: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aft.fault import FaultState
-from aft.flows.session.blocks import Blocked, Parks, Removes
+from aft.flows.session.blocks import Blocked, ParkNeeded, RunRemoved
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases.case import StepFacts
@@ -53,9 +53,9 @@ class RunConstraints:
         assert fault is not None
         ruling = Ruling.decode(fault.ruling)
         if ruling.do is RulingAction.PARK:
-            raise Blocked(Parks(ruling.why, fault, (), reopens=True))
+            raise Blocked(ParkNeeded(ruling.why, fault, (), reopens=True))
         if ruling.do is RulingAction.REMOVE:
-            raise Blocked(Removes(ruling.why))
+            raise Blocked(RunRemoved(ruling.why))
         failed = fault.state is FaultState.FINAL
         entry = Entry(
             path,

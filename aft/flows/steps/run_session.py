@@ -17,7 +17,7 @@ from aft.flows.course.course import Course
 from aft.flows.exceptions import failures
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, ReleasesElsewhere
+from aft.flows.session.blocks import Blocked, ReleaseNeeded
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.step_states import StepStates
@@ -103,7 +103,7 @@ class RunSession:
         elif self.owner.run.deaths >= MOST_SHARED_DEATHS and not self.owner.solitary:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
-            raise Blocked(ReleasesElsewhere(why))
+            raise Blocked(ReleaseNeeded(why))
         self.run_inbox.read_new()
 
     # Recording ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from aft.flows.declare.policy import Policy
 from aft.flows.declare.probe import ProbeCall
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Blocked, Parks, ReleasesElsewhere
+from aft.flows.session.blocks import Blocked, ParkNeeded, ReleaseNeeded
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
@@ -155,7 +155,7 @@ class Step(ABC):
                 self._fail(error)
             self._park(error)
         except Blocked as leave:
-            if any(isinstance(block, ReleasesElsewhere) and block.doubt for block in leave.blocks):
+            if any(isinstance(block, ReleaseNeeded) and block.doubt for block in leave.blocks):
                 self._states.note_unknown(self.path)
             raise
         self._states.note_recorded(self.path)
@@ -188,7 +188,7 @@ class Step(ABC):
         )
         replaced, spent = self._states.replaced(self.path), self._states.take_consumed_signal(self.path)
         self._states.note_known(self.path)
-        raise Blocked(Parks(reason, fault, replaced, answers=spent))
+        raise Blocked(ParkNeeded(reason, fault, replaced, answers=spent))
 
     def _site(self) -> FaultSite:
         failed = self._states.failures(self.path)

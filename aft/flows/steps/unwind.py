@@ -22,7 +22,7 @@ from aft.flows.declare.activity import Activity, compensator_policy, make_compen
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Blocked, Parks
+from aft.flows.session.blocks import Blocked, ParkNeeded
 from aft.flows.steps import attempt
 from aft.flows.steps.children import Children
 from aft.flows.steps.push_late_effects import find_late, take_late
@@ -280,4 +280,4 @@ def _stop(session: RunSession, frame: Frame, reason: str) -> NoReturn:
         LookupError(reason), place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED
     )
     before = session.step_states.fault(StepPath(f"{frame.path}/undo"))
-    raise Blocked(Parks(reason, fault, () if before is None else (before.id,)))
+    raise Blocked(ParkNeeded(reason, fault, () if before is None else (before.id,)))
