@@ -178,7 +178,7 @@ def make_key(flow: str, on: RuleType | str, activity: str = "") -> Key:
         raise RuleRefused(f"the name of a flow is missing; write it, or {ANY!r} for all")
     found = find_choice(on, RuleType)
     if found is None:
-        raise RuleRefused(f"{format_value(on)} is not a type of exception; there are {', '.join(RuleType)}")
+        raise RuleRefused(f"{format_value(on)} is not a rule type; there are {', '.join(RuleType)}")
     return flow, found, "" if found in RUN_LEVEL else activity or ANY
 
 

@@ -124,7 +124,7 @@ def check(exlet: Exlet, sources: Mapping[str, str] = MappingProxyType({})) -> Ex
 
 
 def check_for(exlet: Exlet, on: RuleType) -> Exlet:
-    """Return the exlet if it can answer that type of exception; raises RuleRefused."""
+    """Return the exlet if it can answer that rule type; raises RuleRefused."""
     if on in RUN_LEVEL:
         for number, one in enumerate(exlet.steps, start=1):
             if primitives.needs_activity(one):

@@ -254,7 +254,7 @@ def _read_on(value: Any, where: str) -> RuleType:
         raise RuleRefused(f"{where}: 'on' is missing; there are {', '.join(map(repr, map(str, RuleType)))}")
     if (found := find_choice(value, RuleType)) is None:
         hint = validate.hint(value, [one.value for one in RuleType])
-        raise RuleRefused(f"{where}: on = {format_value(value)} is not a type of exception; {hint}")
+        raise RuleRefused(f"{where}: on = {format_value(value)} is not a rule type; {hint}")
     return found
 
 

@@ -21,7 +21,7 @@ from aft.rules.trees.tree import Tree
 from aft.store.db_time import now
 from aft.store.tables import exlets, rule_books, rule_trees
 
-#: Flow, type of exception, activity.
+#: Flow, rule type, activity.
 Key = tuple[str, RuleType, str]
 
 

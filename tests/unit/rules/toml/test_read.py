@@ -220,9 +220,9 @@ WRONG: list[tuple[str, str]] = [
     ("[[tree]]\nflow = 'f'", "t.toml: tree 1: 'on' is missing; there are 'fault', 'abort'"),
     (
         "[[tree]]\nflow = 'f'\non = 'timeoute'",
-        "t.toml: tree 1: on = 'timeoute' is not a type of exception; did you mean 'timeout'?",
+        "t.toml: tree 1: on = 'timeoute' is not a rule type; did you mean 'timeout'?",
     ),
-    ("[[tree]]\nflow = 'f'\non = []", "t.toml: tree 1: on = [] is not a type of exception; there are 'fault'"),
+    ("[[tree]]\nflow = 'f'\non = []", "t.toml: tree 1: on = [] is not a rule type; there are 'fault'"),
     ("[[tree]]\nflow = 'f'\non = 'fault'", "t.toml: tree 1: 'activity' is missing; write its name, or '*' for all"),
     ("[[tree]]\nflow = 'f'\non = 'fault'\nactivity = 1", "t.toml: 1 cannot name the activity of tree 1"),
     (
