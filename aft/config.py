@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from aft import durations, names
 from aft.errors import ConfigError
-from aft.texts import show
+from aft.texts import format_value
 
 #: Variables beginning with AFT_ that are not settings of a process.
 _NOT_OURS = ("AFT_TEST_",)
@@ -236,7 +236,7 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         text = _format_advice(problem)
         field = ".".join(str(part) for part in problem["loc"])
-        shown = f" is {show(problem['input'], MOST_SHOWN)}"
+        shown = f" is {format_value(problem['input'], MOST_SHOWN)}"
         # A URL may hold a password, whatever name it is given under; a secret may come under one that is misspelt.
         if field.endswith("_url") or difflib.get_close_matches(field, _SECRETS, n=1):
             shown = ""

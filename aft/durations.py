@@ -7,7 +7,7 @@ import random
 import re
 from datetime import timedelta
 
-from aft.texts import show
+from aft.texts import format_value
 
 #: Milliseconds in each unit, longest first: the order in which a duration is formatted.
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
@@ -30,7 +30,7 @@ def parse(value: timedelta | float | str) -> timedelta:
     except OverflowError:
         found = timedelta.max
     if not timedelta(0) <= found <= LONGEST:
-        raise ValueError(f"{show(value)} is not a duration between 0 and ten years")
+        raise ValueError(f"{format_value(value)} is not a duration between 0 and ten years")
     return found
 
 
@@ -39,7 +39,7 @@ def _seconds(value: float | str) -> float:
         return float("inf") if math.isnan(value) else float(value)
     if isinstance(value, str) and _TEXT.fullmatch(text := value.strip().lower()):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)) / 1000
-    raise ValueError(f"{show(value)} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
+    raise ValueError(f"{format_value(value)} is not a duration; write '250ms', '10s', '5m', '1h30m' or '2d'")
 
 
 def format(value: timedelta) -> str:

@@ -46,7 +46,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from aft.security.redaction import hide_inputs
-from aft.texts import check_storable, shorten, show
+from aft.texts import check_storable, format_value, shorten
 
 if TYPE_CHECKING:
     from aft.fault import Fault
@@ -221,7 +221,9 @@ class Recoverable(Exception):
         super().__init__(*args)
         if on_signal is not None:
             if not isinstance(on_signal, str) or not on_signal.strip() or len(on_signal) > MOST_SIGNAL:
-                raise DefinitionError(f"on_signal is a text of 1 to {MOST_SIGNAL} characters, not {show(on_signal)}")
+                raise DefinitionError(
+                    f"on_signal is a text of 1 to {MOST_SIGNAL} characters, not {format_value(on_signal)}"
+                )
             check_storable("on_signal", on_signal, DefinitionError)
         self.after = after
         self.on_signal = on_signal

@@ -34,7 +34,7 @@ class FaultState(StrEnum):
     RESOLVED = "resolved"  #: a later try succeeded, or a person resolved it
 
 
-class Answer(StrEnum):
+class Recoverability(StrEnum):
     """Whether a fault is recoverable, as its exception or the declaration says."""
 
     RECOVERABLE = "recoverable"
@@ -59,8 +59,8 @@ class Fault:
     args: str
     args_exact: bool
     traceback: str
-    own_answer: Answer | None
-    declared_answer: Answer | None
+    own_answer: Recoverability | None
+    declared_answer: Recoverability | None
     http_status: int | None
     after: timedelta | None
     ladder: str
@@ -76,7 +76,7 @@ class Fault:
     resource: str | None = None
     #: The signal that it waits for, instead of a time.
     signal: str | None = None
-    #: The exception type that its rules are asked for, where its kind does not determine it.
+    #: The rule type that its rules are asked for, where its kind does not determine it.
     rule_type: str | None = None
     #: JSON: the exception's attributes, as ``flows.exceptions.capture`` stores them.
     attributes: str = "{}"

@@ -50,7 +50,7 @@ def find_unstorable(text: str, *, lines: bool = False) -> str | None:
 def require_text(what: str, given: object, error: type[Exception]) -> None:
     """Raise ``error`` if a value is no text."""
     if not isinstance(given, str):
-        raise error(f"{what}={show(given)} must be a text")
+        raise error(f"{what}={format_value(given)} must be a text")
 
 
 def check_storable(
@@ -64,9 +64,9 @@ def check_storable(
         return
     require_text(what, text, error)
     if most is not None and len(text) > most:
-        raise error(f"{what}={show(text)} has {len(text)} characters; {most} are the most: give a shorter one")
+        raise error(f"{what}={format_value(text)} has {len(text)} characters; {most} are the most: give a shorter one")
     if (found := find_unstorable(text, lines=lines)) is not None:
-        raise error(f"{what}={show(text, 100)} holds {found}; leave that out")
+        raise error(f"{what}={format_value(text, 100)} holds {found}; leave that out")
 
 
 def find_choice(given: object, choices: type[Choice]) -> Choice | None:
@@ -78,11 +78,11 @@ def choose(what: str, given: str, choices: type[Choice], error: type[Exception])
     """Return the member of an enumeration that a text names, or raise ``error`` that says which there are."""
     found = find_choice(given, choices)
     if found is None:
-        raise error(f"{what}={show(given)} is none of {', '.join(repr(choice.value) for choice in choices)}")
+        raise error(f"{what}={format_value(given)} is none of {', '.join(repr(choice.value) for choice in choices)}")
     return found
 
 
-def show(value: object, most: int = 60) -> str:
+def format_value(value: object, most: int = 60) -> str:
     """Format any value for a message, like ``repr``: at most ``most`` characters, printable, redacted. Never raises."""
     try:
         text = redact(_short.repr(value))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import aft
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.telemetry import Event, RunEnded
 
@@ -51,7 +51,7 @@ def tree(flow: str, activity: str) -> Tree:
     for number in range(WAY + 1, RULES + 1):
         nodes[above] = replace(nodes[above], refined=number)
         above = number
-    return Tree(flow, On.FAULT, activity, 0, nodes, 1)
+    return Tree(flow, RuleType.FAULT, activity, 0, nodes, 1)
 
 
 def choice() -> None:
@@ -64,7 +64,7 @@ def choice() -> None:
         )
         for number in range(1, RULES + 1)
     }
-    long = CompiledTree(Tree("failing", On.FAULT, "fail_once", 1, chain, 1), {})
+    long = CompiledTree(Tree("failing", RuleType.FAULT, "fail_once", 1, chain, 1), {})
     for name, asked, repeat in ((f"{RULES} rules, {WAY} on the way", broad, 200), (f"a chain of {RULES}", long, 20)):
         asked.check()
         times = [_timed(lambda asked=asked: asked.walk(facts)) for _ in range(repeat)]  # type: ignore[misc]
@@ -117,7 +117,7 @@ def main() -> None:
                 app.rules.save_all([replace(tree("failing", "fail_once"), revision=2 * round_)], [])
                 time.sleep(1.0)
                 with_rules = faults_a_second(app, given.runs)
-                app.rules.save_all([replace(Tree("failing", On.FAULT, "fail_once"), revision=2 * round_ + 1)], [])
+                app.rules.save_all([replace(Tree("failing", RuleType.FAULT, "fail_once"), revision=2 * round_ + 1)], [])
                 time.sleep(1.0)
                 ratios.append(with_rules / without)
                 print(f"round {round_ + 1}: {without:,.0f} faults/s without, {with_rules:,.0f} with: {ratios[-1]:.2f}")

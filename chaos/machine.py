@@ -25,13 +25,13 @@ from sqlalchemy import Table, delete, select, update
 
 import aft
 from aft import envelope, errors, names
-from aft.app.parts import Parts
+from aft.app.components import Components
 from aft.config import Settings
 from aft.dispatcher.sweeper import Sweeper
 from aft.envelope import Message
 from aft.flows.declare import registry
 from aft.flows.replay.runner import Runner
-from aft.flows.worker.after_heartbeat import AfterHeartbeat
+from aft.flows.worker.heartbeat_tasks import HeartbeatTasks
 from aft.ids import RunId
 from aft.recovery.relay import Relay
 from aft.recovery.takeover import Takeover
@@ -311,7 +311,7 @@ class Execution:
         except BaseException as error:
             self.error = error
         finally:
-            self.worker.deps.executing.release_run(self.row.id)
+            self.worker.deps.executing.unregister(self.row.id)
             self.asked = None
             self._moved.release()
 
@@ -319,7 +319,7 @@ class Execution:
 class Worker:
     """A process that executes runs, with a clock of its own."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self.clock = JumpyClock()
         self.parts = parts
         lease = type(parts.make_lease())(
@@ -365,7 +365,7 @@ class Worker:
     def beat(self) -> None:
         """Send a heartbeat, and run the checks that follow it."""
         self.deps.lease.renew()
-        AfterHeartbeat(self.deps).collect()
+        HeartbeatTasks(self.deps).run()
 
 
 class JumpyClock(HandClock):
@@ -400,7 +400,7 @@ class World:
         settings = Settings.load(
             database_url=database, broker_url="embedded", namespace=namespace, lease=LEASE, grace=GRACE
         )
-        self.parts = parts = Parts(settings, registry.declared, JumpyClock())
+        self.parts = parts = Components(settings, registry.declared, JumpyClock())
         schema.check(parts.store)
         delays = parts.delays()
         delays.declare([timedelta(seconds=1)])

@@ -208,7 +208,7 @@ class Rules(RuleBasedStateMachine):
         run_id, model = self._one(parked if parked and pick % 4 else among, pick)
         possible = model.parked and model.wake is None and (verb == "retry" or model.parked_for is not None)
         with parts.store.read() as connection:
-            row = run_rows.get(connection, parts.namespace, run_id)
+            row = run_rows.get_run(connection, parts.namespace, run_id)
         try:
             with parts.store.write() as connection:
                 anne = Actor("anne", "has looked", parts.clock.now(), timedelta(seconds=GRACE))

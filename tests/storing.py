@@ -127,7 +127,7 @@ class Stage:
 
     def row(self, run_id: RunId) -> RunRow:
         with self.store.read() as connection:
-            return run_rows.get(connection, self.namespace, run_id)
+            return run_rows.get_run(connection, self.namespace, run_id)
 
     def change(self, run_id: RunId, **values: Any) -> None:
         """Put a run into a state by hand."""

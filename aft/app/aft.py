@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from aft import after_fork
+from aft.app.components import Components
 from aft.app.new_run import make_new_run
-from aft.app.parts import Parts
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
 from aft.app.run import Run, current_user
@@ -33,7 +33,7 @@ from aft.runs.schedules import schedule_rows as schedules
 from aft.runs.states import Status
 from aft.security.redaction import hide_names
 from aft.telemetry import RunStarted
-from aft.texts import choose, require_text, show
+from aft.texts import choose, format_value, require_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ R = TypeVar("R")
 GIVEN_UP = 5.0
 
 
-class Aft(Parts):
+class Aft(Components):
     """Starts runs and gives access to them. Thread-safe. Making one connects to nothing; ``close()`` it at the end."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Aft(Parts):
             try:
                 Runner(deps).run(row, fresh=True)
             finally:
-                deps.executing.release_run(row.id)
+                deps.executing.unregister(row.id)
             self.store.check_file()  # a run in a file that is gone is not durable
         return Run(self, found[0].id)
 
@@ -181,7 +181,7 @@ class Aft(Parts):
         require_text("name", name, UnknownSchedule)
         self.check()
         with self.store.read() as connection:
-            return Schedule(self, schedules.get(connection, self.namespace, name).name)
+            return Schedule(self, schedules.get_schedule(connection, self.namespace, name).name)
 
     def schedules(self) -> list[Schedule]:
         """Return every schedule, by name."""
@@ -195,7 +195,7 @@ class Aft(Parts):
         """Return the run with this id, or with an unambiguous part of it; raises UnknownRun."""
         self.check()
         with self.store.read() as connection:
-            return Run(self, run_rows.find(connection, self.namespace, run_id).id)
+            return Run(self, run_rows.find_run(connection, self.namespace, run_id).id)
 
     def runs(
         self,
@@ -213,7 +213,7 @@ class Aft(Parts):
         ``priority``: only those of this one and above.
         """
         if flow is not None and not isinstance(flow, str | Flow):
-            raise DefinitionError(f"flow={show(flow)} must be a flow or its name")
+            raise DefinitionError(f"flow={format_value(flow)} must be a flow or its name")
         for option, looked_for in (("owner", owner), ("resource", resource)):
             checks.check_wanted(option, looked_for)
         if priority is not None:

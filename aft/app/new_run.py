@@ -9,14 +9,14 @@ from aft.flows.declare import context
 from aft.flows.declare.flow import Flow
 from aft.ids import RunId, new_id
 from aft.runs.new_runs import NewRun
-from aft.texts import show
+from aft.texts import format_value
 
 
 def make_new_run(namespace: str, flow: Flow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
     """Return the run that a call of a flow makes; raises DefinitionError or CodecError."""
     if not isinstance(flow, Flow):
         raise DefinitionError(
-            f"{show(flow, 100)} is not a flow: give the function that is declared with @aft.flow, and then its "
+            f"{format_value(flow, 100)} is not a flow: give the function that is declared with @aft.flow, and then its "
             "arguments, as in app.submit(order, 7), not order(7)"
         )
     if context.flow_context() is not None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aft import after_fork
-from aft.app.parts import Parts
+from aft.app.components import Components
 from aft.app.views import unfinished_runs as leftover
 from aft.app.views.unfinished_runs import Leftover
 from aft.compensation import stack
@@ -73,7 +73,7 @@ class Role(StrEnum):
 class DispatcherProcess:
     """The services of one dispatcher. Start and stop it once; as a context manager it does both."""
 
-    def __init__(self, app: Parts, roles: frozenset[Role], concurrency: int) -> None:
+    def __init__(self, app: Components, roles: frozenset[Role], concurrency: int) -> None:
         self._app = app
         self._roles = roles
         self._concurrency = concurrency
@@ -184,7 +184,7 @@ class DispatcherProcess:
     def leftover(self, released: Collection[str]) -> Leftover:
         """After ``stop``: return what is left unfinished; ``released`` are the runs released while it drained."""
         with self._app.store.read() as connection:
-            return leftover.find(connection, self._app.namespace, self._lease.worker, released)
+            return leftover.find_leftover(connection, self._app.namespace, self._lease.worker, released)
 
     def __enter__(self) -> DispatcherProcess:
         self.start()
@@ -259,7 +259,7 @@ class DispatcherProcess:
         if Role.WORK not in self._roles:
             return
         with app.store.read() as connection:
-            owed = stack.owed_kinds(connection, app.namespace, app.registry.known)
+            owed = stack.compensators_in_use(connection, app.namespace, app.registry.known)
         for activity, compensator, count in owed:
             if app.registry.compensator(activity, compensator) is None:
                 app.telemetry.emit(FrameUnresolved(activity=activity, compensator=compensator, runs=count))

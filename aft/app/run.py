@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn
 from sqlalchemy import Connection, select
 from typing_extensions import TypeVar
 
-from aft.app.parts import Parts
+from aft.app.components import Components
 from aft.app.views import undo_preview
 from aft.app.views.undo_preview import Undo
 from aft.codec import ValueCodec, decode_untyped, value_codec
@@ -74,7 +74,7 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 class Run(Generic[R_co]):
     """One durable execution of a flow, which returns an R_co. Thread-safe."""
 
-    def __init__(self, app: Parts, run_id: RunId) -> None:
+    def __init__(self, app: Components, run_id: RunId) -> None:
         self._app = app
         self.id = run_id
 
@@ -82,7 +82,7 @@ class Run(Generic[R_co]):
     def row(self) -> RunRow:
         """Its row, as it is now."""
         with self._app.store.read() as connection:
-            return run_rows.get(connection, self._app.namespace, self.id)
+            return run_rows.get_run(connection, self._app.namespace, self.id)
 
     @property
     def status(self) -> Status:
@@ -93,8 +93,8 @@ class Run(Generic[R_co]):
     def fault(self) -> Fault | None:
         """The failure that ended it or is undoing it, if there is one."""
         with self._app.store.read() as connection:
-            fault_id = run_rows.get(connection, self._app.namespace, self.id).fault_id
-            return None if fault_id is None else faults.get(connection, self._app.namespace, fault_id)
+            fault_id = run_rows.get_run(connection, self._app.namespace, self.id).fault_id
+            return None if fault_id is None else faults.get_fault(connection, self._app.namespace, fault_id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end and return the flow's result; a parked run is waited for, too, with a warning.
@@ -105,13 +105,13 @@ class Run(Generic[R_co]):
         """
         patience = checks.check_patience("timeout", timeout)
         began = looked = time.monotonic()
-        pause, told = FIRST_LOOK, False
+        pause, warned = FIRST_LOOK, False
         row = self.row
         while not row.status.ended:
             moment = time.monotonic()
             waited = moment - began
-            if not told and moment - looked >= WARN_AFTER:
-                told, looked = self._warn_if_stuck(row, moment - looked), moment
+            if not warned and moment - looked >= WARN_AFTER:
+                warned, looked = self._warn_if_stuck(row, moment - looked), moment
             if patience is not None and waited >= patience:
                 raise TimeoutError(f"{_still(row, patience)}{self._explain_no_worker(row, waited, '; ')}")
             left = LONGEST_POLL if patience is None else patience - waited
@@ -148,7 +148,7 @@ class Run(Generic[R_co]):
 
     def release(self, *, note: str | None = None, by: str | None = None) -> None:
         """Take the run away from its owner, for another worker to continue. Raises OrderRefused if it has none."""
-        self._order(orders.release, note, by)
+        self._order(orders.take_from_worker, note, by)
 
     def suspend(self, reason: str | None = None, *, by: str | None = None) -> None:
         """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it cannot be stopped."""
@@ -160,7 +160,7 @@ class Run(Generic[R_co]):
 
     def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
         """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
-        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.abandon, note, by)
+        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.cancel_as_is, note, by)
 
     def compensate(
         self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None
@@ -181,7 +181,7 @@ class Run(Generic[R_co]):
         check_storable("to", to, OrderRefused)
         registry = self._app.registry if self._app.registry.known else None
         with self._app.store.read() as connection:
-            row = run_rows.get(connection, self._app.namespace, self.id)
+            row = run_rows.get_run(connection, self._app.namespace, self.id)
             scope = "" if to is None else steer.find_savepoint(row, to)
             found = [] if scope is None else undo_preview.plan(connection, row, registry, scope)
         if scope is None and dry_run:
@@ -213,7 +213,7 @@ class Run(Generic[R_co]):
 
     def _locked(self, connection: Connection) -> RunRow:
         row = wake.lock(connection, self._app.namespace, self.id)
-        return row or run_rows.get(connection, self._app.namespace, self.id)
+        return row or run_rows.get_run(connection, self._app.namespace, self.id)
 
     # Signals ----------------------------------------------------------------------------------------------------
 

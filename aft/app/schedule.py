@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from aft.app.parts import Parts
+from aft.app.components import Components
 from aft.app.run import Run, name_of
 from aft.errors import DefinitionError
 from aft.flows.declare import context
@@ -20,13 +20,13 @@ from aft.runs.schedules import calendar, fire, schedule_rows
 from aft.runs.schedules.calendar import CatchUp, Timing
 from aft.runs.schedules.schedule_rows import STORED_OPTIONS, NewSchedule, ScheduleRow
 from aft.telemetry import RunStarted
-from aft.texts import choose, show
+from aft.texts import choose, format_value
 
 
 class Schedule:
     """A flow that is run at certain times. Thread-safe."""
 
-    def __init__(self, app: Parts, name: str) -> None:
+    def __init__(self, app: Components, name: str) -> None:
         self._app = app
         self.name = name
 
@@ -34,7 +34,7 @@ class Schedule:
     def row(self) -> ScheduleRow:
         """Its row, as it is now; raises UnknownSchedule if it was removed."""
         with self._app.store.read() as connection:
-            return schedule_rows.get(connection, self._app.namespace, self.name)
+            return schedule_rows.get_schedule(connection, self._app.namespace, self.name)
 
     @property
     def last_run(self) -> Run | None:
@@ -115,15 +115,15 @@ def _called_flow(name: str, call: Call[Any]) -> Flow[Any, Any]:
         )
     if not isinstance(call, Call) or not isinstance(call.target, Flow):
         raise DefinitionError(
-            f"schedule {name!r} is of {show(call, 100)}, which is not a flow's call; write flow.call(…)"
+            f"schedule {name!r} is of {format_value(call, 100)}, which is not a flow's call; write flow.call(…)"
         )
     return call.target
 
 
-def _run_options(of: str, said: RunOptions) -> RunOptions:
+def _run_options(of: str, options: RunOptions) -> RunOptions:
     """Return the options of a schedule's runs; raises DefinitionError for those that its runs cannot have."""
-    given = [each.name for each in fields(said) if getattr(said, each.name) != each.default]
+    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     if others := [name for name in given if name not in STORED_OPTIONS]:
         named = " and ".join(f"{name}=" for name in others)
         raise DefinitionError(f"{of}: its runs have keys and times of their own; leave out {named}")
-    return said
+    return options

@@ -138,12 +138,12 @@ def _modules_in(directory: Path) -> list[str]:
 
 
 def _broken(name: str, error: BaseException) -> Failure:
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     shown = "".join(traceback.format_list(frames[-MOST_FRAMES:])).rstrip()
     if isinstance(error, SyntaxError):
-        shown = "\n".join(said[:-1])
-    what = str(error) if isinstance(error, AftError) else said[-1]
+        shown = "\n".join(lines[:-1])
+    what = str(error) if isinstance(error, AftError) else lines[-1]
     return Failure(f"module {name!r} was found, but failed while it was imported: {what}", shown)
 
 

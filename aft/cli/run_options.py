@@ -23,12 +23,12 @@ _NAMES = ("owner", "priority", "expected", "resources", "tags", "deadline")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a run to a command; it gets them as ``said``, for ``flow.options``."""
+    """Add the options of a run to a command; it gets them as ``run_options``, for ``flow.options``."""
 
     @functools.wraps(command)
     def collected(*args: Any, **given: Any) -> Any:
-        said = {name: given.pop(name) for name in _NAMES}
-        return command(*args, said={**said, "tags": read_tags(said["tags"])}, **given)
+        run_options = {name: given.pop(name) for name in _NAMES}
+        return command(*args, run_options={**run_options, "tags": read_tags(run_options["tags"])}, **given)
 
     made: Callable[..., Any] = collected
     for option in reversed(_OPTIONS):

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aft.codec.ordered_sets import OrderedFrozenSet, OrderedSet, fields_of, has_fields, sort_key
-from aft.codec.refusal import ValueRefused, format_key, kind_name, kind_phrase, show
+from aft.codec.refusal import ValueRefused, format_key, format_part, kind_name, kind_phrase
 from aft.codec.secret import Secret, unwrap
 
 
@@ -59,7 +59,7 @@ def _compare_kinds(value: Any, rebuilt: Any) -> None:
     # A text or number or dict of a subclass may come back as its base if it equals that.
     if not isinstance(value, other) or isinstance(value, _EXACTLY) or has_fields(value):
         raise ValueRefused(
-            show(value),
+            format_part(value),
             " does not fit the declared type: it would come back as "
             f"{kind_phrase(other)}; declare the type that it has",
         )

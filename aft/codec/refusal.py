@@ -71,12 +71,12 @@ def format_key(key: object) -> ShownText:
     return ShownText(f"<{type(key).__name__}>")
 
 
-def show(value: object) -> ShownText:
+def format_part(value: object) -> ShownText:
     """Format a value like :func:`_show`; only as a part of a ``ValueRefused``, which hides it where it is secret."""
-    return ShownText(_show(value))
+    return ShownText(_format_part(value))
 
 
-def _show(value: object) -> str:
+def _format_part(value: object) -> str:
     """Format a value in short, with its type: ``the str 'abc'``; of a foreign class only its name."""
     if value is None or type(value) is bool:
         return repr(value)

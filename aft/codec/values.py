@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from aft.codec.annotations import adapter_for, holds_sets, is_open, is_plain, is_untyped
 from aft.codec.compare import compare, equal
 from aft.codec.ordered_sets import order_sets
-from aft.codec.refusal import ValueRefused, first_line, format_annotation, kind_phrase, show
+from aft.codec.refusal import ValueRefused, first_line, format_annotation, format_part, kind_phrase
 from aft.codec.secret import UNFIT, SecretPlace
 from aft.codec.simplify import simplify
 from aft.codec.tags import MARK, dumps, tag
@@ -149,7 +149,7 @@ def _dump(adapter: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
         if is_interrupt(error):
             raise
         raise ValueRefused(
-            show(value),
+            format_part(value),
             f" cannot be stored as {format_annotation(annotation)}: pydantic cannot dump it: {first_line(error)}",
         ) from None
 
@@ -179,11 +179,11 @@ def _misfit(error: ValidationError, simple: Any, annotation: Any) -> ValueRefuse
             steps.append(step)
     declared = format_annotation(annotation)
     if first["type"] in _MISSING:
-        refused = ValueRefused("this field is missing in ", show(offender), f"; {declared} needs it")
+        refused = ValueRefused("this field is missing in ", format_part(offender), f"; {declared} needs it")
         steps.append(first["loc"][-1])
     else:
         fits = f"there, in {declared}" if steps else declared
-        shown = HIDDEN if first["type"] == UNFIT else show(offender)
+        shown = HIDDEN if first["type"] == UNFIT else format_part(offender)
         refused = ValueRefused(shown, f" does not fit {fits}: {first['msg']}")
     for step in reversed(steps):
         refused.under(step)

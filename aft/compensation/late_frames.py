@@ -14,7 +14,7 @@ from aft.runs.records.journal import EntryKind
 from aft.runs.records.late_effects import FoundEffect, LateDecision
 
 
-def owe(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> None:
+def push_late_frame(connection: Connection, found: FoundEffect, seq: int, at: datetime) -> None:
     """Push the frame of a late effect and close the effect; ``seq`` is of a write that has locked the run's row."""
     effect = found.effect
     frame = stack.fields(
@@ -41,4 +41,6 @@ def mark_failures(connection: Connection, run_id: RunId) -> None:
     framed = {(frame.path, frame.key_generation) for frame in stack.of_run(connection, run_id)} if failed else ()
     for entry in failed:
         if entry.kind is EntryKind.ACTIVITY and (entry.path, entry.key_generation) not in framed:
-            stack.mark_gone(connection, run_id, entry, FrameState.UNDONE, "it had failed when the run began anew")
+            stack.add_marker(
+                connection, run_id, entry, FrameState.UNDONE, "it had failed when the run continued as new"
+            )

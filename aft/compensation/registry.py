@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from aft.errors import DefinitionError, is_interrupt
 from aft.telemetry import logger
-from aft.texts import show
+from aft.texts import format_value
 
 When = Literal["completed", "started"]
 
@@ -85,7 +85,9 @@ def make_compensator(
 ) -> Compensator:
     """Check a compensator against its activity; raises DefinitionError that says which name does not fit."""
     if not isinstance(when, str) or when not in ("completed", "started"):
-        raise DefinitionError(f"activity {activity!r}: when={show(when)} is not known; say 'completed' or 'started'")
+        raise DefinitionError(
+            f"activity {activity!r}: when={format_value(when)} is not known; say 'completed' or 'started'"
+        )
     wants = wanted("compensator", EXTRAS, activity, parameters, name, fn)
     asks: tuple[str, ...] = ()
     if only_if is not None:

@@ -107,10 +107,10 @@ _PENDING = frames.c.state.in_([state.value for state in PENDING])
 _INSERT = insert(frames)
 
 
-def read(values: Sequence[Any]) -> Frame:
+def read_frame(values: Sequence[Any]) -> Frame:
     """Read a frame: one ``OWED`` row, with the driver's values or SQLAlchemy's."""
     seq, path, scope, activity, compensator, state, args, value, generation, note, pushed, settled, child = values
-    pushed_at, settled_at = cast(datetime, db_time.read(pushed)), db_time.read(settled)
+    pushed_at, settled_at = cast(datetime, db_time.read_time(pushed)), db_time.read_time(settled)
     made = (seq, path, scope, activity, compensator, FrameState(state), args, value, generation, note)
     return Frame(*made, pushed_at, settled_at, child)
 
@@ -219,7 +219,7 @@ def owed(
         statement = statement.where(_is_of(generation))
     if late:
         statement = statement.where(frames.c.state == FrameState.LATE.value)
-    return [read(row) for row in connection.execute(statement)]
+    return [read_frame(row) for row in connection.execute(statement)]
 
 
 def is_of(frame: int, generation: int) -> bool:
@@ -231,7 +231,9 @@ def _is_of(generation: int) -> ColumnElement[bool]:
     return frames.c.key_generation % RESTARTED == generation
 
 
-def pop(connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None) -> None:
+def pop_child_frame(
+    connection: Connection, run_id: RunId, seq: int, state: FrameState, note: str | None = None
+) -> None:
     """Pop a frame: it was undone, or a person skipped it or undid it by hand."""
     _pop(connection, run_id, frames.c.seq == seq, state, note)
 
@@ -250,7 +252,7 @@ def mark_skipped(connection: Connection, run_id: RunId, child: RunId, note: str)
     connection.execute(undone.values(state=FrameState.SKIPPED.value, note=note))
 
 
-def keep_all(connection: Connection, run_id: RunId) -> None:
+def mark_kept(connection: Connection, run_id: RunId) -> None:
     """Keep all effects of a run so far: its owed frames are not unwound any more.
 
     Armed frames are excluded, because their activities are still at work, and late ones, which are no part of the run.
@@ -260,7 +262,7 @@ def keep_all(connection: Connection, run_id: RunId) -> None:
 
 
 def make_late(connection: Connection, run_id: RunId, entry: Entry, *, same_key: bool) -> None:
-    """Make a step's owed frame late, so that it is undone before its run goes on, because the journal forgets the step.
+    """Make a step's owed frame late, so that it is undone before its run goes on: its journal entry is deleted.
 
     Its path may be another step's then. Popped frames count how often a path was used, so a step without any gets one
     that says that it stands, or has failed; unless it is executed again with the ``same_key``.
@@ -283,10 +285,10 @@ def make_late(connection: Connection, run_id: RunId, entry: Entry, *, same_key: 
     failed = entry.outcome is Outcome.FAILED
     note = "a retry went back before it" + ("" if found or failed else "; nothing undoes it, so it stands")
     state = FrameState.UNDONE if failed else FrameState.SKIPPED
-    mark_gone(connection, run_id, entry, state, note, args=entry.args, value=entry.value)
+    add_marker(connection, run_id, entry, state, note, args=entry.args, value=entry.value)
 
 
-def mark_gone(
+def add_marker(
     connection: Connection,
     run_id: RunId,
     entry: Entry,
@@ -296,7 +298,7 @@ def mark_gone(
     args: str | None = None,
     value: str | None = None,
 ) -> None:
-    """Mark a step by a popped frame, because the journal forgets it."""
+    """Insert a popped frame for a step whose journal entry is deleted, so that the step still counts as executed."""
     gone = fields(
         *(entry.path, entry.scope, entry.name, NOTHING),
         at=entry.recorded_at,
@@ -341,7 +343,9 @@ def pop_step(
     _pop(connection, run_id, frames.c.seq == found, state, note)
 
 
-def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
+def compensators_in_use(
+    connection: Connection, namespace: str, known: Sequence[tuple[str, int]]
+) -> list[tuple[str, str, int]]:
     """Return (activity, compensator, runs) for the compensators that runs of these flows may still need.
 
     Reads only families whose root has not ended, by the index of states, and at most ``MOST_FAMILIES`` of them: ended
@@ -369,7 +373,7 @@ def owed_kinds(connection: Connection, namespace: str, known: Sequence[tuple[str
     return [(row[0], row[1], row[2]) for row in connection.execute(statement)]
 
 
-def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, float]]:
+def positions(connection: Connection, run_id: RunId) -> dict[int, tuple[float, float]]:
     """Return the position of each frame in a run's stack, by its ``seq``; higher is nearer to the top."""
     place = (func.coalesce(frames.c.after_seq, frames.c.seq), func.coalesce(frames.c.after_inbox_seq, 0))
     found = connection.execute(select(frames.c.seq, *place).where(frames.c.run_id == run_id))
@@ -378,4 +382,4 @@ def places(connection: Connection, run_id: RunId) -> dict[int, tuple[float, floa
 
 def of_run(connection: Connection, run_id: RunId) -> list[Frame]:
     """Return every frame of a run, the top first."""
-    return [read(row) for row in connection.execute(_FRAMES.where(frames.c.run_id == run_id))]
+    return [read_frame(row) for row in connection.execute(_FRAMES.where(frames.c.run_id == run_id))]

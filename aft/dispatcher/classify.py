@@ -5,23 +5,23 @@ Pure: decides from the fault's row alone, without the user's code.
 
 from __future__ import annotations
 
-from aft.fault import Answer, Fault, FaultKind
+from aft.fault import Fault, FaultKind, Recoverability
 from aft.recovery import known_exceptions
-from aft.recovery.known_exceptions import Expectation
+from aft.recovery.known_exceptions import Classification
 
 
-def classify(fault: Fault) -> Expectation:
+def classify(fault: Fault) -> Classification:
     """Return whether a fault is recoverable, and the reason."""
     if fault.kind is FaultKind.ABORT:
-        return Expectation(True, "its worker was lost; the run goes on elsewhere")
+        return Classification(True, "its worker was lost; the run goes on elsewhere")
     if fault.own_answer is not None:
-        return Expectation(
-            fault.own_answer is Answer.RECOVERABLE,
+        return Classification(
+            fault.own_answer is Recoverability.RECOVERABLE,
             f"{fault.short_type} says so itself, being aft.{fault.own_answer.capitalize()}",
         )
     if fault.declared_answer is not None:
-        return Expectation(
-            fault.declared_answer is Answer.RECOVERABLE,
+        return Classification(
+            fault.declared_answer is Recoverability.RECOVERABLE,
             f"{fault.name!r} declares {fault.short_type} {fault.declared_answer}",
         )
-    return known_exceptions.expectation_of(fault.lineage, fault.http_status, fault.message, fault.after)
+    return known_exceptions.classify_exception(fault.lineage, fault.http_status, fault.message, fault.after)

@@ -16,13 +16,13 @@ from sqlalchemy import Select, func, select
 from aft import names
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.judge import Judge
+from aft.dispatcher.fault_rules import FaultRules
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route
 from aft.errors import BrokerError, StoreError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import FaultId, RunId
 from aft.recovery.delays import SHORTEST, DelayQueues
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import run_rows as rows
 from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
@@ -32,7 +32,7 @@ from aft.telemetry import RuleWarned, ServiceFailed
 from aft.texts import escape_unstorable
 
 
-class Chooser:
+class FaultDecider:
     """Decides about the faults of one namespace. Thread-safe. Emits: RuleWarned, ServiceFailed."""
 
     def __init__(self, deps: DispatcherDependencies, delays: DelayQueues) -> None:
@@ -40,17 +40,17 @@ class Chooser:
         self._store = deps.store
         self._telemetry = deps.telemetry
         self._delays = delays
-        self._judge = Judge(deps.namespace, deps.store, deps.rules)
+        self._rules = FaultRules(deps.namespace, deps.store, deps.rules)
 
-    def choose(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
+    def decide_open(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
         """Decide about those of these faults that are open, and about others of their runs that rules are about."""
         found = self._find_open(ids)
-        known = self._know([fault.run_id for fault, flow, _ in found if self._judge.is_taught(fault, flow)])
+        known = self._know([fault.run_id for fault, flow, _ in found if self._rules.is_taught(fault, flow)])
         chosen = [
-            self._choose_safely(fault, known.get(fault.run_id), names.key(flow, version))
+            self._decide_safely(fault, known.get(fault.run_id), names.key(flow, version))
             for fault, flow, version in found
         ]
-        return chosen, self._choose_beside([fault for fault, *_ in found], known)
+        return chosen, self._decide_beside([fault for fault, *_ in found], known)
 
     def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str, int]]:
         """Return the open faults among these, each with its flow and version, ordered by run."""
@@ -68,32 +68,32 @@ class Chooser:
         if row["namespace"] != self._namespace:
             return None
         try:
-            return fault_rows.read(row)
+            return fault_rows.read_fault(row)
         except (ValueError, TypeError, RecursionError) as error:
             # A row that somebody edited by hand: the others of its batch are decided all the same.
             why = f"fault {row['id']} cannot be read: {error}"
             self._telemetry.emit(ServiceFailed(service="intake", why=why))
             return None
 
-    def _choose_safely(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
+    def _decide_safely(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
         """Decide about one fault; without rules if they cannot be evaluated, so that it does not hold up its batch."""
         try:
-            return self._choose(fault, run, key)
+            return self._decide(fault, run, key)
         except (StoreError, BrokerError):
             raise
         except Exception as error:
             self._warn(fault, f"its rules cannot be asked: {error!r}")
         try:
-            return self._choose(fault, None, key)
+            return self._decide(fault, None, key)
         except Exception as error:
-            told = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
-            return Decision(fault, ParkRun(told), key=key)
+            why = f"it cannot be decided about: {escape_unstorable(repr(error))}; decide by hand, then retry"
+            return Decision(fault, ParkRun(why), key=key)
 
     def _warn(self, fault: Fault, why: str) -> None:
         self._telemetry.emit(RuleWarned(run=fault.run_id, fault=fault.id, why=why))
 
-    def _choose(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
-        return self._directed(self._judge.judge(fault, run), key)
+    def _decide(self, fault: Fault, run: RunRow | None, key: str) -> Decision:
+        return self._directed(self._rules.decide(fault, run), key)
 
     def _directed(self, made: Decision, key: str) -> Decision:
         """Return the decision with the queue of its run's wake-up, and its routing key."""
@@ -124,9 +124,11 @@ class Chooser:
         except BrokerError:
             return None  # the broker is away: the timer keeps the time meanwhile
 
-    def _choose_beside(self, late: Sequence[Fault], known: Mapping[RunId, RunRow]) -> list[Decision]:
+    def _decide_beside(self, late: Sequence[Fault], known: Mapping[RunId, RunRow]) -> list[Decision]:
         """Return what timeout rules decide about other faults, open or waiting, of runs in which a step timed out."""
-        timed_out = {fault.run_id: fault for fault in late if fault.rule_type == On.TIMEOUT and fault.run_id in known}
+        timed_out = {
+            fault.run_id: fault for fault in late if fault.rule_type == RuleType.TIMEOUT and fault.run_id in known
+        }
         if not timed_out:
             return []
         with self._store.read() as connection:
@@ -136,15 +138,15 @@ class Chooser:
         for fault in found:
             if fault is not None:
                 run = known[fault.run_id]
-                # It may be of an earlier owner, and is of its run's epoch once it is decided about anew.
-                decision = self._judge_beside(replace(fault, epoch=run.epoch), run, timed_out[fault.run_id].name)
+                # It may be of an earlier owner, and is of its run's epoch once it is decided about again.
+                decision = self._decide_one_beside(replace(fault, epoch=run.epoch), run, timed_out[fault.run_id].name)
                 if decision is not None:
                     made.append(self._directed(decision, names.key(run.flow, run.version)))
         return made
 
-    def _judge_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
+    def _decide_one_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         try:
-            return self._judge.judge_beside(fault, run, late)
+            return self._rules.decide_beside_timeout(fault, run, late)
         except (StoreError, BrokerError):
             raise
         except Exception as error:
@@ -161,7 +163,7 @@ def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = No
             faults.c.run_id.in_(list(run_ids)) if just is None else faults.c.id.in_(list(just)),
             faults.c.state.in_([FaultState.OPEN.value, FaultState.WAITING.value]),
             faults.c.kind == FaultKind.ACTIVITY.value,
-            func.coalesce(faults.c.rule_type, "") != On.TIMEOUT.value,
+            func.coalesce(faults.c.rule_type, "") != RuleType.TIMEOUT.value,
             faults.c.ruling.is_(None),
             faults.c.signal.is_(None),
             runs.c.worker_id.is_(None),

@@ -29,7 +29,7 @@ from aft.runs.records.inbox import InboxVerb
 from aft.runs.states import Status
 from aft.runs.waits import Wait, WaitKind
 from aft.runs.wakes import wake
-from aft.store.batch.driver import write_within
+from aft.store.batch.execute_batch import write_within
 from aft.store.batch.row_format import Fields
 from aft.store.db_time import now
 from aft.store.tables import faults, runs

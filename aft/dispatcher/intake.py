@@ -19,7 +19,7 @@ from sqlalchemy import Row, select
 from aft import names
 from aft.brokers.base import Broker, Consumer
 from aft.dispatcher import decisions_single
-from aft.dispatcher.decide import Chooser
+from aft.dispatcher.decide import FaultDecider
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.decisions_batch import DECIDES, written
 from aft.dispatcher.dependencies import DispatcherDependencies
@@ -57,7 +57,7 @@ class Intake:
         self._broker = broker
         self._sender = sender
         self._plans = plans
-        self._chooser = Chooser(deps, delays)
+        self._chooser = FaultDecider(deps, delays)
         kinds = (MessageKind.FAULT,)
         self._admission = Admission(deps.namespace, deps.store, deps.telemetry, kinds, deps.seal, deps.clock)
         #: Whether the last step has not ended well.
@@ -96,7 +96,7 @@ class Intake:
 
     def decide(self, ids: Sequence[str]) -> set[tuple[FaultId, RunId]]:
         """Decide about those of these faults that are still open; return their ids with those of their runs."""
-        chosen, instead = self._chooser.choose(ids)
+        chosen, instead = self._chooser.decide_open(ids)
         if instead:
             # What rules make of a fault beside one that is out of time comes before what is made of it by itself.
             taken = self._decide_one_by_one(chosen, instead)
@@ -147,8 +147,8 @@ class Intake:
         """Park the run of a fault whose decision the database refuses; return the new decision."""
         if not isinstance(error, AftError):
             logger.error("decision cannot be written: fault=%s", decision.fault.id, exc_info=error)
-        told = describe_error(error)
-        why = f"its decision cannot be written: {told}; change the rule or exlet that chose it, then retry"
+        reason = describe_error(error)
+        why = f"its decision cannot be written: {reason}; change the rule or exlet that chose it, then retry"
         try:
             # With none of the texts of that decision, nor of its fault.
             return self._write([Decision(decision.fault, ParkRun(why))], reason=why)

@@ -8,7 +8,7 @@ from typing import Any
 
 from aft import durations
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.known_exceptions import Expectation
+from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import LadderPosition, read_ladder
 from aft.rules.exlets.exlet import Exlet
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
@@ -68,36 +68,40 @@ class CarryOutExlet:
 MOST_DEATHS_ALONE = 3
 
 #: Routes that decide about a fault at once.
-Settled = RetryLater | GiveUp | ParkRun | ApplyRuling
-Route = Settled | CarryOutExlet
+ImmediateRoute = RetryLater | GiveUp | ParkRun | ApplyRuling
+Route = ImmediateRoute | CarryOutExlet
 
 
-def route(fault: Fault, expectation: Expectation) -> RetryLater | GiveUp | ParkRun:
+def route(fault: Fault, classification: Classification) -> RetryLater | GiveUp | ParkRun:
     """Choose the route of a fault, without rules."""
     if fault.kind is FaultKind.ABORT:
-        return _after_death(fault.attempt, expectation)
-    if not expectation.recoverable:
-        return _give_up(fault, f"unrecoverable: {expectation.reason}")
-    rung = _rung(fault)
-    if rung is None:
-        return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {expectation.reason}")
+        return _after_death(fault.attempt, classification)
+    if not classification.recoverable:
+        return _give_up(fault, f"unrecoverable: {classification.reason}")
+    position = _position_of(fault)
+    if position is None:
+        return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {classification.reason}")
     asked = fault.after or timedelta(0)
-    why = f"recoverable: {expectation.reason}"
+    why = f"recoverable: {classification.reason}"
     if fault.signal is not None:
         why += f"; it waits for signal {fault.signal!r}"
-        return RetryLater(fault.after, why, rung.level, rung.attempt_in_level, declared=False, signal=fault.signal)
-    if asked > rung.wait:
+        return RetryLater(
+            fault.after, why, position.level, position.attempt_in_level, declared=False, signal=fault.signal
+        )
+    if asked > position.wait:
         why += f"; it asked to wait {durations.format(asked)}"
-    return RetryLater(max(rung.wait, asked), why, rung.level, rung.attempt_in_level, declared=asked <= rung.wait)
+    return RetryLater(
+        max(position.wait, asked), why, position.level, position.attempt_in_level, declared=asked <= position.wait
+    )
 
 
-def _after_death(deaths: int, expectation: Expectation) -> RetryLater | ParkRun:
+def _after_death(deaths: int, classification: Classification) -> RetryLater | ParkRun:
     if deaths < MOST_SHARED_DEATHS:
-        return RetryLater(timedelta(0), expectation.reason)
+        return RetryLater(timedelta(0), classification.reason)
     alone = deaths - MOST_SHARED_DEATHS
     if alone < MOST_DEATHS_ALONE:
         return RetryLater(
-            timedelta(0), f"{expectation.reason}, alone: {deaths} workers have died on it in a row", alone=True
+            timedelta(0), f"{classification.reason}, alone: {deaths} workers have died on it in a row", alone=True
         )
     return ParkRun(
         f"its worker died {deaths} times in a row, {alone} times while it executed nothing else; "
@@ -109,7 +113,7 @@ def _give_up(fault: Fault, why: str) -> GiveUp | ParkRun:
     return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
-def _rung(fault: Fault) -> LadderPosition | None:
+def _position_of(fault: Fault) -> LadderPosition | None:
     try:
         return read_ladder(fault.ladder).position_after(fault.attempt)
     except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 
 - Faults that are open long after they were raised: decided as if their message had come.
 - Runs of workers whose lease is expired: rescued, with a fault of kind *abort*.
-- Late effects: dropped, undone or parked (see ``dispatcher.late_effects``).
+- Late effects: dropped, undone or parked (see ``dispatcher.sweep_late_effects``).
 - Compensated runs above a child that is parked for such an effect: parked (see ``runs.wakes.child_runs``).
 - Runs that take longer than expected: reported, once.
 - Due runs of flows that no live worker serves: postponed, with back-off (``runs.wakes.unserved_runs``).
@@ -27,14 +27,14 @@ from sqlalchemy import ColumnElement, Select, select
 from aft.brokers.base import Broker
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.late_effects import LateEffectSweep
+from aft.dispatcher.sweep_late_effects import LateEffectSweep
 from aft.errors import AftError, StoreError
 from aft.fault import FaultState
 from aft.recovery.backoff import Backoff
 from aft.recovery.takeover import Takeover
 from aft.runs.ownership.rescue import ANY_EXPIRED
-from aft.runs.records import audit_chain, late_effects, parked_runs
-from aft.runs.wakes import child_runs, overdue_runs, stranded_runs, unserved_runs
+from aft.runs.records import audit_chain, late_effects, overdue_runs, parked_runs
+from aft.runs.wakes import child_runs, stranded_runs, unserved_runs
 from aft.store import leases
 from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later
@@ -49,7 +49,7 @@ PRUNE_EVERY = 1000
 #: Rounds between two checks of runs above a child parked after its end: they scan all parked runs.
 ABOVE_EVERY = 4
 #: Rounds between two checks for runs that nothing would ever wake: they scan all runs without an owner.
-FORGOTTEN_EVERY = 60
+STRANDED_EVERY = 60
 #: Rounds between two checks for audit records that are not chained yet.
 CHAIN_EVERY = 4
 #: Returns how many rows it handled.
@@ -96,7 +96,7 @@ class Sweeper:
         """Return the sweeps of each round, each with the query that finds out whether it may have anything to do."""
         sweeps: list[tuple[PreparedQuery, Sweep]] = [
             (ANY_EXPIRED, self._takeover.rescue),
-            (PreparedQuery.of(self._forgotten(GIVEN).limit(1)), self.decide_forgotten),
+            (PreparedQuery.of(self._unannounced(GIVEN).limit(1)), self.decide_unannounced),
             (late_effects.ANY_OPEN, late.sweep),
             (overdue_runs.ANY_OVERDUE, self.report_overdue),
             (unserved_runs.ANY_LONG_DUE, self.postpone_unserved),
@@ -109,7 +109,7 @@ class Sweeper:
         errors: list[Exception] = []
         found = self._store.query([(query, self._namespace) for query, _ in self._sweeps])
         due = [sweep for (_, sweep), rows in zip(self._sweeps, found, strict=True) if rows]
-        for sweep in (*due, self.park_above, self.wake_forgotten, self.chain_audit, self.prune):
+        for sweep in (*due, self.park_above, self.wake_stranded, self.chain_audit, self.prune):
             try:
                 swept = max(swept, sweep())
             except Exception as error:
@@ -127,9 +127,9 @@ class Sweeper:
                 self._broker.prune(self._namespace)
         return 0
 
-    def decide_forgotten(self) -> int:
+    def decide_unannounced(self) -> int:
         """Decide about faults whose message did not arrive."""
-        statement = self._forgotten(self._namespace).order_by(faults.c.raised_at).limit(BATCH)
+        statement = self._unannounced(self._namespace).order_by(faults.c.raised_at).limit(BATCH)
         if put_off := self._undecided.waiting():
             statement = statement.where(faults.c.id.not_in(put_off))
         with self._store.read() as connection:
@@ -138,7 +138,7 @@ class Sweeper:
         self._undecided.note(fault_id for fault_id in ids if fault_id not in decided)
         return len(decided)
 
-    def _forgotten(self, namespace: str | ColumnElement[str]) -> Select[tuple[str]]:
+    def _unannounced(self, namespace: str | ColumnElement[str]) -> Select[tuple[str]]:
         """Select faults that are open for longer than their messages take."""
         return (
             select(faults.c.id)
@@ -180,7 +180,7 @@ class Sweeper:
         if self._rounds % ABOVE_EVERY:
             return 0
         with self._store.read() as connection:
-            found = child_runs.find_standing(connection, self._namespace, BATCH)
+            found = child_runs.find_parked_after_end(connection, self._namespace, BATCH)
         for child in found:
             with self._store.write() as connection:
                 parked_now = child_runs.park_parent(connection, self._namespace, child, self._clock.now())
@@ -191,7 +191,7 @@ class Sweeper:
     def report_overdue(self) -> int:
         """Report runs that take longer than expected, each once."""
         with self._store.write() as connection:
-            events = overdue_runs.report_overdue(connection, self._namespace, BATCH)
+            events = overdue_runs.take_overdue(connection, self._namespace, BATCH)
         for event in events:
             self._telemetry.emit(event)
         return len(events)
@@ -210,12 +210,12 @@ class Sweeper:
             self._telemetry.emit(FlowUnserved(flow=flow, version=version, runs=count))
         return len(found)
 
-    def wake_forgotten(self) -> int:
+    def wake_stranded(self) -> int:
         """Wake the runs that nothing would ever wake; return how many."""
-        if self._rounds % FORGOTTEN_EVERY:
+        if self._rounds % STRANDED_EVERY:
             return 0
         with self._store.read() as connection:
-            if not stranded_runs.any_forgotten(connection, self._namespace):
+            if not stranded_runs.any_stranded(connection, self._namespace):
                 return 0
         with self._store.write() as connection:
             woken = stranded_runs.wake(connection, self._namespace, BATCH)
@@ -228,21 +228,21 @@ class Sweeper:
         if self._notify_parked is None:
             return 0
         with self._store.read() as connection:
-            untold = parked_runs.find_unreported(connection, self._namespace, BATCH)
-        told, put_off, failed = 0, self._unreported.waiting(), list[str]()
-        for run_id in untold:
+            unreported = parked_runs.find_unreported(connection, self._namespace, BATCH)
+        reported, put_off, failed = 0, self._unreported.waiting(), list[str]()
+        for run_id in unreported:
             if run_id in put_off:
                 continue
             try:
                 with self._store.write() as connection:
-                    told += parked_runs.report(connection, self._namespace, run_id, self._notify_parked)
+                    reported += parked_runs.report(connection, self._namespace, run_id, self._notify_parked)
             except Exception as error:
                 if not is_about_rows(error):
                     raise
                 failed.append(run_id)
                 self._telemetry.emit(ServiceFailed(service="sweep", why=f"notice of run {run_id}: {error}"))
         self._unreported.note(failed)
-        return told
+        return reported
 
     def chain_audit(self) -> int:
         """Chain new audit records; return how many."""

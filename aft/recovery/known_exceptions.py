@@ -34,7 +34,7 @@ _PASSING_STATUS = {
 
 
 @dataclass(frozen=True)
-class Expectation:
+class Classification:
     """Whether a fault is recoverable, and the reason, for people."""
 
     recoverable: bool
@@ -50,9 +50,9 @@ class _Fact:
     unless: re.Pattern[str] | None = None
 
 
-def expectation_of(
+def classify_exception(
     mro: Sequence[str], status: int | None = None, message: str = "", retry_after: timedelta | None = None
-) -> Expectation:
+) -> Classification:
     """Return whether a fault is recoverable, from what is stored of it. Pure, and total: it always answers.
 
     ``mro`` holds "module.qualname" of the class and its bases, most derived first, as :func:`mro_names` gives
@@ -61,30 +61,30 @@ def expectation_of(
     """
     name = mro[0] if mro else "an exception without a class"
     if why := _throttled_by_aws(mro, status, message):
-        return Expectation(True, f"{name} {why}")
+        return Classification(True, f"{name} {why}")
     if retry_after is not None and (status is None or status >= 400):
-        return Expectation(True, f"{name} came with a time to try again")
+        return Classification(True, f"{name} came with a time to try again")
     if status is not None and status >= 400:
-        return _expectation_of_status(name, status)
-    return _expectation_of_class(mro, name, message)
+        return _classify_status(name, status)
+    return _classify_class(mro, name, message)
 
 
-def _expectation_of_status(name: str, status: int) -> Expectation:
+def _classify_status(name: str, status: int) -> Classification:
     if why := _PASSING_STATUS.get(status):
-        return Expectation(True, f"{name} with HTTP status {status}: {why}")
-    return Expectation(False, f"{name} with HTTP status {status}, which does not pass by itself")
+        return Classification(True, f"{name} with HTTP status {status}: {why}")
+    return Classification(False, f"{name} with HTTP status {status}, which does not pass by itself")
 
 
-def _expectation_of_class(mro: Sequence[str], name: str, message: str) -> Expectation:
+def _classify_class(mro: Sequence[str], name: str, message: str) -> Classification:
     wrapped = _wrapped(mro, message)
     if fact := _known(wrapped):
-        return _expectation_of_fact(fact, f"{name} (from {wrapped})", message)
+        return _classify_fact(fact, f"{name} (from {wrapped})", message)
     for known in mro:
         if fact := _known(known):
-            return _expectation_of_fact(fact, name if known == name else f"{name} ({with_article(known)})", message)
+            return _classify_fact(fact, name if known == name else f"{name} ({with_article(known)})", message)
     short = name.removeprefix("builtins.")
     declared = short.rpartition(".")[2]
-    return Expectation(
+    return Classification(
         False,
         f"{short} is not known to pass by itself; raise aft.Recoverable or declare recoverable=({declared},)",
     )
@@ -105,11 +105,11 @@ def _known(name: str) -> _Fact | None:
     return None
 
 
-def _expectation_of_fact(fact: _Fact, name: str, message: str) -> Expectation:
+def _classify_fact(fact: _Fact, name: str, message: str) -> Classification:
     if fact.unless is not None and (found := fact.unless.search(message)):
         passes = not fact.passes
-        return Expectation(passes, f"{name} says {found[0]!r}, which {'passes' if passes else 'does not pass'}")
-    return Expectation(fact.passes, f"{name} is {fact.why}")
+        return Classification(passes, f"{name} says {found[0]!r}, which {'passes' if passes else 'does not pass'}")
+    return Classification(fact.passes, f"{name} is {fact.why}")
 
 
 def _throttled_by_aws(mro: Sequence[str], status: int | None, message: str) -> str:
@@ -122,7 +122,7 @@ def _throttled_by_aws(mro: Sequence[str], status: int | None, message: str) -> s
 
 
 def mro_names(cls: type[BaseException]) -> list[str]:
-    """Name a class and its bases as "module.qualname", most derived first: what :func:`expectation_of` takes."""
+    """Name a class and its bases as "module.qualname", most derived first: what :func:`classify_exception` takes."""
     return [escape_unstorable(f"{base.__module__}.{base.__qualname__}") for base in cls.__mro__]
 
 

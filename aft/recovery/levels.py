@@ -1,4 +1,4 @@
-"""Ladders: what follows the nth failure of a fault. Pure.
+"""Parses ladders, and returns the level of the nth failure. Pure.
 
 A ladder answers with a wait and a level to try again on, or with None: no level is left, and the failure is final. It
 is a value: it can be declared, compared, stored with the fault and read again by a process that has none of the user's
@@ -18,7 +18,7 @@ from pydantic import Field, StrictInt
 
 from aft import durations
 from aft.codec.text import StoredJson
-from aft.texts import show
+from aft.texts import format_value
 
 #: Levels of one ladder; each distinct wait needs a delay queue of its own.
 MOST_LEVELS = 32
@@ -43,7 +43,8 @@ class Level:
         if isinstance(wait, str) and "*" in wait:
             if tries is not None:
                 raise ValueError(
-                    f"{show(wait)} with tries={show(tries)} says twice how many tries; leave one of the two out"
+                    f"{format_value(wait)} with tries={format_value(tries)} says twice how many tries; "
+                    "leave one of the two out"
                 )
             wait, tries = _split(wait)
         object.__setattr__(self, "wait", _whole(wait))
@@ -74,7 +75,7 @@ def _whole(wait: timedelta | float | str) -> timedelta:
 
 def _counted(tries: int) -> int:
     if type(tries) is not int or not 1 <= tries <= MOST_TRIES:
-        raise ValueError(f"tries={show(tries)} of a level must be a whole number from 1 to {MOST_TRIES}")
+        raise ValueError(f"tries={format_value(tries)} of a level must be a whole number from 1 to {MOST_TRIES}")
     return tries
 
 
@@ -106,7 +107,7 @@ class Ladder:
         if isinstance(levels, str):
             return cls.parse(levels)
         if isinstance(levels, bytes) or not isinstance(levels, Sequence):
-            raise ValueError(f"{show(levels)} is not a list of levels; write ['5s*3', '10m']")
+            raise ValueError(f"{format_value(levels)} is not a list of levels; write ['5s*3', '10m']")
         return cls(tuple(level if isinstance(level, Level) else Level(level) for level in levels))
 
     def __str__(self) -> str:
@@ -122,7 +123,7 @@ class Ladder:
     def position_after(self, failures: int) -> LadderPosition | None:
         """Return the position after the nth failure (n from 1), or None when no level is left."""
         if type(failures) is not int or failures < 1:
-            raise ValueError(f"failures={show(failures)} must be a whole number from 1: nothing has failed yet")
+            raise ValueError(f"failures={format_value(failures)} must be a whole number from 1: nothing has failed yet")
         left = failures
         for number, level in enumerate(self.levels, start=1):
             if left <= level.tries:

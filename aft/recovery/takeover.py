@@ -30,11 +30,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.runs.ownership.rescue import ANY_EXPIRED, REHEARSAL, find_expired, rehearse, rescue_expired
+from aft.runs.ownership.rescue import ANY_EXPIRED, WARM_UP, find_expired, rescue_expired, rescue_for_warm_up
 from aft.store import Store, outbox
 from aft.store.batch.statements import PreparedQuery
 from aft.store.leases import end_leases
-from aft.store.liveness import make_lookout
+from aft.store.liveness import make_probe
 from aft.store.outbox import OutboxRow
 from aft.store.refusals import is_about_rows
 from aft.store.tables import runs, workers
@@ -44,7 +44,7 @@ from aft.telemetry import RunRescued, ServiceFailed, Telemetry, WorkerDied, logg
 BATCH = 200
 #: Seconds after a lost connection to the database in which no lock is trusted: all may have lost theirs with it, as
 #: when PostgreSQL restarts its sessions after one has crashed.
-SETTLED = 5.0
+LOCKS_TRUSTED_AFTER = 5.0
 #: Seconds that ``follow_suspicions`` waits for a suspicion.
 PATIENCE = 0.5
 #: Seconds for which a suspicion is followed: the broker may know of a death some milliseconds before the database.
@@ -64,8 +64,8 @@ _LOCKS_OF_OWNERS = PreparedQuery.about(
 )
 
 
-class _RolledBack(Exception):
-    """Raised to roll back a rehearsal."""
+class _WarmUpDone(Exception):
+    """Raised to roll back the rescue that warms up."""
 
 
 class Takeover:
@@ -84,7 +84,7 @@ class Takeover:
         self._clock = clock
         self._telemetry = telemetry
         self._decide = decide
-        self._liveness_probe = make_lookout(store)
+        self._liveness_probe = make_probe(store)
         self._seen: Counter[WorkerId] = Counter()
         self._suspected: queue.SimpleQueue[list[RunId]] = queue.SimpleQueue()
         self._pause = threading.Event()  # never set: something to wait on
@@ -93,15 +93,15 @@ class Takeover:
         """Run one rescue and roll it back, so that the first real one does not pay for compiling statements."""
         try:
             with self._store.write() as connection:
-                end_leases(connection, REHEARSAL, [WorkerId("")], died=True)
-                rehearse(connection, self._clock.now())
-                raise _RolledBack
-        except _RolledBack:
+                end_leases(connection, WARM_UP, [WorkerId("")], died=True)
+                rescue_for_warm_up(connection, self._clock.now())
+                raise _WarmUpDone
+        except _WarmUpDone:
             return
         except StoreError as error:
             if not error.transient:
                 raise
-            logger.debug("not rehearsed, so the first rescue takes longer: %s", error)
+            logger.debug("not warmed up, so the first rescue takes longer: %s", error)
 
     # By lease ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Takeover:
             return self._liveness_probe.pause
         locks = self._locks()
         free = self._free(locks)
-        if not self._store.has_been_well_for(SETTLED):
+        if not self._store.has_been_connected_for(LOCKS_TRUSTED_AFTER):
             return self._liveness_probe.pause
         self._seen = Counter({worker: seen[worker] + 1 for worker in free})
         dead = {worker for worker, looks in self._seen.items() if looks >= self._liveness_probe.checks}
@@ -200,7 +200,7 @@ class Takeover:
         """Rescue from those owners of these runs whose lock is free; return whether there are other owners."""
         locks = self._locks_of_owners(run_ids)
         free = self._free(locks)
-        if not self._store.has_been_well_for(SETTLED):
+        if not self._store.has_been_connected_for(LOCKS_TRUSTED_AFTER):
             return False  # left to ``check_locks``
         self._rescue_from({worker: locks[worker] for worker in free}, "its lock is free, and what it held came back")
         return bool(locks.keys() - free)
@@ -248,4 +248,4 @@ class Takeover:
         while rescued >= BATCH:
             rescued = self.rescue()
         for lock in dead.values():
-            self._liveness_probe.forget(lock)
+            self._liveness_probe.clean_up(lock)

@@ -1,12 +1,12 @@
-"""The exception types that rules may answer: the plain fault, and the ten of the worklet paper."""
+"""The rule types: what a rule may be about. The plain fault, and the ten types of exception of the worklet paper."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 
-class On(StrEnum):
-    """An exception type."""
+class RuleType(StrEnum):
+    """A rule type: what a rule is about."""
 
     FAULT = "fault"  #: an activity or a compensator raised
     ABORT = "abort"  #: the worker that executed it was lost
@@ -21,7 +21,11 @@ class On(StrEnum):
     ACTIVITY_TRIGGER = "activity_trigger"  #: an event was raised from outside for an activity
 
 
+#: The public name: it reads well where a rule is taught, ``on=aft.On.TIMEOUT``.
+On = RuleType
 #: Types that are about a run as a whole: their trees name no activity.
-RUN_LEVEL = frozenset({On.RUN_PRE, On.RUN_POST, On.RUN_TRIGGER})
+RUN_LEVEL = frozenset({RuleType.RUN_PRE, RuleType.RUN_POST, RuleType.RUN_TRIGGER})
 #: Types whose rules are asked where the run is executed: nothing happens unless one holds.
-CONSTRAINTS = frozenset({On.RUN_PRE, On.RUN_POST, On.ACTIVITY_PRE, On.ACTIVITY_POST, On.VIOLATED})
+CONSTRAINTS = frozenset(
+    {RuleType.RUN_PRE, RuleType.RUN_POST, RuleType.ACTIVITY_PRE, RuleType.ACTIVITY_POST, RuleType.VIOLATED}
+)

@@ -49,7 +49,7 @@ _ERASED: dict[Table, dict[str, Any]] = {
 }
 #: Open work that prevents erasing: its table, its state, and the text of the refusal.
 _UNSETTLED = (
-    (late_effects, "open", "has an effect that arrived late and is not settled"),
+    (late_effects, "open", "has a late effect that nobody has decided about"),
     (notices, NoticeState.OPEN.value, "has a notice that was not heard yet"),
     (plans, "open", "has an exlet that is being carried out"),
 )

@@ -21,7 +21,7 @@ from aft.store.tables import runs
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FamilyLimits:
     """The largest allowed family: generations of children, children of one run, and runs that have not ended."""
 
     depth: int
@@ -40,7 +40,7 @@ class FamilySize:
     is_cancelled: bool
 
 
-def measure(connection: Connection, run: RunRow, limits: Limits) -> FamilySize:
+def measure(connection: Connection, run: RunRow, limits: FamilyLimits) -> FamilySize:
     """Count the ancestors of a run, its children in this generation, and the runs of its family that have not ended."""
     children = select(runs.c.id).where(runs.c.parent_id == run.id, runs.c.parent_generation == run.key_generation)
     family = select(runs.c.id).where(runs.c.root_id == run.root_id, runs.c.ended_as.is_(None))
@@ -69,7 +69,7 @@ def _depth(run: RunRow, most: int) -> Any:
     return select(func.count(above.c.id)).scalar_subquery()
 
 
-def check(found: FamilySize, limits: Limits, begun: int) -> None:
+def check(found: FamilySize, limits: FamilyLimits, begun: int) -> None:
     """Raise LimitExceeded if a run must not begin another child; ``begun`` are those that it began since the count."""
     if found.depth + 1 > limits.depth:
         raise LimitExceeded(

@@ -1,6 +1,6 @@
-"""Orders that a person may give to a parked run: retry, skip a frame, or mark a frame as undone by hand.
+"""Orders for one run by a person: retry, skip a frame, mark a frame as undone by hand; and take it from its worker.
 
-And to a run that is executed: release it from its worker. That is a rescue like any other, and as safe.
+The first three are for a parked run. The last is for a run with an owner: a rescue like any other, and as safe.
 
 Who may run at the same time: two people, or a person and a late wake. The run's row is locked first; then it must be
 parked and await no wake: the second order finds the first one's wake and raises OrderRefused. One transaction: order,
@@ -63,7 +63,7 @@ def frame_done(connection: Connection, run: RunRow, by: Actor) -> None:
     _close_frame(connection, run, InboxVerb.DONE, by)
 
 
-def release(connection: Connection, run: RunRow, by: Actor) -> None:
+def take_from_worker(connection: Connection, run: RunRow, by: Actor) -> None:
     """Take a run away from its worker, which is fenced from now on; another worker continues it.
 
     The step under way may be executed again, with the same idempotency key, as after the worker's death; no death is
@@ -74,7 +74,7 @@ def release(connection: Connection, run: RunRow, by: Actor) -> None:
     audit.write(connection, run.id, by.name, "release", by.note)
 
 
-def release_worker(connection: Connection, namespace: str, worker: WorkerId, by: Actor) -> list[RunId]:
+def take_all_from_worker(connection: Connection, namespace: str, worker: WorkerId, by: Actor) -> list[RunId]:
     """End a worker's lease, rescue all its runs and return their ids. If its process lives, it gets a new worker id."""
     end_leases(connection, namespace, [worker])
     taken = [RunId(event.run) for event in take_away(connection, namespace, by.at, by.name, runs.c.worker_id == worker)]
@@ -105,7 +105,7 @@ def _find_parked_frame(connection: Connection, run: RunRow) -> str:
 
 def _lock_parked(connection: Connection, run: RunRow) -> RunRow:
     """Lock a run and return it as it is now; raises OrderRefused unless it is parked and awaits no wake."""
-    locked = wake.lock(connection, run.namespace, run.id) or run_rows.get(connection, run.namespace, run.id)
+    locked = wake.lock(connection, run.namespace, run.id) or run_rows.get_run(connection, run.namespace, run.id)
     if locked.status is not Status.PARKED:
         raise OrderRefused(f"run {run.id} is {locked.status.value}, not parked; there is nothing to be done by hand")
     if locked.wake_id is not None:

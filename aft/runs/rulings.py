@@ -1,4 +1,4 @@
-"""Rulings: an exlet's decision about a step, written to its fault by the exlet's executor, obeyed by the run's owner.
+"""Rulings: an exlet's decision about a step, written to its fault by the exlet's executor, applied by the run's owner.
 
 A ruling is a value in the fault's row. ``set`` primitives put changed arguments or a changed result into it while the
 exlet is under way; the action is set once, by the primitive that decides.

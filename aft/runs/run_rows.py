@@ -22,7 +22,7 @@ from aft.store import db_time
 from aft.store.batch.row_format import has_part
 from aft.store.db_time import later
 from aft.store.tables import runs
-from aft.texts import require_text, show
+from aft.texts import format_value, require_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ _MEANINGLESS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, 
 
 def from_row(row: Row[Any]) -> RunRow:
     """Read a row that was selected by ``COLUMNS``."""
-    return read(row)
+    return read_run(row)
 
 
-def read(row: Sequence[Any]) -> RunRow:
+def read_run(row: Sequence[Any]) -> RunRow:
     """Read a row in the order of ``NAMES``, also with the raw values of the driver.
 
     Never raises for a corrupt value: one corrupt row must not stop those that are read with it. Callers that act on a
@@ -109,19 +109,19 @@ def read(row: Sequence[Any]) -> RunRow:
         values["savepoints"] = _read_savepoints(values["savepoints"], started)
         return RunRow(**values)
     except _MEANINGLESS:
-        return _read_spoilt(dict(zip(_FIELDS, row, strict=True)))
+        return _read_damaged(dict(zip(_FIELDS, row, strict=True)))
 
 
-def _read_spoilt(values: dict[str, Any]) -> RunRow:
+def _read_damaged(values: dict[str, Any]) -> RunRow:
     """Read a corrupt row: harmless values replace those that cannot be read."""
-    spoilt = []
+    damaged = []
     for name, (reads, instead) in {**_READERS, "savepoints": (_decode, None)}.items():
         try:
             values[name] = reads(values[name])
         except _MEANINGLESS as error:
             values[name] = instead
-            spoilt.append(f"{name} ({type(error).__name__})")
-    return RunRow(**values, unreadable=", ".join(spoilt))
+            damaged.append(f"{name} ({type(error).__name__})")
+    return RunRow(**values, unreadable=", ".join(damaged))
 
 
 def _read_savepoints(stored: str | None, started: bool) -> dict[str, str] | None:
@@ -147,18 +147,18 @@ _READERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "tags": (_decode, {}),
     "waits": (waits.decode, ()),
     "expected": (lambda stored: None if stored is None else timedelta(seconds=stored), None),
-    **dict.fromkeys(_MOMENTS, (db_time.read, None)),
-    **{name: (db_time.read, datetime.fromtimestamp(0, UTC)) for name in ("created_at", "updated_at")},
+    **dict.fromkeys(_MOMENTS, (db_time.read_time, None)),
+    **{name: (db_time.read_time, datetime.fromtimestamp(0, UTC)) for name in ("created_at", "updated_at")},
 }
 
 
-def get(connection: Connection, namespace: str, run_id: str) -> RunRow:
+def get_run(connection: Connection, namespace: str, run_id: str) -> RunRow:
     """Return the run, or raise UnknownRun."""
     statement = select(*COLUMNS).where(runs.c.id == run_id, runs.c.namespace == namespace)
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise UnknownRun(
-            f"no run has the id {show(run_id)} in namespace {namespace!r}; `aft runs list` shows what there is"
+            f"no run has the id {format_value(run_id)} in namespace {namespace!r}; `aft runs list` shows what there is"
         )
     return from_row(row)
 
@@ -170,16 +170,16 @@ def get_all(connection: Connection, ids: Iterable[str]) -> dict[RunId, RunRow]:
     return {row.id: from_row(row) for row in found}
 
 
-def find(connection: Connection, namespace: str, prefix: str) -> RunRow:
+def find_run(connection: Connection, namespace: str, prefix: str) -> RunRow:
     """Return the one run whose id matches what a person typed (``row_format.has_part``); raises UnknownRun."""
     require_text("run_id", prefix, UnknownRun)
     if len(prefix) == 36:
-        return get(connection, namespace, prefix)
+        return get_run(connection, namespace, prefix)
     matches = select(*COLUMNS).where(runs.c.namespace == namespace, has_part(runs.c.id, prefix))
     found = connection.execute(matches.limit(3)).all() if prefix else []
     if len(found) > 1:
-        raise UnknownRun(f"several runs match {show(prefix)}; give more of the id")
-    return from_row(found[0]) if found else get(connection, namespace, prefix)
+        raise UnknownRun(f"several runs match {format_value(prefix)}; give more of the id")
+    return from_row(found[0]) if found else get_run(connection, namespace, prefix)
 
 
 def listing(

@@ -24,7 +24,7 @@ from aft.runs.states import GOING, Status
 from aft.runs.wakes import wake
 from aft.store.db_time import Moment, now
 from aft.store.tables import holds, runs
-from aft.texts import show
+from aft.texts import format_value
 
 Order = Callable[[Connection, RunRow, Actor], None]
 
@@ -49,8 +49,8 @@ def suspend(connection: Connection, run: RunRow, by: Actor) -> None:
         suspend_for_exlet(connection, run, by)
         return
     elif run.status is Status.SUSPENDED:
-        told = {"reason": _suspended_by(by), "updated_at": now()}
-        connection.execute(update(runs).where(runs.c.id == run.id).values(**told))
+        values = {"reason": _suspended_by(by), "updated_at": now()}
+        connection.execute(update(runs).where(runs.c.id == run.id).values(**values))
     elif run.status in GOING and run.worker_id is not None:
         _send(connection, run, InboxVerb.SUSPEND, {"note": by.note}, by)
     elif run.status in GOING:
@@ -87,7 +87,7 @@ def _take_back_resume(connection: Connection, run: RunRow, by: Actor) -> bool:
 
 
 def join_suspension(connection: Connection, run: RunRow, by: Actor, plan_id: str) -> bool:
-    """Return whether other exlets hold a run that is locked already, and record this one's hold in the audit if so."""
+    """Record that this exlet suspends the run too; False if no other exlet does. The caller has locked the run."""
     holders = _holders(connection, run.id)
     if not holders or plan_id in holders or run.status not in (*GOING, Status.SUSPENDED):
         return False
@@ -172,7 +172,7 @@ def cancel(connection: Connection, run: RunRow, by: Actor) -> None:
     _cancel(connection, run, by, undo=True)
 
 
-def abandon(connection: Connection, run: RunRow, by: Actor) -> None:
+def cancel_as_is(connection: Connection, run: RunRow, by: Actor) -> None:
     """Order a run to end without undoing anything; raises OrderRefused."""
     _cancel(connection, run, by, undo=False)
 
@@ -252,7 +252,7 @@ def find_savepoint(run: RunRow, savepoint: str) -> str | None:
     found = [path for path, name in run.savepoints.items() if savepoint in (path, name)]
     if not found:
         inside = ", ".join(repr(name or path) for path, name in run.savepoints.items()) or "none"
-        raise OrderRefused(f"run {run.id} is not in savepoint {show(savepoint)}; it is in {inside}")
+        raise OrderRefused(f"run {run.id} is not in savepoint {format_value(savepoint)}; it is in {inside}")
     if are_side_by_side(found):
         raise OrderRefused(f"run {run.id} {format_side_by_side(savepoint, found)}")
     return found[-1]
@@ -265,7 +265,8 @@ def are_side_by_side(paths: Sequence[str]) -> bool:
 
 def format_side_by_side(savepoint: str, paths: Sequence[str]) -> str:
     """Format the refusal of a name that several savepoints have."""
-    return f"is in {len(paths)} savepoints {show(savepoint)} side by side; name one by its path: {', '.join(paths)}"
+    named = f"{len(paths)} savepoints {format_value(savepoint)} side by side"
+    return f"is in {named}; name one by its path: {', '.join(paths)}"
 
 
 def _cancel(connection: Connection, run: RunRow, by: Actor, *, undo: bool) -> None:

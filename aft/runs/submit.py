@@ -18,7 +18,7 @@ from aft.runs import run_rows
 from aft.runs.new_runs import NEW_RUNS, NewRun, NewRunWrite
 from aft.runs.run_rows import RunRow
 from aft.store import Store
-from aft.store.batch.driver import write_within
+from aft.store.batch.execute_batch import write_within
 from aft.store.db_time import now
 from aft.store.tables import runs
 
@@ -125,7 +125,7 @@ def _same_run(connection: Connection, new: NewRun) -> RunRow:
         (runs.c.id == new.id) if new.options.key is None else (runs.c.key == new.options.key),
     )
     *columns, first_args, defaulted = connection.execute(statement).one()
-    row = run_rows.read(columns)
+    row = run_rows.read_run(columns)
     differs = []
     if row.id != new.id and row.erased_at is None:
         differs = _differing(new, first_args or row.args, json.loads(defaulted or "[]"))

@@ -74,10 +74,10 @@ class CheckedOutConnection(Protocol):
     def watched(self) -> AbstractContextManager[None]:
         """Detect changes of the connection inside the block; after it values are read and written as before."""
 
-    def loosen(self) -> None:
+    def reset_settings(self) -> None:
         """Reset settings that would prevent writing, before the savepoint is left."""
 
-    def hopeless(self) -> UnusableReason | None:
+    def find_unusable_reason(self) -> UnusableReason | None:
         """Return why the connection is unusable; None if it is usable. Called while an activity works on it."""
 
     def end_work(self) -> UnusableReason | None:
@@ -141,7 +141,7 @@ class _KeptOpen:
     #: The activity's failure, whatever it raises.
     refused: DefinitionError | StoreError | None = None
     #: Its failure unless it raises an exception of its own: the reason for which the connection was closed.
-    hopeless: Exception | None = None
+    unusable: Exception | None = None
 
 
 def _kept(connection: Connection | None) -> _KeptOpen | None:
@@ -154,8 +154,8 @@ def refuse_to_end(connection: Connection) -> None:
     """Raise if the transaction must not be ended; a listener that is called before it is."""
     if (kept := _kept(connection)) is None:
         return
-    if kept.hopeless is not None:
-        raise kept.hopeless
+    if kept.unusable is not None:
+        raise kept.unusable
     if connection.invalidated and not kept.lent.was_closed:
         kept.refused = StoreError("the connection to the database was lost while it worked", transient=True)
     else:
@@ -171,16 +171,16 @@ def drop_hopeless(connection: Connection, *_: object) -> None:
     kept = _kept(connection)
     if kept is None or connection.closed or connection.invalidated:
         return
-    if (left := kept.lent.hopeless()) is not None:
-        kept.hopeless = DefinitionError(_WRONG[left])
+    if (left := kept.lent.find_unusable_reason()) is not None:
+        kept.unusable = DefinitionError(_WRONG[left])
         _drop(connection)
 
 
 def drop_after_error(context: ExceptionContext) -> None:
     """Have an activity's connection closed if an error has left it unusable; a listener for failed statements."""
     kept, error = _kept(context.connection), context.sqlalchemy_exception
-    if kept is not None and error is not None and (left := kept.lent.hopeless()) is not None:
-        kept.hopeless = kept.hopeless or (DefinitionError(_WRONG[left]) if kept.lent.refused else error)
+    if kept is not None and error is not None and (left := kept.lent.find_unusable_reason()) is not None:
+        kept.unusable = kept.unusable or (DefinitionError(_WRONG[left]) if kept.lent.refused else error)
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
@@ -194,21 +194,21 @@ def _end(
 ) -> None:
     """Permit the end of the transaction again; raises if it is not the one in which the work began."""
     kept.over = True
-    if kept.refused is None and kept.hopeless is None:
+    if kept.refused is None and kept.unusable is None:
         if (connection.closed or connection.invalidated) and not kept.lent.was_closed:
             raise StoreError("the connection to the database was lost while it worked", transient=True) from raised
         left = UnusableReason.ENDED if kept.lent.was_closed else end()
         if left is None:
             return
         wrong = DefinitionError(_WRONG[left])
-        kept.refused, kept.hopeless = (wrong, None) if left is UnusableReason.ENDED else (None, wrong)
+        kept.refused, kept.unusable = (wrong, None) if left is UnusableReason.ENDED else (None, wrong)
     _drop(connection)
     if isinstance(kept.refused, StoreError):
         raise kept.refused
     if kept.refused is not None:
         raise WorkLost(kept.refused)
-    if kept.hopeless is not None and (raised is None or _is_only_the_refusal(kept, raised.__cause__ or raised)):
-        raise WorkLost(kept.hopeless)
+    if kept.unusable is not None and (raised is None or _is_only_the_refusal(kept, raised.__cause__ or raised)):
+        raise WorkLost(kept.unusable)
 
 
 def _is_only_the_refusal(kept: _KeptOpen, raised: BaseException) -> bool:
@@ -216,7 +216,7 @@ def _is_only_the_refusal(kept: _KeptOpen, raised: BaseException) -> bool:
     if isinstance(raised, exc.PendingRollbackError):
         return True
     of_the_database = isinstance(raised, exc.SQLAlchemyError | psycopg.Error | sqlite3.Error)
-    return of_the_database and (kept.lent.refused or not isinstance(kept.hopeless, DefinitionError))
+    return of_the_database and (kept.lent.refused or not isinstance(kept.unusable, DefinitionError))
 
 
 class CheckedOutPostgresql:
@@ -247,10 +247,10 @@ class CheckedOutPostgresql:
         """Permit only this thread; a use that is under way for longer is detected when the work ends."""
         self._driver.access.reclaim(PATIENCE)
 
-    def loosen(self) -> None:
+    def reset_settings(self) -> None:
         """Do nothing: the savepoint can be left whatever was set, and settings are reset with that."""
 
-    def hopeless(self) -> UnusableReason | None:
+    def find_unusable_reason(self) -> UnusableReason | None:
         """Detect an unfinished operation: a result that is streamed or copied, or a wait for notifications.
 
         It holds the driver's lock; after an exception, the traceback keeps it alive.
@@ -264,7 +264,9 @@ class CheckedOutPostgresql:
 
     def _is_unfinished(self) -> bool:
         driver = self._driver
-        return self.hopeless() is not None or bool(driver.pgconn.pipeline_status or driver._num_transactions)
+        return self.find_unusable_reason() is not None or bool(
+            driver.pgconn.pipeline_status or driver._num_transactions
+        )
 
     def end_work(self) -> UnusableReason | None:
         """Release the savepoint; returns how the connection was left unusable, None if it is usable."""

@@ -64,7 +64,7 @@ LOCK_PATIENCE = 500
 _SECRET = ("pass", "secret", "token", "key")
 
 
-def show(url: URL) -> str:
+def format_url(url: URL) -> str:
     """Format a database URL for people: without passwords, wherever in it they are."""
     hidden = {name: "***" for name in url.query if any(word in name.lower() for word in _SECRET)}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)

@@ -40,12 +40,12 @@ class Moment(TypeDecorator[datetime]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         try:
-            return read(value)
+            return read_time(value)
         except TypeError:
             return LONG_AGO  # no time at all: must not stop whoever reads other rows with it
 
 
-def read(value: Any) -> datetime | None:
+def read_time(value: Any) -> datetime | None:
     """Read a time from the raw value of either driver; a datetime is converted to UTC."""
     if value is None:
         return None

@@ -21,19 +21,19 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from aft import after_fork
 from aft.clock import Clock, SystemClock
 from aft.store.batch.committer import BatchWrite, Committer
-from aft.store.batch.driver import write_postgresql, write_sqlite
-from aft.store.batch.statements import Answer, PreparedQuery, execute_sqlite, query_postgresql, query_sqlite
+from aft.store.batch.execute_batch import write_postgresql, write_sqlite
+from aft.store.batch.statements import PreparedQuery, Rows, execute_sqlite, query_postgresql, query_sqlite
 from aft.store.checkout import CheckedOutConnection, keep_open
 from aft.store.connect import (
     IDLE_AT_WORK,
     SQLITE_BUSY,
     WRITES,
+    format_url,
     idle_for,
     idle_limit,
     make_drivers,
     make_engine,
     parse_url,
-    show,
 )
 from aft.store.explain import LOCKED, explain, explain_text, wrap
 from aft.store.postgres.transport import find_exposure
@@ -56,7 +56,7 @@ class Store:
     def __init__(self, url: str, *, pool_size: int = 20, clock: Clock | None = None, lease: float = 30.0) -> None:
         self._url = parse_url(url)
         #: Where the database is, for people to read; without its password.
-        self.url = show(self._url)
+        self.url = format_url(self._url)
         #: ``postgresql`` or ``sqlite``.
         self.dialect = self._url.get_backend_name()
         #: The SQLite file, if it is one.
@@ -105,7 +105,7 @@ class Store:
         if self._identity is not None:
             self._identity.check()
 
-    def has_been_well_for(self, seconds: float) -> bool:
+    def has_been_connected_for(self, seconds: float) -> bool:
         """Return whether no connection was lost in that time; a server's answers right after an outage may mislead."""
         return self._ticks() - self._lost_at >= seconds
 
@@ -133,7 +133,7 @@ class Store:
             yield connection
 
     @contextmanager
-    def at_work(self, connection: Connection) -> Iterator[CheckedOutConnection]:
+    def lend(self, connection: Connection) -> Iterator[CheckedOutConnection]:
         """Lend a transaction's connection to an activity, inside the block; there it may be idle for a minute.
 
         In the block it has locked no row of aft's. After it, it may be idle only for seconds again: others would wait
@@ -204,14 +204,14 @@ class Store:
         with self.turn(), self._lent() as lent:
             return self.write_batch(lent, batch_write, items)
 
-    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
         """Execute queries on the driver itself, in one round trip; returns the rows of each. Raises StoreError."""
         with self._lent() as lent:
             if self.file is None:
                 return self._drive(lent, lambda connection: query_postgresql(connection, _prepared(lent), questions))
             return self._drive(lent, lambda connection: query_sqlite(connection, questions))
 
-    def execute(self, words: PreparedQuery, given: str) -> Answer:
+    def execute(self, words: PreparedQuery, given: str) -> Rows:
         """Execute one statement that writes, on the driver itself, in a transaction of its own; returns its rows.
 
         Raises StoreError; then nothing was written, or, if the connection was lost, the outcome is unknown.

@@ -264,7 +264,7 @@ def read_names(text: str) -> frozenset[str]:
 
 
 def read_flows(text: str) -> frozenset[str]:
-    """Read the flows of a worker's row, as ``name@version``; what is none, in a row that was spoilt, is left out."""
+    """Read the flows of a worker's row, as ``name@version``; what is none, in a row that was damaged, is left out."""
     return frozenset(name for name in read_names(text) if _FLOW.fullmatch(name))
 
 
@@ -282,9 +282,9 @@ def known_sources(connection: Connection, namespace: str) -> dict[str, str]:
     )
     found: dict[str, str] = {}
     for text in connection.execute(statement).scalars():
-        told = _read_json(text)
-        if isinstance(told, dict):
-            found |= {name: kind for name, kind in told.items() if isinstance(kind, str)}
+        found_flows = _read_json(text)
+        if isinstance(found_flows, dict):
+            found |= {name: kind for name, kind in found_flows.items() if isinstance(kind, str)}
     return found
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Float, bindparam, insert, select, update
 
-from aft.store.batch.driver import write_within
+from aft.store.batch.execute_batch import write_within
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import SQLITE_NOW, later, now
 from aft.store.tables import outbox

@@ -252,7 +252,7 @@ faults = Table(
     Column("raised_at", Moment, nullable=False),
     Column("decided_at", Moment),
     Column("settled_at", Moment),
-    Column("rule_type", String(20)),  # the type of exception that its rules are asked for; null: its kind tells
+    Column("rule_type", String(20)),  # the rule type that its rules are asked for; null: its kind tells
     Column("step_snapshot", Text),  # JSON: what rules may want to know of the step: arguments, result, seconds
     Column("decision", Text),  # JSON: which rules were asked, with which facts, and what they chose
     Column("run_status", String(20)),  # its run's state when it was decided about: what rules saw, or would have seen

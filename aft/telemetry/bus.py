@@ -53,8 +53,8 @@ class Telemetry:
 def log_event(event: Event) -> None:
     """Write an event to the log ``aft``: what happened, then its fields. Subscribe this."""
     if logger.isEnabledFor(event.level):
-        told = ((name, getattr(event, name)) for name in _names(type(event)))
-        shown = " ".join(f"{name}={_one_line(value)}" for name, value in told if value is not None)
+        fields = ((name, getattr(event, name)) for name in _names(type(event)))
+        shown = " ".join(f"{name}={_one_line(value)}" for name, value in fields if value is not None)
         logger.log(event.level, "%s: %s", event.text, shown)
 
 

@@ -1,4 +1,4 @@
-"""What ``aft replay`` asks of this example: put a scenario's scene up, look at the tables, name who hangs."""
+"""What ``aft replay`` needs of this example: setup of a scenario, the state of its tables, name who hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .flow import ADMINISTRATOR, REVIEWER, ad_slot_approval
 flow = ad_slot_approval
 
 prepare = database.prepare
-hanging = trouble.hanging
+find_hanging_process = trouble.hanging
 
 #: Who decided what on the way to each end; the audits must say one of these, and each has its notice.
 _WAYS: dict[State, list[list[tuple[str, State]]]] = {
@@ -30,7 +30,7 @@ def set_up(subject: str, scene: Mapping[str, Any]) -> dict[str, Any]:
     return {"slot_id": subject, **scene.get("patience", {})}
 
 
-def look(subject: str) -> tuple[str, Contents]:
+def read_state(subject: str) -> tuple[str, Contents]:
     """Say how the slot stands, in one word if all tables agree, and give everything that they hold about it."""
     found = cms.contents(subject)
     state = State(found.slot["state"])

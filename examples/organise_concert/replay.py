@@ -1,4 +1,4 @@
-"""What ``aft replay`` asks of this example: put a scenario's scene up, look at the tables."""
+"""What ``aft replay`` needs of this example: setup of a scenario, the state of its tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def set_up(subject: str, scene: Mapping[str, Any]) -> dict[str, Any]:
     return {"concert_id": subject, "artist": "The Ripples"}
 
 
-def look(subject: str) -> tuple[str, Contents]:
+def read_state(subject: str) -> tuple[str, Contents]:
     """Say how the concert stands, and where, if all tables agree; and give everything that they hold about it."""
     found = box_office.contents(subject)
     state, venue = State(found.concert["state"]), found.concert["venue"]
@@ -32,6 +32,6 @@ def look(subject: str) -> tuple[str, Contents]:
     return f"{state.value} in {venue}, but {booked} are booked and {sold} tickets sold", found
 
 
-def hanging(subject: str) -> int | None:
+def find_hanging_process(subject: str) -> int | None:
     """Nobody hangs in this example."""
     return None

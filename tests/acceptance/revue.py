@@ -12,7 +12,7 @@ from aft.app.process import Role
 from aft.rules.exlets import plans
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import Primitive
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.states import Status
 from aft.store import tables
 from tests.acceptance import theatre
@@ -132,7 +132,9 @@ def announced(show: str, text: str) -> int:
 
 def teach_numbers(app: aft.Aft, flow: aft.Flow[Any, Any], answers: dict[int, list[Primitive]]) -> None:
     """What is said after each number."""
-    tree = theatre.tree_of(flow, On.ACTIVITY_POST, {f"activity.result == {nth}": f"after_{nth}" for nth in answers})
+    tree = theatre.tree_of(
+        flow, RuleType.ACTIVITY_POST, {f"activity.result == {nth}": f"after_{nth}" for nth in answers}
+    )
     app.rules.save_all([tree], [aft.Exlet(f"after_{nth}", steps) for nth, steps in answers.items()])
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import aft
 from aft import Aft, ConstraintViolated, Exlet, RuleRefused, Run, Status, do
-from aft.replay.rules import Teacher
 from aft.rules.toml import read
 from aft.runs.waits import awaits_signal
+from aft.scenarios.rules import RuleTeacher
 from examples.organise_concert import box_office
 from examples.organise_concert.box_office import Show, State
 from examples.organise_concert.flow import organise_concert
@@ -42,7 +42,7 @@ def app(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aft]:
     made = setup.app()
     made.check()
     box_office.prepare()
-    Teacher(made, organise_concert.name).put_in_force(read.read(EXAMPLE / "rules"))
+    RuleTeacher(made, organise_concert.name).put_in_force(read.read_document(EXAMPLE / "rules"))
     yield made
     box_office.database().close()
     box_office._connect.cache_clear()
@@ -217,7 +217,7 @@ def test_a_scenario_that_learns_from_another_has_that_played_first(tmp_path: Pat
         ('rules = "rules"', 'rules = "roules"', "05-taught-while-waiting.toml: "),
         ('before = "sales_closed"', 'before = "sales"', "nothing is taught before 'sales'"),
         ('from = "cancelled"', 'from = "canceled"', "which is not played before it; did you mean 'cancelled'?"),
-        ("note =", "nose =", "a lesson has no 'nose'; did you mean 'note'?"),
+        ("note =", "nose =", "a rule to teach has no 'nose'; did you mean 'note'?"),
         ('{do = "continue", target = "activity"},', "", "the activity would stay suspended"),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_run_that_is_cancelled_in_doubt_does_not_say_that_all_is_undone(
         run.result(60)
     assert (standing[order], run.status) == ({PAY}, "failed")
     with app.store.read() as connection:
-        _, story = timeline.read(connection, app.namespace, run.id)
+        _, story = timeline.read_timeline(connection, app.namespace, run.id)
     assert any("may stand" in (told.detail or "") for told in story if told.what is StoryEventKind.ABORTED)
 
 

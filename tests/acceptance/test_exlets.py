@@ -11,7 +11,7 @@ import aft
 from aft import do
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
-from aft.dispatcher.exlets.decisions import MOST_RESTARTS
+from aft.dispatcher.exlets.step_rulings import MOST_RESTARTS
 from aft.rules.exlets import plans
 from aft.rules.exlets.plans import Plan, PlanState
 from aft.rules.exlets.primitives import Primitive

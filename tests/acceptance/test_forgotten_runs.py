@@ -82,7 +82,7 @@ def test_a_run_in_its_ladder_without_a_time_is_forgotten(setup: Setup, order: st
         eventually(lambda: run.status == "recovering" and run.row.worker_id is None and run.row.due_at is not None)
     let_pass(app, run, wake_id=None, due_at=None, sweep_at=None)
     with app.store.read() as connection:
-        assert stranded_runs.any_forgotten(connection, app.settings.namespace)
+        assert stranded_runs.any_stranded(connection, app.settings.namespace)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_run_that_something_is_awaited_for_is_not_forgotten(
     for one in app.runs():
         let_pass(app, one)
     with app.store.read() as connection:
-        assert not stranded_runs.any_forgotten(connection, app.settings.namespace)
+        assert not stranded_runs.any_stranded(connection, app.settings.namespace)
 
 
 def test_a_run_whose_fault_nobody_has_decided_about_is_not_forgotten(setup: Setup, order: str) -> None:
@@ -109,7 +109,7 @@ def test_a_run_whose_fault_nobody_has_decided_about_is_not_forgotten(setup: Setu
     assert (run.status, run.row.wake_id) == ("recovering", None)
     let_pass(app, run)
     with app.store.read() as connection:
-        assert not stranded_runs.any_forgotten(connection, app.settings.namespace)
+        assert not stranded_runs.any_stranded(connection, app.settings.namespace)
 
 
 def test_a_run_that_is_suspended_or_due_is_not_forgotten(setup: Setup, order: str) -> None:
@@ -124,4 +124,4 @@ def test_a_run_that_is_suspended_or_due_is_not_forgotten(setup: Setup, order: st
     let_pass(app, due)
     let_pass(app, stopped)
     with app.store.read() as connection:
-        assert not stranded_runs.any_forgotten(connection, app.settings.namespace)
+        assert not stranded_runs.any_stranded(connection, app.settings.namespace)

@@ -21,7 +21,7 @@ import aft
 from aft import do
 from aft.app.rules.rules import RuleDesk
 from aft.cli.root import root
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from tests.setups import Setup
 
 HOSTILE = settings(
@@ -197,7 +197,7 @@ def _exlet(text: str, **more: Any) -> aft.Exlet:
 
 def _undo(world: World, to: Any) -> int:
     world.teach()
-    return world.app.rules.undo(("hostile_broken", On.FAULT, "hostile_break"), to)
+    return world.app.rules.undo(("hostile_broken", RuleType.FAULT, "hostile_break"), to)
 
 
 def _declared(value: Any) -> Any:
@@ -245,7 +245,7 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "RuleDesk.save_all by": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], by=text),
     "RuleDesk.save_all note": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], note=text),
     "RuleDesk.save_all bases": lambda world, text: world.app.rules.save_all([], [_exlet("park_it")], bases={text: 1}),
-    "RuleDesk.undo by": lambda world, text: world.app.rules.undo(("hostile_flow", On.FAULT, ""), by=text),
+    "RuleDesk.undo by": lambda world, text: world.app.rules.undo(("hostile_flow", RuleType.FAULT, ""), by=text),
     "Run.cancel note": lambda world, text: world.run.cancel(note=text),
     "Run.cancel by": lambda world, text: world.run.cancel(by=text),
     "Run.compensate to": lambda world, text: world.run.compensate(to=text),
@@ -308,7 +308,9 @@ GIVES_OTHERS: dict[str, Callable[[World, Any], Any]] = {
     ),
     "RuleDesk.history limit": lambda world, value: world.app.rules.history(limit=value),
     "RuleDesk.preview limit": lambda world, value: world.app.rules.preview(world.app.rules.trees()[0], value),
-    "RuleDesk.tree_at revision": lambda world, value: world.app.rules.tree_at(("hostile_flow", On.FAULT, "*"), value),
+    "RuleDesk.tree_at revision": lambda world, value: world.app.rules.tree_at(
+        ("hostile_flow", RuleType.FAULT, "*"), value
+    ),
     "RuleDesk.undo to": lambda world, value: _undo(world, value),
     "Run.signal value": lambda world, value: world.run.signal("word", value),
     "Run.cancel compensate": lambda world, value: world.run.cancel(compensate=value),

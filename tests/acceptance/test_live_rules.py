@@ -13,7 +13,7 @@ import aft
 from aft import do
 from aft.clock import SystemClock
 from aft.fault import Fault
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import rows, rule_cache
 from aft.rules.trees.rule_cache import RuleCache, RuleSet
 from aft.runs.states import Status
@@ -26,7 +26,7 @@ from tests.setups import Setup, eventually
 from tests.storing import HandClock
 from tests.world import Refused, ledger, trouble
 
-KEY = (theatre.premiere.name, On.FAULT, "*")
+KEY = (theatre.premiere.name, RuleType.FAULT, "*")
 
 
 def in_force(*apps: aft.Aft) -> None:

@@ -241,7 +241,7 @@ def test_a_completed_run_is_undone_as_it_was_told(setup: Setup, journey: str) ->
 def test_what_cannot_be_undone_is_told_with_its_reason(setup: Setup, journey: str) -> None:
     run = setup.app().start(agency.pivoted, journey)
     told = {undo.arguments["what"]: undo.obstacle for undo in run.compensate(dry_run=True)}
-    assert told["flight"] == "done before the pivot: it stands"
+    assert told["flight"] == "done before the pivot: its effect remains"
     assert told["mail"] is None
 
 
@@ -262,7 +262,7 @@ def test_the_versions_that_runs_still_need_are_listed_with_who_has_them(setup: S
         run = both.submit(both.registry.flow("changing", 1), journey)
         eventually(lambda: run.status is Status.WAITING)
     with newer.dispatcher(), newer.store.read() as connection:
-        seen = {(one.version, one.runs, one.workers) for one in versions.read(connection, newer.namespace)}
+        seen = {(one.version, one.runs, one.workers) for one in versions.read_versions(connection, newer.namespace)}
     assert seen == {(1, 1, 0), (2, 0, 1)}
 
 
@@ -315,7 +315,7 @@ def test_an_order_that_comes_while_a_step_is_executed_is_judged_by_the_runs_owne
         gate.set()
         assert run.result(60) == "arrived"
     with app.store.read() as connection:
-        told = [happening.detail for happening in timeline.read(connection, app.namespace, run.id)[1]]
+        told = [happening.detail for happening in timeline.read_timeline(connection, app.namespace, run.id)[1]]
     refused = [detail for detail in told if "not carried out: the run is not in that savepoint any more" in str(detail)]
     if stops == 2:
         assert ledger[journey] == ["out0", "unout0", "stay out", "home0", "home1"]

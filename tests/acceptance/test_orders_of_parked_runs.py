@@ -15,7 +15,7 @@ from aft.flows.orders.interrupts import Interrupts
 from aft.flows.session.blocks import InboxChanged
 from aft.flows.session.inbox import RunInbox
 from aft.flows.steps.request import OnRecorded, StepRequest
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
@@ -59,7 +59,7 @@ def seat_trip(order: str) -> None:
 def parks(setup: Setup) -> aft.Aft:
     """An app whose rules park every run in which ``odd_seat`` fails."""
     app = setup.app()
-    app.rules.save_all([Tree("*", On.FAULT, "odd_seat", 0, {1: Node(1, "true", "park")}, 1)], [])
+    app.rules.save_all([Tree("*", RuleType.FAULT, "odd_seat", 0, {1: Node(1, "true", "park")}, 1)], [])
     return app
 
 

@@ -160,7 +160,7 @@ def test_the_story_tells_that_an_order_was_done_with_another_one(setup: Setup, o
     with app.dispatcher():
         run.result(60)
     with app.store.read() as connection:
-        _, story = timeline.read(connection, app.namespace, run.id)
+        _, story = timeline.read_timeline(connection, app.namespace, run.id)
     told = [happening.detail for happening in story if happening.name == "compensate"]
     assert "of bob was done with ann's order to undo 'outer'" in told
 
@@ -184,7 +184,7 @@ def test_the_story_does_not_tell_that_time_has_passed_where_a_wait_was_interrupt
         run.compensate(to="night", by="ann")
         assert run.result(60) == "up"
     with app.store.read() as connection:
-        _, story = timeline.read(connection, app.namespace, run.id)
+        _, story = timeline.read_timeline(connection, app.namespace, run.id)
     told = [(happening.what, happening.name) for happening in story]
     assert [one for one in told if one[0] in (StoryEventKind.TIMEOUT, StoryEventKind.SLEPT)] == [
         (StoryEventKind.TIMEOUT, "morning")

@@ -10,7 +10,7 @@ import pytest
 import aft
 from aft import do
 from aft.rules.exlets.primitives import Primitive
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.states import Status
 from tests.acceptance.theatre import stops, teach
 from tests.setups import Setup
@@ -72,7 +72,7 @@ def test_a_retry_undoes_the_effect_that_rules_objected_to(
         run = app.submit(effect_posts, kind, account, fails)
         stops(run, Status.PARKED)
         assert ledger[account] == ["posted"]
-        app.rules.undo((effect_posts.name, On.ACTIVITY_POST, KINDS[kind].name), to=0)
+        app.rules.undo((effect_posts.name, RuleType.ACTIVITY_POST, KINDS[kind].name), to=0)
         run.retry()
         if fails:
             stops(run, Status.COMPENSATED)

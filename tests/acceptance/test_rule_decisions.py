@@ -14,7 +14,7 @@ from aft.fault import FaultState
 from aft.flows.orders import rulings
 from aft.rules.exlets.plans import PlanState
 from aft.rules.exlets.primitives import Primitive
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import rows
 from aft.runs.ownership.rescue import make_abort
 from aft.runs.records import faults
@@ -168,7 +168,7 @@ def test_arguments_of_a_wrong_type_park_and_are_forgotten_by_a_retry(setup: Setu
         run = app.submit(theatre.evening, show)
         stops(run, Status.PARKED)
         assert "do not fit" in (run.row.reason or "")
-        app.rules.undo((theatre.evening.name, On.ACTIVITY_PRE, "*"))
+        app.rules.undo((theatre.evening.name, RuleType.ACTIVITY_PRE, "*"))
         app.rule_cache.refresh()
         run.retry()
         assert run.result(60) == [10, 10, 10]

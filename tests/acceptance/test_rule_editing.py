@@ -6,7 +6,7 @@ import pytest
 
 import aft
 from aft import do
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import rows
 from tests.acceptance import theatre
 from tests.acceptance.revue import refuse, revue
@@ -27,7 +27,9 @@ def test_who_starts_with_a_tree_that_cannot_be_read_goes_by_the_last_that_can(se
     fresh = setup.app()
     with fresh.store.write() as connection:
         rows.begin_edit(connection, fresh.namespace)
-        rows.add_tree(connection, fresh.namespace, (theatre.evening.name, On.FAULT, "*"), "no JSON", "a hand", None, 1)
+        rows.add_tree(
+            connection, fresh.namespace, (theatre.evening.name, RuleType.FAULT, "*"), "no JSON", "a hand", None, 1
+        )
     refuse(show)
     with fresh.dispatcher():
         assert fresh.start(theatre.evening, show).result(60) == [10, 4, 10]

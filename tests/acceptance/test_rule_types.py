@@ -13,7 +13,7 @@ import pytest
 import aft
 from aft import do
 from aft.fault import FaultKind, FaultState
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.states import Status
 from aft.telemetry import RuleWarned
 from tests.acceptance import theatre
@@ -312,8 +312,8 @@ def test_an_activity_whose_worker_was_lost_is_answered_by_its_name(setup: Setup,
     assert [fault.rule_type for fault in faults if fault.kind is FaultKind.CONSTRAINT] == ["abort"]
 
 
-@pytest.mark.parametrize("on", [On.RUN_TRIGGER, On.ACTIVITY_TRIGGER])
-def test_rules_for_events_from_outside_can_be_kept_and_nothing_happens(setup: Setup, show: str, on: On) -> None:
+@pytest.mark.parametrize("on", [RuleType.RUN_TRIGGER, RuleType.ACTIVITY_TRIGGER])
+def test_rules_for_events_from_outside_can_be_kept_and_nothing_happens(setup: Setup, show: str, on: RuleType) -> None:
     app = setup.app()
     teach(app, theatre.evening, on, "trigger.name == 'fire'", do.remove("run"))
     trouble[show, "tickets"] = [Busy("soon")]

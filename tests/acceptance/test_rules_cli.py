@@ -17,10 +17,10 @@ import aft
 from aft.cli.commands.rules.meanings import MEANINGS
 from aft.fault import Fault
 from aft.rules.cases import sources
-from aft.rules.cases.facts import KINDS
+from aft.rules.cases.facts import FACT_TYPES
 from aft.rules.cases.sources import source
 from aft.rules.exlets import plans
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.defaults import DEFAULTS
 from aft.rules.trees.tree import Node, Tree
@@ -34,7 +34,7 @@ from tests.acceptance.terminal import Terminal
 from tests.setups import Setup, eventually
 
 SEAT = ("hall_visit", "fault", "hall_seat")
-KEY = ("hall_visit", On.FAULT, "hall_seat")
+KEY = ("hall_visit", RuleType.FAULT, "hall_seat")
 EXLETS = """
 [exlet.stand]
 about = "Let them stand."
@@ -120,7 +120,7 @@ def test_it_is_shown_without_a_database_which_is_not_made_by_looking(tmp_path: P
     terminal = Terminal(small, check=False)
     assert len(terminal.data("rules", "tree")) == len(DEFAULTS)
     assert [one["name"] for one in terminal.data("exlets", "list")] == ["ladder", "unwind", "park"]
-    assert len(terminal.data("rules", "facts")) == len(KINDS)
+    assert len(terminal.data("rules", "facts")) == len(FACT_TYPES)
     assert terminal.data("rules", "history") == []
     assert "there is no database" in terminal.refused("exlets", "show", "nix")
     assert not (tmp_path / "aft.db").exists()
@@ -161,7 +161,7 @@ def test_a_thousand_rules_stay_within_the_terminal(terminal: Terminal, branch: s
     below = [replace(rule, refined=rule.id + 1) for rule in rules[:-1]]
     beside = [replace(rule, otherwise=rule.id + 1) for rule in rules[:-1]]
     nodes = {rule.id: rule for rule in [*(below if branch == "refined" else beside), rules[-1]]}
-    terminal.app.rules.save_all([Tree("long", On.FAULT, "*", 0, nodes, 1)], [])
+    terminal.app.rules.save_all([Tree("long", RuleType.FAULT, "*", 0, nodes, 1)], [])
     lines = terminal.good("rules", "tree", "long").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if "→" in line] == [str(n) for n in range(1, count + 1)]
@@ -277,7 +277,7 @@ def test_a_preview_counts_what_would_be_decided_otherwise_and_saves_nothing(taug
 
 
 def test_a_constraint_is_previewed_with_what_was_known_when_it_was_asked(taught: Terminal) -> None:
-    rule = Tree("hall_visit", On.ACTIVITY_PRE, "hall_seat", 0, {1: Node(1, "run.priority == 0", "stand")}, 1)
+    rule = Tree("hall_visit", RuleType.ACTIVITY_PRE, "hall_seat", 0, {1: Node(1, "run.priority == 0", "stand")}, 1)
     taught.app.rules.save_all([rule], [])
     run = ended(taught, taught.app.submit(hall.visit, "free"))
     fault = fault_of(taught, run)
@@ -302,7 +302,7 @@ def test_a_condition_is_tried_on_a_fault(terminal: Terminal) -> None:
 
 
 def test_every_fact_has_a_meaning_and_sources_are_listed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(MEANINGS) == set(KINDS)
+    assert set(MEANINGS) == set(FACT_TYPES)
     lines = terminal.good("rules", "facts").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert ["run.tags", "map", "its", "tags,", "by", "name"] in [line.split() for line in lines]
@@ -619,7 +619,7 @@ def test_files_that_are_no_exlets_are_refused(taught: Terminal, tmp_path: Path) 
 
 
 def test_an_exlet_cannot_become_what_its_rules_cannot_use(taught: Terminal, tmp_path: Path) -> None:
-    tree = Tree("hall_visit", On.RUN_PRE, "", 0, {1: Node(1, "true", "give_up")}, 1)
+    tree = Tree("hall_visit", RuleType.RUN_PRE, "", 0, {1: Node(1, "true", "give_up")}, 1)
     taught.app.rules.save_all([tree], [])
     (tmp_path / "more.toml").write_text('[exlet.give_up]\nsteps = [{do = "restart"}]\n')
     lines = refusal(taught, "exlets", "add", str(tmp_path / "more.toml"), "--yes")
@@ -658,7 +658,7 @@ def test_a_fault_that_is_being_handled_says_by_which_rule_and_how_far(taught: Te
     ],
 )
 def test_what_an_exlet_made_of_a_step_is_told(terminal: Terminal, exlet: aft.Exlet, told: str) -> None:
-    tree = Tree("hall_group", On.FAULT, "hall_seat", 0, {1: Node(1, "true", "e")}, 1)
+    tree = Tree("hall_group", RuleType.FAULT, "hall_seat", 0, {1: Node(1, "true", "e")}, 1)
     terminal.app.rules.save_all([tree], [exlet])
     run = ended(terminal, terminal.app.submit(hall.group, "gone-1"))
     story = terminal.good("runs", "show", run.id).stdout
@@ -669,7 +669,7 @@ def test_what_an_exlet_made_of_a_step_is_told(terminal: Terminal, exlet: aft.Exl
 
 
 def test_a_run_whose_constraint_was_settled_tells_it(terminal: Terminal) -> None:
-    tree = Tree("hall_visit", On.RUN_PRE, "", 0, {1: Node(1, "run.tags.gold == true", "mark")}, 1)
+    tree = Tree("hall_visit", RuleType.RUN_PRE, "", 0, {1: Node(1, "run.tags.gold == true", "mark")}, 1)
     terminal.app.rules.save_all([tree], [aft.Exlet("mark", [aft.do.set(tags={"seen": 1})])])
     run = ended(terminal, terminal.app.submit(hall.visit.options(tags={"gold": True}), "free"))
     story = terminal.good("runs", "show", run.id).stdout

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 import aft
 from aft import do
 from aft.flows.steps.constraints import Constraints
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.states import Status
 from aft.store import tables
 from aft.telemetry import RuleWarned
@@ -67,8 +67,8 @@ def test_a_watch_that_cannot_be_asked_leaves_the_others_watched(
     teach(app, revue, "violated", "activity.elapsed > 0.1", do.complete(9))
     ask, raised = Constraints.find_objection, threading.Event()
 
-    def ask_or_raise(self: Constraints, on: On, step: Any) -> Any:
-        if on is On.VIOLATED and f"{show}-1" in (step.args or ""):
+    def ask_or_raise(self: Constraints, on: RuleType, step: Any) -> Any:
+        if on is RuleType.VIOLATED and f"{show}-1" in (step.args or ""):
             raised.set()
             raise RuntimeError("no way to ask")
         return ask(self, on, step)
@@ -92,8 +92,8 @@ def test_a_worker_whose_rules_take_long_to_answer_keeps_its_lease(
     teach(app, revue, "violated", "activity.elapsed > 100.0", do.complete(9))
     asked, answer, ask = threading.Event(), threading.Event(), Constraints.find_objection
 
-    def ask_slowly(self: Constraints, on: On, step: Any) -> Any:
-        if on is On.VIOLATED:
+    def ask_slowly(self: Constraints, on: RuleType, step: Any) -> Any:
+        if on is RuleType.VIOLATED:
             asked.set()
             assert answer.wait(60)
         return ask(self, on, step)

@@ -560,7 +560,7 @@ def test_a_broken_schedule_goes_on_when_it_is_declared_anew(setup: Setup, journe
     schedule = app.schedule("broken", agency.pays.call(journey), cron="0 3 * * *")
     set_row(schedule, next_at=THREE, cron="every now and then")
     fire(app, THREE)
-    with pytest.raises(aft.OrderRefused, match=r"cannot be resumed: cron='every now and then'.*; declare it anew"):
+    with pytest.raises(aft.OrderRefused, match=r"cannot be resumed: cron='every now and then'.*; declare it again"):
         schedule.resume()
     app.schedule("broken", agency.pays.call(journey), cron="0 3 * * *")
     assert schedule.row.broken is None

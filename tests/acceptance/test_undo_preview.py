@@ -140,7 +140,7 @@ def test_a_run_parked_for_a_compensator_names_it_and_goes_on_as_promised(setup: 
         assert "compensator 'unrent' failed, and the run is parked for it: Unrecoverable: boat is locked" in str(
             told[0]
         )
-        assert told[2][1] == "has no undo: it stands"
+        assert told[2][1] == "has no undo: its effect remains"
         said = terminal.good("runs", "compensate", run.id, "--dry-run").stderr
         assert f"is being undone already; it is parked, `aft runs retry {run.id[-12:]}` goes on. 1 more would" in said
         with pytest.raises(OrderRefused, match="is being undone already"):
@@ -153,7 +153,10 @@ def test_a_run_parked_for_a_compensator_names_it_and_goes_on_as_promised(setup: 
         eventually(lambda: run.status is Status.FAILED)
     assert undone(trip) == [*before, *promised(told)]
     left = dict(preview(run))
-    assert left == {"unboat": "was let go (the boat has sunk): it stands", "untold": "has no undo: it stands"}
+    assert left == {
+        "unboat": "was skipped (the boat has sunk): its effect remains",
+        "untold": "has no undo: its effect remains",
+    }
     assert "Nothing would be undone: " in terminal.good("runs", "compensate", run.id, "--dry-run").stderr
 
 
@@ -189,7 +192,7 @@ def test_children_that_go_on_are_undone_before_the_stack_of_their_parent(setup: 
         eventually(lambda: any(child.status is Status.WAITING for child in children_of(app, run)))
         told = preview(run)
         assert promised(told) == ["untent", "unhut", "unboat", "uncar"]
-        stands = {what for what, obstacle in told if obstacle == "has no undo: it stands"}
+        stands = {what for what, obstacle in told if obstacle == "has no undo: its effect remains"}
         assert stands == {"untold of tent", "untold of boat"}
         run.compensate()
         eventually(lambda: run.status is Status.COMPENSATED)
@@ -246,9 +249,9 @@ def test_what_stands_in_children_is_told_too(setup: Setup, trip: str) -> None:
         done = [undo for undo in told if undo.activity in ("preview_rent", "preview_tell")]
         stands = {undo.arguments["what"]: undo.obstacle for undo in done}
         assert stands == {
-            "boat": f"run {children_of(app, run)[2].id} is not undone: it stands",
-            "car": "done before the pivot: it stands",
-            "tent": f"run {children_of(app, run)[1].id} is not undone: it stands",
-            "told of tent": "has no undo: it stands",
-            "postcard": "has no undo: it stands",
+            "boat": f"run {children_of(app, run)[2].id} is not undone: its effect remains",
+            "car": "done before the pivot: its effect remains",
+            "tent": f"run {children_of(app, run)[1].id} is not undone: its effect remains",
+            "told of tent": "has no undo: its effect remains",
+            "postcard": "has no undo: its effect remains",
         }

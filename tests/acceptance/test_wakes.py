@@ -233,8 +233,8 @@ def test_a_version_without_runs_says_whether_its_compensators_are_still_needed(s
     app = make_app(setup, first, second)
     with app.dispatcher():
         with app.store.read() as connection:
-            before = {one.version: one.undoable for one in versions.read(connection, app.namespace)}
+            before = {one.version: one.undoable for one in versions.read_versions(connection, app.namespace)}
         app.start(first, order)
         with app.store.read() as connection:
-            after = {one.version: one.undoable for one in versions.read(connection, app.namespace)}
+            after = {one.version: one.undoable for one in versions.read_versions(connection, app.namespace)}
     assert (before, after) == ({1: False, 2: False}, {1: True, 2: False})

@@ -14,7 +14,7 @@ from typing import Any
 
 import aft
 from aft.rules.exlets.primitives import Primitive
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.states import Status
 from aft.telemetry import Event
@@ -212,28 +212,30 @@ def long_evening(show: str) -> list[Any]:
 # Teaching -------------------------------------------------------------------------------------------------------
 
 
-def rule(flow: aft.Flow[Any, Any] | str, on: On | str, condition: str, exlet: str, activity: str | None = None) -> Tree:
+def rule(
+    flow: aft.Flow[Any, Any] | str, on: RuleType | str, condition: str, exlet: str, activity: str | None = None
+) -> Tree:
     """A tree of one rule; of an activity's type it is about every activity, unless one is named."""
     name = flow if isinstance(flow, str) else flow.name
-    found = On(on)
-    about = "" if found in (On.RUN_PRE, On.RUN_POST, On.RUN_TRIGGER) else activity or "*"
+    found = RuleType(on)
+    about = "" if found in (RuleType.RUN_PRE, RuleType.RUN_POST, RuleType.RUN_TRIGGER) else activity or "*"
     return Tree(name, found, about, 0, {1: Node(1, condition, exlet)}, 1)
 
 
-def tree_of(flow: aft.Flow[Any, Any], on: On | str, rules: dict[str, str]) -> Tree:
+def tree_of(flow: aft.Flow[Any, Any], on: RuleType | str, rules: dict[str, str]) -> Tree:
     """A tree of alternatives: condition and exlet, one asked after the other."""
     last = len(rules)
     nodes = {
         number: Node(number, condition, exlet, otherwise=number + 1 if number < last else None)
         for number, (condition, exlet) in enumerate(rules.items(), start=1)
     }
-    return Tree(flow.name, On(on), "*", 0, nodes, 1)
+    return Tree(flow.name, RuleType(on), "*", 0, nodes, 1)
 
 
 def teach(
     app: aft.Aft,
     flow: aft.Flow[Any, Any] | str,
-    on: On | str,
+    on: RuleType | str,
     condition: str,
     *steps: Primitive,
     activity: str | None = None,

@@ -13,12 +13,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Dicts that leave members out on purpose: where the rest is asked for with ``get`` or ``in``, or cannot come.
 PARTIAL = {
     ("app/views/timeline.py", "Outcome"),
-    ("app/views/timeline.py", "On"),
+    ("app/views/timeline.py", "RuleType"),
     ("cli/commands/runs/signal.py", "Status"),
     ("flows/orders/apply.py", "InboxVerb"),
     ("flows/orders/rulings.py", "RulingAction"),
-    ("flows/steps/run_constraints.py", "On"),
-    ("rules/trees/defaults.py", "On"),
+    ("flows/steps/run_constraints.py", "RuleType"),
+    ("rules/trees/defaults.py", "RuleType"),
     ("rules/cases/facts.py", "FactType"),
 }
 

@@ -108,7 +108,7 @@ def test_no_module_is_a_drawer_for_everything(path: Path) -> None:
 def test_time_is_asked_of_a_clock(path: Path) -> None:
     """Reading the wall clock is the clock's; ids, plain functions outside a run, and faces may ask it too."""
     allowed = {"aft/clock.py", "aft/ids.py", "aft/flows/declare/context.py"}
-    if name_of(path) not in allowed and not name_of(path).startswith(("aft/cli/", "aft/replay/")):
+    if name_of(path) not in allowed and not name_of(path).startswith(("aft/cli/", "aft/scenarios/")):
         assert set(called(tree_of(path))).isdisjoint({"datetime.now", "datetime.utcnow", "time.time", "time.time_ns"})
 
 

@@ -285,7 +285,7 @@ def test_relay_by_the_last_number(site: Site, bug: bool, monkeypatch: pytest.Mon
     plans = [Plan(name, (StepPlan("plain"),), "completed") for name in ("slow to commit", "quick")]
     with site.app() as app, app.dispatcher(only=["intake", "work", "relay"]):
         flow = chaos_flow.options(key=plans[0].name)
-        with app.store.write() as connection, app.store.at_work(connection):
+        with app.store.write() as connection, app.store.lend(connection):
             new = make_new_run(app.namespace, flow, (plans[0].encode(),), {})
             submitting.enqueue(connection, new, app.clock.now(), timedelta(hours=1))
             app.submit(chaos_flow.options(key=plans[1].name), plans[1].encode())

@@ -67,7 +67,7 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
     # Each has a fault of either run: in the order of the faults' names they would lock the runs crosswise.
     first, second = [fail(app, one, 1), fail(app, other, 3)], [fail(app, other, 2), fail(app, one, 4)]
     with ThreadPoolExecutor(2) as pool:
-        with app.store.write() as connection, app.store.at_work(connection):
+        with app.store.write() as connection, app.store.lend(connection):
             # The first is held up in the middle, with one run locked, until the second waits, too.
             held = select(tables.faults.c.id).where(tables.faults.c.id == first[1]).with_for_update()
             connection.execute(held)
@@ -88,7 +88,7 @@ def test_an_order_that_is_sent_while_its_run_is_about_to_be_parked_wakes_it(app:
     with app.store.write() as connection:
         faults.add(connection, app.namespace, made)
     with ThreadPoolExecutor(1) as pool:
-        with app.store.write() as connection, app.store.at_work(connection):
+        with app.store.write() as connection, app.store.lend(connection):
             run = wake.lock(connection, app.namespace, row.id)
             assert run is not None
             # Whoever decides has looked at the inbox by now, and waits for the run.
@@ -112,7 +112,7 @@ def test_a_fault_that_is_raised_again_while_it_is_decided_about_parks_its_run(ap
     with app.store.write() as connection:
         faults.add(connection, app.namespace, made)
     with ThreadPoolExecutor(1) as pool:
-        with app.store.write() as connection, app.store.at_work(connection):
+        with app.store.write() as connection, app.store.lend(connection):
             assert wake.lock(connection, app.namespace, row.id) is not None
             decides = pool.submit(intake(app).decide, [made.id])
             eventually(lambda: blocked(app) == 1)
@@ -130,7 +130,7 @@ def order() -> str:
 @contextmanager
 def locked(app: aft.Aft, run_id: str) -> Iterator[None]:
     """Somebody has locked a run, and is paused."""
-    with app.store.write() as connection, app.store.at_work(connection):
+    with app.store.write() as connection, app.store.lend(connection):
         connection.execute(select(tables.runs.c.id).where(tables.runs.c.id == run_id).with_for_update())
         yield
 
@@ -171,7 +171,7 @@ def test_a_fault_whose_message_was_lost_is_decided_though_letters_keep_coming(pr
     with app.store.write() as connection:
         faults.add(connection, app.namespace, made)
     stage.change(row.id, updated_at=later(0))
-    assert sweeper(app).decide_forgotten() == 1
+    assert sweeper(app).decide_unannounced() == 1
 
 
 def test_a_round_of_the_sweeper_that_finds_nothing_is_one_round_trip(production: Setup) -> None:

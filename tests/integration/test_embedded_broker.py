@@ -242,7 +242,7 @@ def test_consumers_that_claim_at_once_get_different_messages(broker: EmbeddedBro
 def test_a_claim_does_not_wait_for_another_that_is_stuck(postgres_url: str) -> None:
     with declared(postgres_url) as (store, broker):
         broker.publish([Outgoing(FAULTS, b"one"), Outgoing(FAULTS, b"two")])
-        with store.write() as connection, store.at_work(connection):
+        with store.write() as connection, store.lend(connection):
             assert [row.body for row in rows.take(connection, FAULTS, "stuck", 1, 60)] == [b"one"]
             consumer = broker.consumer([FAULTS], 10)
             received: list[Delivery] = []

@@ -139,7 +139,7 @@ def owner_first(stage: Stage, run: Owner) -> Race:
 def rescuer_first(stage: Stage, run: Owner) -> Race:
     """The rescuer has taken the run and has not committed yet; meanwhile the owner writes."""
     with ThreadPoolExecutor(1) as pool:
-        with stage.store.write() as connection, stage.store.at_work(connection):
+        with stage.store.write() as connection, stage.store.lend(connection):
             assert rescue(stage, connection)
             writing: Future[bool] = pool.submit(write, run, lambda: None)
             eventually(lambda: writing.done() or is_waiting(stage), within=PATIENCE)

@@ -66,7 +66,7 @@ def paths(stage: Stage, owner: Owner, scope: str = "", *, late: bool = False) ->
     while (frame := top(stage, owner, scope, late=late)) is not None:
         found.append(str(frame.path))
         with stage.store.write() as connection:
-            stack.pop(connection, owner.run_id, frame.seq, FrameState.UNDONE)
+            stack.pop_child_frame(connection, owner.run_id, frame.seq, FrameState.UNDONE)
     return found
 
 
@@ -152,7 +152,7 @@ def test_a_frame_takes_nothing_from_another_generations_outcome(stage: Stage, ow
     """An armed frame whose result nobody knows must not be undone with the result of a later generation."""
     push(stage, owner, "1", journaled=False, state=FrameState.ARMED, args="{}")
     write_entry(owner, an_entry("1", value="42", key_generation=1))
-    for frame in (top(stage, owner), stack.read(owner.query([(stack.OWED, f'["{owner.run_id}"]')])[0][0])):
+    for frame in (top(stage, owner), stack.read_frame(owner.query([(stack.OWED, f'["{owner.run_id}"]')])[0][0])):
         assert frame is not None
         assert frame.value is None
     owner.write(lambda connection, seq: stack.copy_from_journal(connection, owner.run_id))
@@ -301,7 +301,7 @@ def test_which_undos_are_owed_is_found_without_looking_at_what_has_ended(stage: 
     event.listen(stage.store.engine, "before_cursor_execute", keep)
     with stage.store.read() as connection:
         # The completed child of a run that goes on is undone with it.
-        assert stack.owed_kinds(connection, stage.namespace, [("order", 1)]) == [("charge", "refund", 2)]
+        assert stack.compensators_in_use(connection, stage.namespace, [("order", 1)]) == [("charge", "refund", 2)]
     event.remove(stage.store.engine, "before_cursor_execute", keep)
     assert examined(stage, *asked[-1]) < 100
 

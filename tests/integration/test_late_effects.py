@@ -10,7 +10,7 @@ from sqlalchemy import select
 from aft import names
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
-from aft.dispatcher.late_effects import LateEffectSweep
+from aft.dispatcher.sweep_late_effects import LateEffectSweep
 from aft.ids import StepPath, new_id
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite
@@ -95,7 +95,7 @@ def test_an_effect_that_came_after_its_step_was_undone_is_undone_too(stage: Stag
     with stage.store.write() as connection:
         frame = stack.fields(StepPath("1"), "", "charge", "refund", at=datetime.now(UTC))
         stack.push(connection, owner.run_id, 99, frame)
-        stack.pop(connection, owner.run_id, 99, FrameState.UNDONE)
+        stack.pop_child_frame(connection, owner.run_id, 99, FrameState.UNDONE)
     stage.change(owner.run_id, worker_id=None)
     assert sweeper.sweep() == 1  # executed anew, the step has another key
     assert [frame.state for frame in frames(stage, owner)] == [FrameState.UNDONE, FrameState.LATE]

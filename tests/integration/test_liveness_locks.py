@@ -17,9 +17,9 @@ from sqlalchemy import select, text, update
 from aft.clock import SystemClock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
-from aft.recovery.takeover import SETTLED, Takeover
+from aft.recovery.takeover import LOCKS_TRUSTED_AFTER, Takeover
 from aft.store import Store, leases
-from aft.store.liveness import make_lookout
+from aft.store.liveness import make_probe
 from aft.store.liveness.sessions import KIND, SessionLivenessProbe, number_of
 from aft.store.tables import workers
 from aft.telemetry import RunRescued, WorkerDied
@@ -75,7 +75,7 @@ def free(stage: Stage) -> set[WorkerId]:
     )
     with stage.store.read() as connection:
         signs = {WorkerId(row.id): row.liveness_lock for row in connection.execute(statement)}
-    looked = make_lookout(stage.store).check(stage.store.read, signs)
+    looked = make_probe(stage.store).check(stage.store.read, signs)
     return {worker for worker, held in looked.items() if not held}
 
 
@@ -250,14 +250,14 @@ class TestSessions:
         taker = takeover(stage)
         with cut_off(stage, lease):
             lose_a_connection(stage)
-            for passed in (0.0, SETTLED - 0.01):
+            for passed in (0.0, LOCKS_TRUSTED_AFTER - 0.01):
                 clock.passed = passed
                 for _ in range(3):
                     taker.check_locks()
                 taker.suspect([owner.run_id])
                 taker.follow_suspicions()
                 assert stage.row(owner.run_id).worker_id == lease.worker
-            clock.passed = SETTLED
+            clock.passed = LOCKS_TRUSTED_AFTER
             taker.check_locks()
             assert stage.row(owner.run_id).worker_id == lease.worker, "one look is enough for nobody's burial"
             taker.check_locks()

@@ -16,7 +16,7 @@ from aft.cli.root import root
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
 from aft.runs import run_rows
-from aft.runs.wakes.overdue_runs import ANY_OVERDUE, report_overdue
+from aft.runs.records.overdue_runs import ANY_OVERDUE, take_overdue
 from aft.store.db_time import later
 from aft.store.tables import runs
 from aft.telemetry import ActivityOverdue, Event, RunOverdue, Telemetry
@@ -66,7 +66,7 @@ def past(stage: Stage, **changes: Any) -> RunId:
 
 def tell(stage: Stage, limit: int = 100) -> list[RunOverdue]:
     with stage.store.write() as connection:
-        return report_overdue(connection, stage.namespace, limit)
+        return take_overdue(connection, stage.namespace, limit)
 
 
 def overdue_at(stage: Stage, run_id: RunId) -> Any:

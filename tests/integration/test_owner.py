@@ -189,7 +189,7 @@ def test_of_many_that_look_at_once_each_due_run_has_one_owner(stage: Stage) -> N
 def test_a_worker_does_not_wait_for_due_runs_that_another_is_claiming(migrated_url: str) -> None:
     stage = Stage(Store(migrated_url))
     made = {stage.queued(SOON).id for _ in range(2)}
-    with stage.store.write() as slow, stage.store.at_work(slow):
+    with stage.store.write() as slow, stage.store.lend(slow):
         (first,) = claim(slow, stage.namespace, stage.lease().worker, find_due(slow, stage.namespace, KNOWN, 1), KNOWN)
         with stage.store.write() as quick:
             quick.execute(text("SET LOCAL lock_timeout = '5s'"))

@@ -34,7 +34,7 @@ def test_one_branch_begins_to_wait_while_another_has_just_ended(sqlite_stage: St
     lock: Any = TellingLock()
     owner.lock = lock
     owner.begin_wait(over)
-    ends = threading.Thread(target=owner.forget_wait, args=(over.path,))
+    ends = threading.Thread(target=owner.remove_wait, args=(over.path,))
     with lock:
         ends.start()
         assert lock.reached.wait(60)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aft.dispatcher.late_effects import LateEffectSweep
+from aft.dispatcher.sweep_late_effects import LateEffectSweep
 from aft.ids import RunId, StepPath, new_id
 from aft.runs import park as parking
 from aft.runs import steer

@@ -59,12 +59,12 @@ def listing(stage: Stage, **options: Any) -> list[Refusal]:
 
 def find(stage: Stage, part: str) -> Refusal:
     with stage.store.read() as connection:
-        return quarantine.find(connection, stage.namespace, part)
+        return quarantine.find_refusal(connection, stage.namespace, part)
 
 
 def release(stage: Stage, refusal: Refusal, by: str = "anne", note: str | None = None) -> None:
     with stage.store.write() as connection:
-        quarantine.release(connection, stage.namespace, refusal, by, note)
+        quarantine.requeue(connection, stage.namespace, refusal, by, note)
 
 
 def discard(stage: Stage, refusal: Refusal, by: str = "bert", note: str = "a test of ours") -> None:
@@ -157,7 +157,7 @@ def test_pruning_does_not_wait_for_a_message_that_is_being_let_in(
         hold(stage, b"{")
         monkeypatch.setattr(quarantine, "PRUNE_ONE_IN", 1)
         with stage.store.write() as letting_in, stage.store.write() as pruning:
-            quarantine.release(letting_in, stage.namespace, made, "anne")
+            quarantine.requeue(letting_in, stage.namespace, made, "anne")
             pruning.execute(text("SET LOCAL lock_timeout = '1s'"))
             quarantine.add(pruning, stage.namespace, [("a queue", b"[", "why")])
         assert find(stage, made.id).state is QuarantineState.RELEASED
@@ -198,7 +198,7 @@ def test_a_part_that_names_several_is_told(stage: Stage) -> None:
 def test_a_message_of_another_namespace_is_not_found(stage: Stage) -> None:
     made = hold(stage, b"{")
     with stage.store.read() as connection, pytest.raises(UnknownFault, match="'elsewhere'"):
-        quarantine.find(connection, "elsewhere", made.id)
+        quarantine.find_refusal(connection, "elsewhere", made.id)
 
 
 def test_what_was_dealt_with_is_listed_only_on_request(stage: Stage) -> None:
@@ -316,7 +316,7 @@ def test_a_message_that_was_pushed_out_meanwhile_is_told_to_be_gone(stage: Stage
 def test_a_release_that_is_rolled_back_has_not_happened(stage: Stage) -> None:
     made = hold_good(stage)
     with suppress(InterruptedError), stage.store.write() as connection:
-        quarantine.release(connection, stage.namespace, made, "anne")
+        quarantine.requeue(connection, stage.namespace, made, "anne")
         raise InterruptedError
     assert find(stage, made.id) == made
     assert sent(stage) == []
@@ -347,7 +347,7 @@ def held_by(app: aft.Aft) -> list[Refusal]:
 
 def let_in(app: aft.Aft, refusal: Refusal) -> None:
     with app.store.write() as connection:
-        quarantine.release(connection, app.namespace, refusal, "anne", "fixed")
+        quarantine.requeue(connection, app.namespace, refusal, "anne", "fixed")
 
 
 def change_message(app: aft.Aft, **values: Any) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import delete, event, select, text, update
 
 from aft import names
 from aft.errors import OrderRefused, StoreError
-from aft.fault import Answer, FaultKind, FaultState
+from aft.fault import FaultKind, FaultState, Recoverability
 from aft.ids import RunId, StepPath, WorkerId
 from aft.recovery import takeover as takeover_module
 from aft.recovery.takeover import Takeover
@@ -22,7 +22,7 @@ from aft.runs.ownership.claims import claim, find_due
 from aft.runs.ownership.executing_runs import ExecutingRuns, Expect
 from aft.runs.ownership.owner import Fenced, Owner
 from aft.runs.ownership.owner_writes import NO_PROGRESS
-from aft.runs.ownership.rescue import MOST_LAPSES, REHEARSAL, rescue_expired, rescue_orphans
+from aft.runs.ownership.rescue import MOST_LAPSES, WARM_UP, rescue_expired, rescue_orphans
 from aft.runs.records import audit
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.run_rows import RunRow
@@ -66,7 +66,7 @@ def test_what_is_left_is_an_abort_that_counts_deaths_and_no_failure(stage: Stage
     rescue(stage)
     (fault,) = stage.faults(owner.run_id)
     assert (fault.kind, fault.state, fault.attempt, fault.path) == (FaultKind.ABORT, FaultState.OPEN, 1, None)
-    assert (fault.epoch, fault.own_answer) == (owner.epoch + 1, Answer.RECOVERABLE)
+    assert (fault.epoch, fault.own_answer) == (owner.epoch + 1, Recoverability.RECOVERABLE)
 
 
 def test_its_message_is_held_for_the_rescuer_to_publish(stage: Stage) -> None:
@@ -189,7 +189,7 @@ def test_a_run_that_is_owned_and_executed_is_no_orphan(stage: Stage) -> None:
     lease, holdings = stage.lease(), ExecutingRuns()
     row = claim_one(stage, holdings, lease)
     assert orphans(stage, holdings, lease.worker) == []
-    holdings.release_run(row.id)
+    holdings.unregister(row.id)
     assert orphans(stage, holdings, lease.worker) == [row.id]
 
 
@@ -233,7 +233,7 @@ def test_a_run_that_comes_back_before_its_thread_has_ended_is_no_orphan(stage: S
             return claim(connection, stage.namespace, lease.worker, [(row.id, "again")], KNOWN)
 
     assert holdings.claim(again)
-    holdings.release_run(row.id)
+    holdings.unregister(row.id)
     assert orphans(stage, holdings, lease.worker) == []
 
 
@@ -291,7 +291,7 @@ def test_whoever_has_written_anything_has_no_deaths_behind_it(stage: Stage) -> N
 def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     with stage.store.write() as connection:
-        orders.release(connection, stage.row(owner.run_id), actor("ann", "it hangs"))
+        orders.take_from_worker(connection, stage.row(owner.run_id), actor("ann", "it hangs"))
     row = stage.row(owner.run_id)
     assert (row.worker_id, row.epoch, row.deaths) == (None, owner.epoch + 1, 0)
     (fault,) = stage.faults(owner.run_id)
@@ -304,14 +304,14 @@ def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stag
     with pytest.raises(Fenced):
         owner.write(nothing)
     with stage.store.write() as connection, pytest.raises(OrderRefused, match="has no worker"):
-        orders.release(connection, row, actor("bob"))
+        orders.take_from_worker(connection, row, actor("bob"))
 
 
 def test_the_end_of_a_lease_by_hand_takes_all_its_runs_away(stage: Stage) -> None:
     lease, other = stage.lease(), stage.lease()
     owners, spared = [stage.owned(lease) for _ in range(3)], stage.owned(other)
     with stage.store.write() as connection:
-        taken = orders.release_worker(connection, stage.namespace, lease.worker, actor("ann", "old"))
+        taken = orders.take_all_from_worker(connection, stage.namespace, lease.worker, actor("ann", "old"))
     assert set(taken) == {owner.run_id for owner in owners}
     assert stage.row(spared.run_id).worker_id == other.worker
     before = lease.worker
@@ -438,7 +438,7 @@ def test_a_rehearsal_leaves_nothing(stage: Stage) -> None:
     takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
     takeover.warm_up()
     with stage.store.read() as connection:
-        assert connection.execute(select(runs.c.id).where(runs.c.namespace == REHEARSAL)).all() == []
+        assert connection.execute(select(runs.c.id).where(runs.c.namespace == WARM_UP)).all() == []
     assert (stage.posted(), stage.events) == ([], [])
 
 
@@ -449,7 +449,7 @@ def test_a_rehearsal_that_fails_by_chance_keeps_nobody_from_beginning(
     def refuse(*given: Any) -> None:
         raise StoreError("refused", transient=transient)
 
-    monkeypatch.setattr(takeover_module, "rehearse", refuse)
+    monkeypatch.setattr(takeover_module, "rescue_for_warm_up", refuse)
     takeover = Takeover(stage.namespace, stage.store, stage.clock, stage.telemetry, lambda faults: None)
     with nullcontext() if transient else pytest.raises(StoreError):
         takeover.warm_up()

@@ -29,7 +29,7 @@ def test_a_deadlock_may_pass(migrated_url: str) -> None:
 
     def lock(first: int, second: int) -> StoreError | None:
         try:
-            with store.write() as connection, store.at_work(connection):
+            with store.write() as connection, store.lend(connection):
                 connection.execute(touch, {"wait": first})
                 together.wait(60)
                 connection.execute(touch, {"wait": second})

@@ -109,7 +109,7 @@ def test_a_failure_that_the_flow_catches_takes_it_another_way(app: aft.Aft) -> N
 
 
 def test_the_database_s_absence_is_not_mistaken_for_the_failure(app: aft.Aft, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "get", once_away(faults.get))
+    monkeypatch.setattr(faults, "get_fault", once_away(faults.get_fault))
     with app.dispatcher():
         assert app.start(takes_another_way).result(timeout=60) == "another way"
 

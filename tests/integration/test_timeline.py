@@ -34,5 +34,5 @@ def test_a_step_is_told_between_start_and_end_whatever_the_workers_clock_says(
     owner.write(recording(owner, entry))
     stage.change(owner.run_id, status=status, ended_at=now() if status.ended else None, updated_at=now())
     with stage.store.read() as connection:
-        _, story = timeline.read(connection, stage.namespace, owner.run_id)
+        _, story = timeline.read_timeline(connection, stage.namespace, owner.run_id)
     assert [happening.what for happening in story] == [StoryEventKind.STARTED, StoryEventKind.ACTIVITY, last]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import aft
-from aft.texts import find_unstorable, show, with_article
+from aft.texts import find_unstorable, format_value, with_article
 
 
 @pytest.mark.parametrize("text", ["", "publishing", "Größe 7 ✓", "a b", "emoji 😀", "no-break\u00a0space"])
@@ -91,12 +91,12 @@ def _nest(depth: int) -> Any:
     ],
 )
 def test_any_value_can_be_shown(value: Any, shown: str) -> None:
-    assert show(value) == shown
+    assert format_value(value) == shown
 
 
 def test_what_cannot_be_shown_is_named_by_its_type() -> None:
-    assert show(_Broken()).startswith("<_Broken instance at ")
-    assert show([_Broken()]).startswith("[<_Broken instance at ")
+    assert format_value(_Broken()).startswith("<_Broken instance at ")
+    assert format_value([_Broken()]).startswith("[<_Broken instance at ")
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_what_cannot_be_shown_is_named_by_its_type() -> None:
     ],
 )
 def test_a_secret_is_not_shown(value: Any) -> None:
-    assert "hush" not in show(value)
-    assert "*" in show(value)
+    assert "hush" not in format_value(value)
+    assert "*" in format_value(value)
 
 
 def test_a_card_number_is_hidden_also_where_a_text_is_cut() -> None:
-    assert "4111" not in show("x" * 40 + " 4111 1111 1111 1111")
+    assert "4111" not in format_value("x" * 40 + " 4111 1111 1111 1111")

@@ -17,7 +17,7 @@ from aft.flows.declare import options as checks
 from aft.rules.cel.conditions import Condition
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.trees import rows
 from aft.rules.trees.choose import ANY
 from aft.rules.trees.defaults import DEFAULTS
@@ -25,7 +25,7 @@ from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.tree import CompiledTree, Tree
 from aft.runs.records import audit
 from aft.store import Store
-from aft.texts import MOST_BY, MOST_NOTE, check_storable, find_choice, require_text, show
+from aft.texts import MOST_BY, MOST_NOTE, check_storable, find_choice, format_value, require_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class RuleStore:
 
     def find_damaged(self, connection: Connection) -> list[str]:
         """Return why trees and exlets in force cannot be read."""
-        told = []
+        problems = []
         for revision in rows.latest_trees(connection, self.namespace):
             try:
                 rows.decode_key(revision.key)
                 read_tree(revision)
             except (RuleRefused, ValueError) as error:
-                told.append(str(error))
+                problems.append(str(error))
         for revision in rows.latest_exlets(connection, self.namespace):
             try:
                 read_exlet(revision)
             except RuleRefused as error:
-                told.append(str(error))
-        return told
+                problems.append(str(error))
+        return problems
 
     def check(self, trees: Iterable[Tree], made: Sequence[Exlet], known: Mapping[str, str]) -> None:
         """Raise RuleRefused unless trees and exlets can be in force together, and with all that is."""
@@ -166,26 +166,26 @@ def read_exlet(revision: Revision) -> Exlet:
         return Exlet.decode(json.loads(revision.text))
     except (RuleRefused, ValueError, TypeError, RecursionError) as error:
         raise RuleRefused(
-            f"revision {revision.number} of exlet {revision.key[0]!r} cannot be read: {error}; add it anew"
+            f"revision {revision.number} of exlet {revision.key[0]!r} cannot be read: {error}; add it again"
         ) from None
 
 
-def make_key(flow: str, on: On | str, activity: str = "") -> Key:
-    """Return the key of a tree; raises RuleRefused for an unknown exception type, or without a flow."""
+def make_key(flow: str, on: RuleType | str, activity: str = "") -> Key:
+    """Return the key of a tree; raises RuleRefused for an unknown rule type, or without a flow."""
     require_text("flow", flow, RuleRefused)
     require_text("activity", activity, RuleRefused)
     if not flow:
         raise RuleRefused(f"the name of a flow is missing; write it, or {ANY!r} for all")
-    found = find_choice(on, On)
+    found = find_choice(on, RuleType)
     if found is None:
-        raise RuleRefused(f"{show(on)} is not a type of exception; there are {', '.join(On)}")
+        raise RuleRefused(f"{format_value(on)} is not a rule type; there are {', '.join(RuleType)}")
     return flow, found, "" if found in RUN_LEVEL else activity or ANY
 
 
-def scoped_key(flow: str, on: On, activity: str, scope: str) -> Key:
+def scoped_key(flow: str, on: RuleType, activity: str, scope: str) -> Key:
     """Return the key of the tree that a rule for a fault goes to: for its activity, its flow, or everything."""
     if not isinstance(scope, str) or scope not in ("activity", "flow", "all"):
-        raise RuleRefused(f"{show(scope)} is not a scope; write activity, flow or all")
+        raise RuleRefused(f"{format_value(scope)} is not a scope; write activity, flow or all")
     return make_key(ANY if scope == "all" else flow, on, activity if scope == "activity" else ANY)
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from aft.app.parts import Parts
-from aft.app.rules.retrospective import ChangedDecision, Preview, Retrospective, asked_types, stored_decision
+from aft.app.components import Components
+from aft.app.rules.past_faults import ChangedDecision, PastFaults, Preview, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
 from aft.app.run import name_of
 from aft.dispatcher.classify import classify
-from aft.dispatcher.judge import Judge, activity_of
+from aft.dispatcher.fault_rules import FaultRules, activity_of, rule_types_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
@@ -28,7 +28,7 @@ from aft.rules.cases.facts import blank, complete
 from aft.rules.cel.conditions import Condition
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import preview as teaching
 from aft.rules.trees import rows
 from aft.rules.trees.choose import RuleChoice
@@ -37,7 +37,7 @@ from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.rule_cache import RuleSet, built_in
 from aft.rules.trees.tree import CompiledTree, Node, Tree
 from aft.store.leases import known_sources
-from aft.texts import MOST_NOTE, check_storable, require_text, show
+from aft.texts import MOST_NOTE, check_storable, format_value, require_text
 
 __all__ = [
     "ChangedDecision",
@@ -75,7 +75,7 @@ class Explanation:
     #: The facts of its case, as far as they are known now.
     facts: Facts
     default: str
-    told: ExplanationSource = ExplanationSource.DECIDED
+    source: ExplanationSource = ExplanationSource.DECIDED
     #: How rules were asked, would be asked now, or how the built-in ones express aft's own decision.
     walk: RuleChoice | None = None
     #: The trees of that walk, as they were then; one that cannot be read any more is not here.
@@ -97,11 +97,15 @@ class Trial:
 class RuleDesk:
     """The operations of people on rules. Thread-safe."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._namespace = parts.namespace
-        self._rule_store = RuleStore(parts.namespace, parts.store)
-        self._past = Retrospective(parts.namespace, parts.store, Judge(parts.namespace, parts.store, parts.rule_cache))
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._namespace = components.namespace
+        self._rule_store = RuleStore(components.namespace, components.store)
+        self._past = PastFaults(
+            components.namespace,
+            components.store,
+            FaultRules(components.namespace, components.store, components.rule_cache),
+        )
 
     # Looking ----------------------------------------------------------------------------------------------------
 
@@ -110,7 +114,7 @@ class RuleDesk:
         with self._read() as connection:
             return list(self._rule_store.trees(connection, damaged=damaged).values())
 
-    def tree(self, flow: str, on: On | str, activity: str = "") -> Tree:
+    def tree(self, flow: str, on: RuleType | str, activity: str = "") -> Tree:
         """Return one tree; an empty one of revision 0 if it was never taught anything."""
         key = make_key(flow, on, activity)
         with self._read() as connection:
@@ -136,7 +140,7 @@ class RuleDesk:
         """Return one exlet; raises RuleRefused if there is none of that name."""
         found = {one.name: one for one in self.exlets()}
         if not isinstance(name, str) or name not in found:
-            raise RuleRefused(f"there is no exlet {show(name)}; there are {', '.join(sorted(found))}")
+            raise RuleRefused(f"there is no exlet {format_value(name)}; there are {', '.join(sorted(found))}")
         return found[name]
 
     def history(self, key: Key | None = None, limit: int = 50) -> list[Revision]:
@@ -159,27 +163,27 @@ class RuleDesk:
 
     def explain(self, fault_id: str) -> Explanation:
         """Explain which rules were asked about a fault, with which facts, and why they chose what they did."""
-        self._parts.check()
-        fault, run = self._past.find(fault_id)
+        self._components.check()
+        fault, run = self._past.find_fault(fault_id)
         decision = stored_decision(fault)
         case = self._past.case(fault, run)
         ruled = fault.kind in (FaultKind.CONSTRAINT, FaultKind.FLOW)
         default = "" if ruled else route(fault, classify(fault)).why
         if decision is not None:
-            told, walk = ExplanationSource.DECIDED, decision
-        elif not asked_types(fault):
-            told, walk = ExplanationSource.NEVER, None
+            source, walk = ExplanationSource.DECIDED, decision
+        elif not rule_types_of(fault):
+            source, walk = ExplanationSource.NEVER, None
         else:
-            told = ExplanationSource.NOW if fault.state is FaultState.OPEN else ExplanationSource.BUILT_IN
-            rules = self._rules() if told is ExplanationSource.NOW else built_in()
+            source = ExplanationSource.NOW if fault.state is FaultState.OPEN else ExplanationSource.BUILT_IN
+            rules = self._rules() if source is ExplanationSource.NOW else built_in()
             walk = self._past.decide(rules, fault, run, case)
         facts = {**case.facts, **(walk.facts if walk else {})}
-        return Explanation(fault, run.flow, decision, facts, default, told, walk, self._trees_of(walk))
+        return Explanation(fault, run.flow, decision, facts, default, source, walk, self._trees_of(walk))
 
     def test(self, fault_id: str, condition: str) -> Trial:
         """Evaluate a condition on a fault; raises RuleRefused if it cannot be compiled."""
-        self._parts.check()
-        fault, run = self._past.find(fault_id)
+        self._components.check()
+        fault, run = self._past.find_fault(fault_id)
         known = self.sources()
         compiled = Condition.compile(condition, known)
         facts = complete(self._past.case(fault, run).gather(compiled.names), blank(known), compiled.names)
@@ -188,8 +192,8 @@ class RuleDesk:
 
     def decide(self, fault_id: str, tree: Tree) -> RuleChoice | None:
         """Return what the rules would choose for a fault, with this tree replacing its revision in force."""
-        self._parts.check()
-        fault, run = self._past.find(fault_id)
+        self._components.check()
+        fault, run = self._past.find_fault(fault_id)
         return self._past.decide(self._rules(tree), fault, run, self._past.case(fault, run))
 
     # Teaching ---------------------------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ class RuleDesk:
     ) -> int:
         """Save an exlet, and return its revision; it is in force at once, where rules choose it. Raises RuleRefused."""
         maker = name_of(by, RuleRefused)
-        self._parts.check()
+        self._components.check()
         self._rule_store.check([], [exlet], self.sources())
         if exlet.name in BUILT_IN:
             raise RuleRefused(f"exlet {exlet.name!r} is built in and stays as it is; choose another name")
@@ -222,11 +226,11 @@ class RuleDesk:
         """
         made_by = name_of(by, RuleRefused)
         check_storable("note", note, RuleRefused, lines=True, most=MOST_NOTE)
-        self._parts.check()
-        fault, run = self._past.find(fault_id)
-        if not asked_types(fault):
+        self._components.check()
+        fault, run = self._past.find_fault(fault_id)
+        if not rule_types_of(fault):
             raise RuleRefused(f"fault {fault.id} was raised by the flow's own code, which no rule is asked about")
-        on = asked_types(fault)[0]
+        on = rule_types_of(fault)[0]
         key = scoped_key(run.flow, on, activity_of(fault), scope)
         exlets.check_for(self.exlet(exlet), on)
         known = self.sources()
@@ -239,7 +243,7 @@ class RuleDesk:
             fault_id=fault.id,
             note=note or "",
             made_by=made_by,
-            made_at=self._parts.clock.now(),
+            made_at=self._components.clock.now(),
         )
 
     def add(self, proposal: Proposal, *, accept: bool = False) -> int:
@@ -296,7 +300,7 @@ class RuleDesk:
         """
         found, built, maker = list(trees), [one for one in made if not _is_built_in(one)], name_of(by, RuleRefused)
         _check_bases(bases)
-        self._parts.check()
+        self._components.check()
         self._rule_store.check(found, built, self.sources())
         exlets_with = [(one, (bases or {}).get(one.name)) for one in built]
         self._write([(tree, tree.revision) for tree in found], exlets_with, maker, note)
@@ -304,8 +308,8 @@ class RuleDesk:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> Any:
-        self._parts.check()
-        return self._parts.store.read()
+        self._components.check()
+        return self._components.store.read()
 
     def _save(self, tree: Tree, by: str, note: str | None, base: int) -> int:
         self._rule_store.check([tree], [], self.sources())
@@ -316,7 +320,7 @@ class RuleDesk:
     ) -> list[int]:
         """Save an edit. It is in force in this process when this returns; in others, when their rule caches reload."""
         numbers = self._rule_store.write(trees, made, by, note)
-        self._parts.rule_cache.refresh()
+        self._components.rule_cache.refresh()
         return numbers
 
     def _rules(self, tree: Tree | None = None) -> RuleSet:
@@ -326,7 +330,7 @@ class RuleDesk:
             trees = self._rule_store.trees(connection)
         if tree is not None:
             trees[key_of(tree)] = tree
-        return RuleSet(0, compile_all(trees, known), {}, frozenset(On))
+        return RuleSet(0, compile_all(trees, known), {}, frozenset(RuleType))
 
     def _trees_of(self, walk: RuleChoice | None) -> dict[Key, Tree]:
         """Return the trees that were asked, at the revisions they had then."""
@@ -335,7 +339,7 @@ class RuleDesk:
             return found
         with self._read() as connection:
             for asked in walk.asked:
-                key = (asked.flow, On(walk.on), asked.activity)
+                key = (asked.flow, RuleType(walk.on), asked.activity)
                 try:
                     found[key] = self._rule_store.tree_at(connection, key, asked.revision)
                 except RuleRefused:
@@ -345,10 +349,10 @@ class RuleDesk:
 
 def _check_bases(bases: Mapping[str, int] | None) -> None:
     if bases is not None and not isinstance(bases, Mapping):
-        raise RuleRefused(f"bases={show(bases)} must be the names of exlets, each with a revision")
+        raise RuleRefused(f"bases={format_value(bases)} must be the names of exlets, each with a revision")
     for name in bases or ():
         if not isinstance(name, str):
-            raise RuleRefused(f"bases holds {show(name)}; each is the name of an exlet, with a revision")
+            raise RuleRefused(f"bases holds {format_value(name)}; each is the name of an exlet, with a revision")
 
 
 def _is_built_in(exlet: Exlet) -> bool:

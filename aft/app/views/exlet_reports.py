@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from aft.app.rules.retrospective import stored_decision
+from aft.app.rules.past_faults import stored_decision
 from aft.errors import RuleRefused
 from aft.fault import Fault
 from aft.ids import RunId
@@ -19,7 +19,7 @@ _DOES: dict[RulingAction, str] = {
     RulingAction.FAIL: "it has failed for good",
     RulingAction.PROCEED: "it has failed for good, and the flow goes on with aft.FAILED",
     RulingAction.AGAIN: "it is tried again, what it did is undone before",
-    RulingAction.RESTART: "it begins anew",
+    RulingAction.RESTART: "it starts again",
     RulingAction.REMOVE: "it is removed",
     RulingAction.PARK: "a person has to look",
 }

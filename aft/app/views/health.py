@@ -67,7 +67,7 @@ class AbandonedCalls:
 
     @classmethod
     def read(cls, text: str | None) -> AbandonedCalls:
-        """Decode what a worker's row says (``flows.runtime.abandonment``); empty if that is damaged."""
+        """Decode what a worker's row says (``flows.runtime.abandoned_attempts``); empty if that is damaged."""
         try:
             return cls() if text is None else _STORED.read(text)
         except ValueError:
@@ -78,7 +78,7 @@ _STORED: StoredJson[AbandonedCalls] = StoredJson(AbandonedCalls)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSeen:
+class WorkerStatus:
     """A worker whose lease has not expired; ``dead``: its process has ended all the same, its liveness lock is free."""
 
     id: str
@@ -111,8 +111,8 @@ class Health:
     """The state of a namespace, all read at one moment of the database's clock."""
 
     at: datetime
-    workers: tuple[WorkerSeen, ...]  #: that are alive
-    dead: tuple[WorkerSeen, ...]  #: whose process has ended, and whose lease has not expired
+    workers: tuple[WorkerStatus, ...]  #: that are alive
+    dead: tuple[WorkerStatus, ...]  #: whose process has ended, and whose lease has not expired
     unfinished: dict[str, int]  #: runs that a worker has to continue, now or later, by ``flow@version``
     waiting: int  #: those of them that wait for a signal, a child, or a time that has not come
     parked: tuple[RunRow, ...]  #: runs that wait for a person; the newest of them
@@ -142,7 +142,7 @@ class Health:
         return {flow: count for flow, count in self.unfinished.items() if flow not in known}
 
 
-def read(connection: Connection, namespace: str, grace: timedelta) -> Health:
+def read_health(connection: Connection, namespace: str, grace: timedelta) -> Health:
     """Read everything, in one transaction."""
     seen = seen_workers(connection, namespace)
     dead = tuple(worker for worker in seen if worker.dead)
@@ -198,12 +198,12 @@ def _backlog_rows(grace: timedelta) -> dict[str, tuple[Column[Any], ColumnElemen
     }
 
 
-def live_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
+def live_workers(connection: Connection, namespace: str) -> list[WorkerStatus]:
     """Return the workers that are alive, by lease and liveness lock, oldest first."""
     return [worker for worker in seen_workers(connection, namespace) if not worker.dead]
 
 
-def seen_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
+def seen_workers(connection: Connection, namespace: str) -> list[WorkerStatus]:
     """Return the workers whose lease has not expired, oldest first; those whose liveness lock is free are ``dead``."""
     workers = tables.workers
     owned = select(func.count()).where(tables.runs.c.worker_id == workers.c.id).scalar_subquery()
@@ -215,7 +215,7 @@ def seen_workers(connection: Connection, namespace: str) -> list[WorkerSeen]:
     found = connection.execute(statement).all()
     dead = find_dead(connection, {row.id: row.liveness_lock for row in found if row.liveness_lock is not None})
     return [
-        WorkerSeen(
+        WorkerStatus(
             row.id,
             row.host,
             row.pid,

@@ -40,9 +40,9 @@ class Story:
             yield from child.runs
 
 
-def read(connection: Connection, namespace: str, run_id: RunId, depth: int = DEPTH) -> Story:
+def read_story(connection: Connection, namespace: str, run_id: RunId, depth: int = DEPTH) -> Story:
     """Return a run's story so far, with ``depth`` generations below it."""
-    row, happenings = timeline.read(connection, namespace, run_id)
+    row, happenings = timeline.read_timeline(connection, namespace, run_id)
     children: dict[str, Story] = {}
     if depth > 0 and any(one.what is StoryEventKind.CHILD for one in happenings):
         of_step: dict[str | None, RunRow] = {}
@@ -51,7 +51,7 @@ def read(connection: Connection, namespace: str, run_id: RunId, depth: int = DEP
             if before is None or before.status is not Status.PARKED or child.status is Status.PARKED:
                 of_step[child.parent_path] = child
         for child in _most_telling(list(of_step.values())):
-            children[child.parent_path or ""] = read(connection, namespace, child.id, depth - 1)
+            children[child.parent_path or ""] = read_story(connection, namespace, child.id, depth - 1)
     return Story(row, happenings, children)
 
 

@@ -19,7 +19,7 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.steps.children import PARENT
 from aft.ids import RunId, StepPath
 from aft.rules.exlets.plans import Plan
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import run_rows, waits
 from aft.runs.records import audit, faults, inbox, journal
 from aft.runs.records.audit import AuditEntry
@@ -47,7 +47,7 @@ class StoryEventKind(StrEnum):
     RULED = "ruled"  #: a constraint of the run was handled, and it went on
     ABORTED = "aborted"  #: the worker was lost
     POPPED = "popped"  #: a compensator ran, and its frame was popped
-    SETTLED = "settled"  #: a frame was closed without its compensator: by a person, or past a pivot
+    CLOSED_BY_HAND = "settled"  #: a frame was closed without its compensator: by a person, or past a pivot
     FORGOTTEN = "forgotten"  #: a retry went back before a step that nothing undoes
     UNDONE = "undone"  #: a savepoint was undone
     AWAITS = "awaits"  #: it waits for something now
@@ -88,9 +88,9 @@ class StoryEvent:
     beside: int | None = None
 
 
-def read(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[StoryEvent]]:
+def read_timeline(connection: Connection, namespace: str, run_id: RunId) -> tuple[RunRow, list[StoryEvent]]:
     """Return a run's story so far, oldest first."""
-    row = run_rows.get(connection, namespace, run_id)
+    row = run_rows.get_run(connection, namespace, run_id)
     children = child_runs.of(connection, run_id)
     # The journal has the current generation's steps only.
     current = [child for child in children if child.parent_generation == row.key_generation]
@@ -149,14 +149,14 @@ def _of_entry(entry: Entry, item: InboxItem | None, children: list[RunRow]) -> l
     }
     name = entry.name or ("savepoint" if entry.kind is EntryKind.SAVEPOINT else "")
     value = stored_to_text(entry.value, name if entry.kind is EntryKind.SIGNAL else "")
-    told = StoryEvent(entry.recorded_at, kinds[entry.kind], entry.path, name, value, beside=entry.beside)
+    event = StoryEvent(entry.recorded_at, kinds[entry.kind], entry.path, name, value, beside=entry.beside)
     if entry.kind is EntryKind.CHILD:
-        return [_of_return(told, entry, next((child for child in children if child.parent_path == entry.path), None))]
+        return [_of_return(event, entry, next((child for child in children if child.parent_path == entry.path), None))]
     if entry.kind in (EntryKind.SIGNAL, EntryKind.SLEEP):
         wait = next(iter(waits.decode(entry.args)), None)
-        told = replace(told, by=None if item is None else item.actor)
-        return [replace(told, awaited=wait)]
-    return [told]
+        event = replace(event, by=None if item is None else item.actor)
+        return [replace(event, awaited=wait)]
+    return [event]
 
 
 def _match(entries: list[Entry], items: list[InboxItem]) -> dict[str, InboxItem]:
@@ -174,13 +174,13 @@ def _match(entries: list[Entry], items: list[InboxItem]) -> dict[str, InboxItem]
     return found
 
 
-def _of_return(told: StoryEvent, entry: Entry, child: RunRow | None) -> StoryEvent:
+def _of_return(event: StoryEvent, entry: Entry, child: RunRow | None) -> StoryEvent:
     """Return the event of a child's end; its fault is in the child's own story."""
-    told = replace(told, run=None if child is None else child.id)
+    event = replace(event, run=None if child is None else child.id)
     if entry.outcome is Outcome.OK:
-        return told
+        return event
     return replace(
-        told, what=StoryEventKind.FAULT, detail="failed" if child is None else f"the child ended {child.status.value}"
+        event, what=StoryEventKind.FAULT, detail="failed" if child is None else f"the child ended {child.status.value}"
     )
 
 
@@ -235,7 +235,7 @@ def _of_frame(frame: Frame) -> list[StoryEvent]:
     if frame.settled_at is not None and frame.state is FrameState.UNDONE:
         story.append(StoryEvent(frame.settled_at, StoryEventKind.POPPED, frame.path, name, _called_with(frame)))
     elif frame.settled_at is not None:
-        story.append(StoryEvent(frame.settled_at, StoryEventKind.SETTLED, frame.path, name, frame.state.value))
+        story.append(StoryEvent(frame.settled_at, StoryEventKind.CLOSED_BY_HAND, frame.path, name, frame.state.value))
     return story
 
 
@@ -249,12 +249,12 @@ def _called_with(frame: Frame) -> str:
 
 #: When a constraint was asked, for people.
 _WHEN = {
-    On.ACTIVITY_PRE: "before it",
-    On.ACTIVITY_POST: "after it",
-    On.VIOLATED: "while it was executed",
-    On.RUN_PRE: "before it begins",
-    On.RUN_POST: "before it ends",
-    On.ABORT: "after its worker was lost",
+    RuleType.ACTIVITY_PRE: "before it",
+    RuleType.ACTIVITY_POST: "after it",
+    RuleType.VIOLATED: "while it was executed",
+    RuleType.RUN_PRE: "before it begins",
+    RuleType.RUN_POST: "before it ends",
+    RuleType.ABORT: "after its worker was lost",
 }
 #: What is no failure, though there is no other try.
 _NOT_FINAL = (RulingAction.COMPLETE, RulingAction.PROCEED, RulingAction.REMOVE, RulingAction.PARK)
@@ -274,9 +274,9 @@ def _of_fault(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
     at = max(fault.decided_at, fault.raised_at)
     story += _of_rule(fault, plan)
     if fault.level is not None or (fault.wait and read_ruling(fault).do is None):
-        rung = "by its rule" if fault.level is None else f"level {fault.level}, try {fault.try_in_level}"
-        told = f"{rung}: {fault.why}"
-        wait = StoryEvent(at, StoryEventKind.WAIT, fault.path, fault.name, told, fault.level, fault.wait, fault.queue)
+        position = "by its rule" if fault.level is None else f"level {fault.level}, try {fault.try_in_level}"
+        detail = f"{position}: {fault.why}"
+        wait = StoryEvent(at, StoryEventKind.WAIT, fault.path, fault.name, detail, fault.level, fault.wait, fault.queue)
         story.append(replace(wait, signal=fault.signal))
     elif fault.kind is FaultKind.COMPENSATOR:
         story.append(StoryEvent(at, StoryEventKind.PARKED, fault.path, fault.name, _format_parked(fault)))
@@ -299,15 +299,15 @@ def _of_rule(fault: Fault, plan: Plan | None) -> list[StoryEvent]:
     if decision is None or fault.decided_at is None:
         return []
     at = max(fault.decided_at, fault.raised_at)
-    told_below = fault.settled_at is not None and read_ruling(fault).do in (
+    is_shown_below = fault.settled_at is not None and read_ruling(fault).do in (
         RulingAction.PROCEED,
         RulingAction.REMOVE,
         RulingAction.FAIL,
     )
-    ruling = "" if told_below else format_ruling(fault)
+    ruling = "" if is_shown_below else format_ruling(fault)
     parts = (format_rule(decision), "" if plan is None else format_progress(plan), ruling)
-    told = f"by {'; '.join(part for part in parts if part)}"
-    return [StoryEvent(at, StoryEventKind.EXLET, fault.path, decision.exlet, told)]
+    detail = f"by {'; '.join(part for part in parts if part)}"
+    return [StoryEvent(at, StoryEventKind.EXLET, fault.path, decision.exlet, detail)]
 
 
 def _format_why(fault: Fault) -> str:
@@ -321,7 +321,7 @@ def _format_fault(fault: Fault) -> str:
     decision = taught(fault) if fault.kind is FaultKind.CONSTRAINT else None
     if decision is None:
         return str(fault)
-    return f"constraint {_WHEN.get(On(decision.on), decision.on)}: {decision.condition}"
+    return f"constraint {_WHEN.get(RuleType(decision.on), decision.on)}: {decision.condition}"
 
 
 def _of_end(row: RunRow, story: list[StoryEvent]) -> list[StoryEvent]:

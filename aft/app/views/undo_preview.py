@@ -21,7 +21,7 @@ from aft.compensation.stack import PENDING, Frame, FrameState
 from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.declare.registry import Registry
-from aft.flows.steps.children import left_standing
+from aft.flows.steps.children import describe_remaining
 from aft.ids import RunId
 from aft.runs import run_rows, steer
 from aft.runs.records import faults, journal
@@ -57,7 +57,7 @@ def plan(connection: Connection, run: RunRow, registry: Registry | None = None, 
     objection = None if scope or steer.is_being_undone(run) else steer.find_objection(run)
     if objection is None:
         return found
-    return [undo if undo.obstacle else replace(undo, obstacle=f"{objection}: it stands") for undo in found]
+    return [undo if undo.obstacle else replace(undo, obstacle=f"{objection}: its effect remains") for undo in found]
 
 
 class _Preview:
@@ -101,8 +101,8 @@ class _Preview:
         if not unframed:
             yield from frames
             return
-        places = stack.places(self._connection, run.id)
-        placed: list[tuple[tuple[float, float], Frame | RunRow]] = [(places[frame.seq], frame) for frame in frames]
+        positions = stack.positions(self._connection, run.id)
+        placed: list[tuple[tuple[float, float], Frame | RunRow]] = [(positions[frame.seq], frame) for frame in frames]
         for child in unframed:
             seq = math.inf if child.parent_seq is None else child.parent_seq
             placed.append(((seq, child.parent_inbox_seq or 0), child))
@@ -118,7 +118,7 @@ class _Preview:
 
     def _child(self, run_id: RunId, path: str, child: RunRow) -> Iterator[Undo]:
         if child.ended_as in (Status.FAILED, Status.CANCELLED):
-            yield Undo(run_id, path, child.flow, None, obstacle=f"{left_standing(child)}: it stands")
+            yield Undo(run_id, path, child.flow, None, obstacle=f"{describe_remaining(child)}: its effect remains")
         elif child.pivoted_at is not None:
             why = f"child {child.id} has gone past its pivot and only goes forward: it would park there"
             yield Undo(run_id, path, child.flow, None, obstacle=why)
@@ -156,7 +156,7 @@ class _Preview:
         """Yield what a run owes that would not be undone: it was abandoned, or is past its pivot."""
         for frame in stack.of_run(self._connection, run.id):
             if frame.state in PENDING and frame.child_id is None:
-                yield _undo(run.id, frame, f"run {run.id} is not undone: it stands")
+                yield _undo(run.id, frame, f"run {run.id} is not undone: its effect remains")
 
     def _remaining_of(self, run: RunRow, scope: str, generation: int | None) -> Iterator[Undo]:
         """Yield what would remain in any case: done before a pivot, skipped by hand, or without a compensator."""
@@ -169,16 +169,16 @@ class _Preview:
             if frame.compensator == stack.NOTHING and (frame.path, frame.key_generation) in others:
                 continue  # only counts how often the path was used; the other frame has what it owes
             if frame.state is FrameState.KEPT:
-                yield _undo(run.id, frame, "done before the pivot: it stands")
+                yield _undo(run.id, frame, "done before the pivot: its effect remains")
             elif frame.state is FrameState.SKIPPED:
-                yield _undo(run.id, frame, f"was let go ({frame.note or 'no note'}): it stands")
+                yield _undo(run.id, frame, f"was skipped ({frame.note or 'no note'}): its effect remains")
         for entry in reversed(journal.load(self._connection, run.id)):
             stands = entry.kind is EntryKind.ACTIVITY and entry.outcome is Outcome.OK
             if not stands or (entry.path, entry.key_generation) in framed:
                 continue
             if _is_under(entry.path, entry.key_generation, scope, generation):
                 args, value = _read(entry.args), _read(entry.value)
-                yield Undo(run.id, entry.path, entry.name, None, args, value, "has no undo: it stands")
+                yield Undo(run.id, entry.path, entry.name, None, args, value, "has no undo: its effect remains")
 
 
 def _is_under(path: str, key_generation: int, scope: str, generation: int | None) -> bool:
@@ -211,7 +211,7 @@ def _missing(registry: Registry | None, frame: Frame) -> str | None:
 def _parked_for(fault: Fault) -> str:
     return (
         f"compensator {fault.name!r} failed, and the run is parked for it: {fault}; the undoing stops here until it "
-        "succeeds when it is tried again, or the frame is settled by `frame-done` or `skip-frame`"
+        "succeeds when it is tried again, or the frame is closed by `frame-done` or `skip-frame`"
     )
 
 

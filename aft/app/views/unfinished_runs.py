@@ -28,7 +28,7 @@ class Leftover:
     unserved: tuple[str, ...]
 
 
-def find(connection: Connection, namespace: str, worker: WorkerId, released: Collection[str]) -> Leftover:
+def find_leftover(connection: Connection, namespace: str, worker: WorkerId, released: Collection[str]) -> Leftover:
     """Find what a worker has left; ``released`` are the runs that it released because it was to stop."""
     statement = select(*run_rows.COLUMNS).where(runs.c.namespace == namespace, runs.c.worker_id == worker)
     cut_off = tuple(run_rows.from_row(row) for row in connection.execute(statement.order_by(runs.c.id)))

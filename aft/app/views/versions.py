@@ -15,7 +15,7 @@ from aft.store.tables import frames, runs
 
 
 @dataclass(frozen=True, slots=True)
-class VersionSeen:
+class VersionUse:
     """A version of a flow: its unfinished runs, the start of the oldest, and the number of live workers with its code.
 
     One that has runs and no workers is needed. ``undoable``: whether a completed run of it can still be undone: that
@@ -30,7 +30,7 @@ class VersionSeen:
     undoable: bool = False
 
 
-def read(connection: Connection, namespace: str) -> list[VersionSeen]:
+def read_versions(connection: Connection, namespace: str) -> list[VersionUse]:
     """Return every version that has runs which have not ended, or a live worker; by name, oldest version first."""
     going_on = (
         select(runs.c.flow, runs.c.version, func.count(), func.min(runs.c.created_at))
@@ -45,7 +45,7 @@ def read(connection: Connection, namespace: str) -> list[VersionSeen]:
         for flow in worker.flows
     )
     return [
-        VersionSeen(
+        VersionUse(
             flow,
             version,
             *needed.get((flow, version), (0, None)),

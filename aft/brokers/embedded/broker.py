@@ -76,7 +76,7 @@ class EmbeddedBroker:
         def add(connection: Connection) -> None:
             routes.add(connection, wanted)
             # Refused inside the transaction: where one queue is in the way, none is made.
-            if problem := routes.mismatch(routes.read(connection), wanted):
+            if problem := routes.mismatch(routes.read_routes(connection), wanted):
                 raise BrokerError(problem)
 
         # Read first: where nothing is missing, nothing is written.
@@ -165,7 +165,7 @@ class EmbeddedBroker:
         return {queue: known[queue] for queue in wanted}
 
     def _read_routes(self) -> dict[str, Route]:
-        self._known = self._database.read(routes.read)
+        self._known = self._database.read(routes.read_routes)
         return self._known
 
     def _watch(self, queues: Sequence[str]) -> QueueWatch:

@@ -59,7 +59,7 @@ def undeliverable_of(queue: str) -> str:
     return names.undeliverable(queue.partition(".")[0])
 
 
-def read(connection: Connection) -> dict[str, Route]:
+def read_routes(connection: Connection) -> dict[str, Route]:
     """Read the routes of all queues."""
     rows = connection.execute(select(queues.c.name, queues.c.target, queues.c.wait_ms))
     return {row.name: Route(row.target, row.wait_ms) for row in rows}
@@ -116,7 +116,7 @@ def count(connection: Connection, targets: Iterable[str]) -> dict[str, tuple[int
 def describe(connection: Connection, topology: Topology) -> list[QueueStatus]:
     """Return the status of each queue of the topology."""
     wanted = routes_of(topology)
-    found = read(connection)
+    found = read_routes(connection)
     counts = count(connection, {route.target for route in wanted.values()})
     return [_status(name, wanted[name], found.get(name), counts.get(name, (0, 0))) for name in wanted]
 

@@ -171,7 +171,7 @@ class FileWatch:
         self._reading.release()
         return None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Poll again."""
         self._forking = False
 

@@ -35,31 +35,31 @@ def lost(address: Address, error: BaseException) -> BrokerError:
         return error
     causes = list(_unfold(error))
     for cause in causes:
-        told = _known(address, cause)
-        if told:
-            return BrokerError(told)
-    said = _said(causes[-1])
-    return BrokerError(f"lost the connection to RabbitMQ at {address}: {said}; is the server well?")
+        explained = _known(address, cause)
+        if explained:
+            return BrokerError(explained)
+    text = _text_of(causes[-1])
+    return BrokerError(f"lost the connection to RabbitMQ at {address}: {text}; is the server well?")
 
 
 def closed(address: Address, reason: amqp.ChannelClosedByBroker) -> BrokerError:
     """Return the BrokerError for a channel that the broker closed while it was in use; Unroutable: no such queue."""
     refused = ChannelRefused(reason.reply_code, reason.reply_text)
-    told = f"RabbitMQ at {address} closed the channel: {refused.text}"
+    explained = f"RabbitMQ at {address} closed the channel: {refused.text}"
     if refused.code == NOT_FOUND:
-        return Unroutable(f"{told}; declare the queues: aft broker declare")
+        return Unroutable(f"{explained}; declare the queues: aft broker declare")
     if refused.code == ACCESS_REFUSED:
-        return BrokerError(f"{told}; grant the permission, or set AFT_DECLARE_PASSIVELY=true")
-    return BrokerError(f"{told}; see its log")
+        return BrokerError(f"{explained}; grant the permission, or set AFT_DECLARE_PASSIVELY=true")
+    return BrokerError(f"{explained}; see its log")
 
 
 def _known(address: Address, cause: BaseException) -> str | None:
     where = f"RabbitMQ at {address}"
     match cause:
         case amqp.ProbableAuthenticationError() | amqp.AuthenticationError():
-            return f"{where} refused the login: {_said(cause)}; check user and password in the broker URL"
+            return f"{where} refused the login: {_text_of(cause)}; check user and password in the broker URL"
         case amqp.ProbableAccessDeniedError():
-            return f"{where} refused the vhost: {_said(cause)}; create it, or grant the user access to it"
+            return f"{where} refused the vhost: {_text_of(cause)}; create it, or grant the user access to it"
         case amqp.IncompatibleProtocolError():
             return f"what listens at {address} does not speak AMQP; check host and port in the broker URL"
         case amqp.ConnectionBlockedTimeout():
@@ -95,7 +95,7 @@ def _why_unsafe(error: ssl.SSLError) -> str:
     return error.reason or str(error)
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """Return the broker's own words, or the exception's, on one line."""
     text = str(error.args[0]) if error.args else type(error).__name__
     reply = _REPLY.search(text)

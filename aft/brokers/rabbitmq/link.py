@@ -86,8 +86,8 @@ class Link:
     @property
     def server(self) -> str:
         """The server's product and version, once the link is ready: ``RabbitMQ 3.13.1``."""
-        told = getattr(self._connection, "server_properties", None) or {}
-        return f"{_text(told.get('product', 'RabbitMQ'))} {_text(told.get('version', ''))}".strip()
+        properties = getattr(self._connection, "server_properties", None) or {}
+        return f"{_text(properties.get('product', 'RabbitMQ'))} {_text(properties.get('version', ''))}".strip()
 
     def wait(self, timeout: float) -> None:
         """Return when it is ready. Raises BrokerError when it is lost, or not ready in time (it goes on connecting)."""

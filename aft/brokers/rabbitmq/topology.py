@@ -175,7 +175,7 @@ class TopologyClient:
         if (other := other_type(refused.text, self._queue_type)) is None:
             return (
                 f"it exists with other arguments ({refused.text}); "
-                "drain and delete it and declare anew, or use another namespace"
+                "drain and delete it and declare it again, or use another namespace"
             )
         # A type in the name would be no help: processes with different settings would not find each other's messages.
         return (

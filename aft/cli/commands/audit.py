@@ -84,8 +84,13 @@ def _print(found: list[AuditEntry]) -> None:
 def _print_check(verdict: ChainCheck, as_json: bool) -> None:
     if as_json:
         last = None if verdict.last is None else str(verdict.last)
-        told = {"records": verdict.count, "not_chained_yet": verdict.loose, "last": last, "problems": verdict.problems}
-        print_json({"ok": not verdict.problems, **told})
+        summary = {
+            "records": verdict.count,
+            "not_chained_yet": verdict.loose,
+            "last": last,
+            "problems": verdict.problems,
+        }
+        print_json({"ok": not verdict.problems, **summary})
     loose = f"; {verdict.loose} not chained yet; a dispatcher does that" if verdict.loose else ""
     if verdict.problems:
         raise Failure(f"the audit was tampered with: {'; '.join(verdict.problems)}")

@@ -29,7 +29,7 @@ from aft.runs.schedules import schedule_rows
 from aft.runs.schedules.schedule_rows import ScheduleRow
 from aft.store import schema
 from aft.store.sqlite.file_identity import resolve
-from aft.store.sqlite.private_files import find_unused, is_open_to_others
+from aft.store.sqlite.private_files import find_untrusted_files, is_open_to_others
 
 #: A normal wait in the outbox: the relay polls it.
 NORMAL_BACKLOG = timedelta(seconds=5)
@@ -203,7 +203,7 @@ class Examination:
         app = self._app
         try:
             with app.store.read() as connection:
-                found = health.read(connection, app.namespace, app.settings.grace)
+                found = health.read_health(connection, app.namespace, app.settings.grace)
                 scheduled = schedule_rows.listing(connection, app.namespace)
         except AftError as error:
             yield problem("runs", str(error), "see the database's own log")
@@ -222,7 +222,7 @@ def _check_files(database: str) -> Iterator[Check]:
     if is_open_to_others(database):
         says = f"users other than its owner may read or write {database!r}, which holds arguments and results"
         yield warning("files", says, f"chmod go-rwx {shlex.quote(database)}*")
-    for says in find_unused(resolve(database)):
+    for says in find_untrusted_files(resolve(database)):
         yield warning("files", says, "remove it: aft creates its own")
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aft.app import Aft
-from aft.app.views.health import Health, WorkerSeen
+from aft.app.views.health import Health, WorkerStatus
 from aft.cli.application import opened
 from aft.cli.commands.checks import Check, CheckState, Examination, Setting, format_age, problem, settings_of
 from aft.cli.errors import one_line
@@ -135,7 +135,7 @@ def _print_workers(health: Health, lease: timedelta) -> None:
     )
 
 
-def _sign_of_life(worker: WorkerSeen, health: Health, lease: timedelta) -> str:
+def _sign_of_life(worker: WorkerStatus, health: Health, lease: timedelta) -> str:
     if worker.dead:
         return f"dead; heartbeat {format_age(health.at, worker.heartbeat(lease))} ago"
     return "now" if worker.watched else f"heartbeat {format_age(health.at, worker.heartbeat(lease))} ago"
@@ -159,5 +159,5 @@ def shape(settings: list[Setting], found: list[Check], health: Health | None, le
     }
 
 
-def _worker(worker: WorkerSeen, lease: timedelta) -> dict[str, Any]:
+def _worker(worker: WorkerStatus, lease: timedelta) -> dict[str, Any]:
     return document(worker, WORKER, heartbeat_at=worker.heartbeat(lease), alive=not worker.dead)

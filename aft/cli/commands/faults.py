@@ -142,7 +142,7 @@ def show(given: ConnectionOptions, fault: str, as_json: bool) -> None:
     """
     with open_for_reading(given) as app:
         app.check()
-        found = find(app, fault)
+        found = find_fault(app, fault)
         if isinstance(found, Refusal):
             if as_json:
                 print_json(documents.refusal(found))
@@ -157,18 +157,20 @@ def show(given: ConnectionOptions, fault: str, as_json: bool) -> None:
         else:
             _show(found, plan)
             if others:
-                told = "has another fault" if others == 1 else f"has {others} other faults"
-                print_message(f"\nThe run {told}: `aft runs show {short_id(found.run_id)}` shows its story.")
+                more = "has another fault" if others == 1 else f"has {others} other faults"
+                print_message(f"\nThe run {more}: `aft runs show {short_id(found.run_id)}` shows its story.")
 
 
-def find(app: Aft, part: str) -> Fault | Refusal:
+def find_fault(app: Aft, part: str) -> Fault | Refusal:
     """Return the fault or refused message with this part of an id; for a run, what it is parked for or its latest."""
     with app.store.read() as connection:
-        found = fault_rows.find(connection, app.namespace, part) or quarantine.search(connection, app.namespace, part)
+        found = fault_rows.find_fault(connection, app.namespace, part) or quarantine.search(
+            connection, app.namespace, part
+        )
         if found is not None:
             return found
         try:
-            run = run_rows.find(connection, app.namespace, part)
+            run = run_rows.find_run(connection, app.namespace, part)
         except UnknownRun:
             raise Failure(
                 f"no fault, no refused message and no run has the id {part!r} in namespace {app.namespace!r}; "
@@ -273,7 +275,7 @@ def release(given: ConnectionOptions, message: str, note: str | None) -> None:
     MESSAGE is its id, or an unambiguous part of it. It is published to its queue, once.
     """
     with open_for_reading(given) as app:
-        found = _release_or_discard(app, message, partial(quarantine.release, by=current_user(), note=note))
+        found = _release_or_discard(app, message, partial(quarantine.requeue, by=current_user(), note=note))
         print_message(f"Message {found.id} was released; it goes to queue {found.queue!r} as soon as a relay takes it.")
         _warn_if_nobody_relays(app)
 
@@ -295,7 +297,7 @@ def discard(given: ConnectionOptions, message: str, note: str) -> None:
 def _release_or_discard(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
     app.check()
     with app.store.write() as connection:
-        found = quarantine.find(connection, app.namespace, part)
+        found = quarantine.find_refusal(connection, app.namespace, part)
         settle(connection, app.namespace, found)
     return found
 

@@ -6,7 +6,7 @@ import click
 
 from aft.app import Aft
 from aft.app.views import versions
-from aft.app.views.versions import VersionSeen
+from aft.app.views.versions import VersionUse
 from aft.cli.groups import Noun
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.documents import document
@@ -32,15 +32,15 @@ def list_flows(given: ConnectionOptions, as_json: bool) -> None:
     of its activities: keep those as long as completed runs may be compensated. To undo to a savepoint needs the flow.
     """
 
-    def read(app: Aft) -> tuple[list[VersionSeen], str]:
+    def read(app: Aft) -> tuple[list[VersionUse], str]:
         with app.store.read() as connection:
-            return versions.read(connection, app.namespace), f"{nothing} in namespace {app.namespace!r}."
+            return versions.read_versions(connection, app.namespace), f"{nothing} in namespace {app.namespace!r}."
 
     nothing = "No flow has runs that go on, and no live worker has code"
     print_listing(given, read, as_json=as_json, document=lambda one: document(one, KEYS), table=_print, nothing=nothing)
 
 
-def _print(found: list[VersionSeen]) -> None:
+def _print(found: list[VersionUse]) -> None:
     columns = [
         Column("FLOW", flexible=True),
         Column("VERSION", right=True),
@@ -65,7 +65,7 @@ def _print(found: list[VersionSeen]) -> None:
     )
 
 
-def _about(one: VersionSeen, found: list[VersionSeen]) -> str:
+def _about(one: VersionUse, found: list[VersionUse]) -> str:
     if one.runs and not one.workers:
         return (
             "its runs cannot go on: start a dispatcher that has this version; to cancel or compensate them, one that "

@@ -73,7 +73,7 @@ def list_schedules(given: ConnectionOptions, as_json: bool) -> None:
 
 def _status(connection: Connection, row: ScheduleRow) -> Status | None:
     try:
-        return None if row.last_run_id is None else run_rows.get(connection, row.namespace, row.last_run_id).status
+        return None if row.last_run_id is None else run_rows.get_run(connection, row.namespace, row.last_run_id).status
     except UnknownRun:
         return None  # long ended, and pruned
 
@@ -192,7 +192,7 @@ def add(
     modules: tuple[str, ...],
     replace: bool,
     timing: dict[str, Any],
-    said: dict[str, Any],
+    run_options: dict[str, Any],
 ) -> None:
     """Run a flow at certain times.
 
@@ -210,7 +210,7 @@ def add(
     flow, loaded = find_flow(target, modules)
     args, kwargs = read_arguments(flow, words)
     with opened(given, loaded) as app:
-        call, pinned = flow.options(**said).call(*args, **kwargs), "@" in target.rpartition(":")[2]
+        call, pinned = flow.options(**run_options).call(*args, **kwargs), "@" in target.rpartition(":")[2]
         new = new_schedule(app.namespace, name, call, **timing, pinned=pinned)
         app.check()
         with app.store.write() as connection:

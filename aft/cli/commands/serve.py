@@ -159,10 +159,10 @@ def serve(app: Aft, process: DispatcherProcess) -> None:
     drained.set()
     if process.failure is not None:
         _end_at_once(f"{process.failure}; {in_hand}")
-    said = "stopped; " + describe_leftover(app, process, in_hand)
+    message = "stopped; " + describe_leftover(app, process, in_hand)
     if not stopping.result():
-        _end_at_once(said)
-    print_message(said)
+        _end_at_once(message)
+    print_message(message)
 
 
 class _Stopping(threading.Thread):
@@ -198,23 +198,23 @@ def describe_leftover(app: Aft, process: DispatcherProcess, in_hand: RunLog) -> 
         return f"the runs that it left cannot be read: {error}"
     if not (left.interrupted or left.cut_off):
         return "no run was interrupted"
-    said = []
+    parts = []
     if left.interrupted:
         names = name_some([f"{row.id} ({row.flow})" for row in left.interrupted])
-        said.append(f"{_runs(left.interrupted)} interrupted between two steps, and no attempt counted: {names}")
+        parts.append(f"{_runs(left.interrupted)} interrupted between two steps, and no attempt counted: {names}")
     if left.cut_off:
         names = name_some([f"{row.id} ({row.flow})" for row in left.cut_off])
-        said.append(f"{_runs(left.cut_off)} left in the middle of a step: {names}")
+        parts.append(f"{_runs(left.cut_off)} left in the middle of a step: {names}")
     them = "it" if len(left.interrupted) + len(left.cut_off) == 1 else "them"
     if left.unserved:
         flows = name_some(left.unserved)
-        said.append(f"no live dispatcher has {flows}: start one, which goes on with {them}")
+        parts.append(f"no live dispatcher has {flows}: start one, which goes on with {them}")
     elif left.cut_off:
         lease = durations.format(app.settings.lease)
-        said.append(f"another dispatcher goes on with {them}, {lease} from now at the latest")
+        parts.append(f"another dispatcher goes on with {them}, {lease} from now at the latest")
     else:
-        said.append(f"another dispatcher goes on with {them}")
-    return "; ".join(said)
+        parts.append(f"another dispatcher goes on with {them}")
+    return "; ".join(parts)
 
 
 def _runs(found: Sequence[RunRow]) -> str:

@@ -7,7 +7,7 @@ import click
 from aft.app import Aft
 from aft.app.run import current_user
 from aft.app.views import health
-from aft.app.views.health import WorkerSeen
+from aft.app.views.health import WorkerStatus
 from aft.cli.application import open_for_reading
 from aft.cli.errors import Failure
 from aft.cli.groups import Noun
@@ -31,14 +31,14 @@ def workers() -> None:
 def list_workers(given: ConnectionOptions, as_json: bool) -> None:
     """List the workers with a valid lease, oldest first, and show which of them are dead."""
 
-    def read(app: Aft) -> tuple[list[WorkerSeen], str]:
+    def read(app: Aft) -> tuple[list[WorkerStatus], str]:
         none = f"No live worker in namespace {app.namespace!r}; start one with `aft dispatcher MODULE`."
         return _seen(app), none
 
     print_listing(given, read, as_json=as_json, document=documents.worker, table=_print, nothing="No workers")
 
 
-def _print(found: list[WorkerSeen]) -> None:
+def _print(found: list[WorkerStatus]) -> None:
     columns = [
         Column("WORKER"),
         Column("HOST", flexible=True),
@@ -67,7 +67,7 @@ def _print(found: list[WorkerSeen]) -> None:
     )
 
 
-def _state(one: WorkerSeen) -> str:
+def _state(one: WorkerStatus) -> str:
     if one.dead:
         return "dead"
     return "alive" if one.watched else "leased"  # known by its heartbeat only
@@ -88,16 +88,16 @@ def release(given: ConnectionOptions, worker: str, note: str) -> None:
         found = _find(app, worker)
         with app.store.write() as connection:
             actor = Actor(current_user(), note, app.clock.now(), app.settings.grace)
-            taken = orders.release_worker(connection, app.namespace, WorkerId(found.id), actor)
+            taken = orders.take_all_from_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 
-def _seen(app: Aft) -> list[WorkerSeen]:
+def _seen(app: Aft) -> list[WorkerStatus]:
     with app.store.read() as connection:
         return health.seen_workers(connection, app.namespace)
 
 
-def _find(app: Aft, part: str) -> WorkerSeen:
+def _find(app: Aft, part: str) -> WorkerStatus:
     found = [
         one
         for one in _seen(app)

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from aft.app.views.health import WorkerSeen
+from aft.app.views.health import WorkerStatus
 from aft.app.views.story import Story
 from aft.app.views.timeline import StoryEvent
 from aft.app.views.undo_preview import Undo
@@ -101,13 +101,13 @@ def wait(one: Wait) -> dict[str, Any]:
     return document(one, "path kind name since until")
 
 
-def story(told: Story, items: dict[RunId, list[InboxItem]]) -> dict[str, Any]:
+def story(found: Story, items: dict[RunId, list[InboxItem]]) -> dict[str, Any]:
     """Return a run with its timeline, its inbox, and its children's stories."""
     return {
-        **run(told.row),
-        "timeline": [happening(one) for one in told.happenings],
-        "inbox": [item(one) for one in items[told.row.id]],
-        "children": [story(child, items) for child in told.children.values()],
+        **run(found.row),
+        "timeline": [happening(one) for one in found.happenings],
+        "inbox": [item(one) for one in items[found.row.id]],
+        "children": [story(child, items) for child in found.children.values()],
     }
 
 
@@ -164,7 +164,7 @@ def refusal(one: Refusal) -> dict[str, Any]:
     return document(one, "id queue state reason size body at settled_at settled_by note", body=body)
 
 
-def worker(one: WorkerSeen) -> dict[str, Any]:
+def worker(one: WorkerStatus) -> dict[str, Any]:
     """Return a worker whose lease is valid; ``alive`` is false if its process has ended."""
     return document(one, "id host pid roles flows runs watched alive started_at expires_at", alive=not one.dead)
 

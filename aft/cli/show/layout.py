@@ -31,7 +31,7 @@ _ENDS = (
     StoryEventKind.PROCEEDED,
     StoryEventKind.REMOVED,
 )
-_BACKWARD = (StoryEventKind.POPPED, StoryEventKind.SETTLED, StoryEventKind.FORGOTTEN, StoryEventKind.UNDONE)
+_BACKWARD = (StoryEventKind.POPPED, StoryEventKind.CLOSED_BY_HAND, StoryEventKind.FORGOTTEN, StoryEventKind.UNDONE)
 #: Events of a parent that are left out if the child's own story is shown.
 _OF_CHILD = (StoryEventKind.CHILD, StoryEventKind.RETURNED, StoryEventKind.FAULT)
 _QUIET = (StoryEventKind.ACTIVITY, StoryEventKind.PUSHED, StoryEventKind.CHILD, StoryEventKind.RETURNED)
@@ -95,7 +95,7 @@ class _Layout:
     def __init__(self, story: Story, fold: bool) -> None:
         self._story = story
         self._fold = fold
-        self._happenings = sorted([*story.happenings, *_turns(story)], key=lambda one: one.at)
+        self._happenings = sorted([*story.happenings, *_yield_undo_starts(story)], key=lambda one: one.at)
         paths = [one.path.removesuffix(UNDO) for one in story.happenings if one.path]
         self._scopes = {above for path in paths for above in _above(path)}
         self._undone = {
@@ -109,7 +109,7 @@ class _Layout:
 
     def forward(self, rails: int) -> Iterator[Line]:
         """Yield the story of a child until its parent had it undone; all of it, if that has not happened."""
-        if (turn := turned(self._story)) is None:
+        if (turn := find_undo_start(self._story)) is None:
             yield from self.run(rails)
             return
         yield from self._under("", [one for one in self._happenings if one.at < turn.at], rails, numbered=False)
@@ -117,7 +117,7 @@ class _Layout:
 
     def backward(self, rails: int) -> Iterator[Line]:
         """Yield the story of a child from then on."""
-        turn = turned(self._story)
+        turn = find_undo_start(self._story)
         assert turn is not None
         yield Line(
             rails, self._story.row, replace(turn, what=StoryEventKind.STARTED, name=f"{self._story.row.flow}, undone")
@@ -223,15 +223,15 @@ class _Layout:
         )
 
 
-def turned(story: Story) -> StoryEvent | None:
+def find_undo_start(story: Story) -> StoryEvent | None:
     """Return the event by which a parent had this child undone; None if there is none."""
     return next((one for one in story.happenings if one.what is StoryEventKind.ACTION and one.by == PARENT), None)
 
 
-def _turns(story: Story) -> Iterator[StoryEvent]:
+def _yield_undo_starts(story: Story) -> Iterator[StoryEvent]:
     """Yield an event for the parent's story where it had each of its children undone."""
     for path, child in story.children.items():
-        if (turn := turned(child)) is not None:
+        if (turn := find_undo_start(child)) is not None:
             yield StoryEvent(turn.at, StoryEventKind.CHILD, f"{path}{UNDO}", child.row.flow, run=child.row.id)
 
 

@@ -38,7 +38,7 @@ def format_event(row: RunRow, happening: StoryEvent, room: int, number: str = ""
             return _with_value(name, f"bold {status_style(row.status)}", happening.detail, room)
         case StoryEventKind.POPPED:
             return _with_value(f"pop {name}", style, happening.detail, room)
-        case StoryEventKind.PUSHED | StoryEventKind.SETTLED | StoryEventKind.FORGOTTEN | StoryEventKind.UNDONE:
+        case StoryEventKind.PUSHED | StoryEventKind.CLOSED_BY_HAND | StoryEventKind.FORGOTTEN | StoryEventKind.UNDONE:
             return Text(_frame(happening, name, detail), style)
         case StoryEventKind.WAIT:
             return Text(_rung(happening), style)
@@ -72,8 +72,8 @@ def _started(row: RunRow, happening: StoryEvent, room: int) -> Text:
     if row.tags and not happening.by:
         of += f"  tags {format_named(tagged_to_json(row.tags), max(LEAST_ROOM, room // 3))}"
     stored = "" if happening.by else happening.detail  # the arguments of a child's second part were shown before
-    told = _with_value(happening.name, MARKS[StoryEventKind.STARTED].style, stored, room - len(of))
-    return told.append(of, "dim")
+    line = _with_value(happening.name, MARKS[StoryEventKind.STARTED].style, stored, room - len(of))
+    return line.append(of, "dim")
 
 
 def _with_value(name: str, style: str, stored: str, room: int) -> Text:
@@ -102,13 +102,13 @@ def _frame(happening: StoryEvent, name: str, detail: str) -> str:
 
 
 def _rung(happening: StoryEvent) -> str:
-    rung = happening.detail.partition(":")[0]
+    position = happening.detail.partition(":")[0]
     if happening.signal is not None:
-        return f"{rung}: waits for signal {happening.signal!r}"
+        return f"{position}: waits for signal {happening.signal!r}"
     if not happening.wait:
-        return f"{rung}: at once"
+        return f"{position}: at once"
     where = f"in {happening.queue}" if happening.queue else "by the timer"
-    return f"{rung}: waits {durations.format(happening.wait)} {where}"
+    return f"{position}: waits {durations.format(happening.wait)} {where}"
 
 
 # Waits ------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def format_waits(connection: Connection, row: RunRow) -> str:
 def _format(connection: Connection, row: RunRow, wait: Wait) -> str:
     if wait.kind is not WaitKind.CHILD:
         return format_wait(wait)
-    child = child_runs.find(connection, row.namespace, RunId(wait.name))
+    child = child_runs.find_child(connection, row.namespace, RunId(wait.name))
     return f"child {short_id(wait.name)}" + ("" if child is None else f" of flow {child.flow}")
 
 

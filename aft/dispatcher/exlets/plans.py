@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, select
 
 from aft.dispatcher.dependencies import DispatcherDependencies
-from aft.dispatcher.exlets import decisions
+from aft.dispatcher.exlets import step_rulings
 from aft.errors import AftError, OrderRefused, StoreError
 from aft.ids import RunId
 from aft.rules.exlets import plans, primitives
@@ -87,13 +87,13 @@ class PlanExecutor:
 
     def _put_off(self, plan_id: str, error: Exception) -> None:
         self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
-        told = describe_error(error)
+        text = describe_error(error)
         try:
             with self._store.write() as connection:
                 if isinstance(error, StoreError) and error.transient:
-                    plans.put_off(connection, plan_id, f"put off: {told}", PUT_OFF)
+                    plans.put_off(connection, plan_id, f"put off: {text}", PUT_OFF)
                 else:
-                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {told}")
+                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {text}")
         except AftError:
             pass  # it is due again by itself
 
@@ -108,7 +108,7 @@ class PlanExecutor:
         for one in held:
             self._resume_run(connection, by, one, plan_id)
         plans.delete_suspended(connection, plan_id, held)
-        decisions.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
+        step_rulings.park(connection, self._namespace, run_id, fault_id, why, self._clock.now(), self._grace)
 
     def _do_next(self, plan_id: str) -> bool:
         """Carry out the next primitive, or a batch of it; return False if nothing is left to do."""
@@ -118,7 +118,7 @@ class PlanExecutor:
                 return False
             if plan.position >= len(plan.exlet.steps):
                 # No primitive has decided about the step.
-                decisions.by_default(connection, self._namespace, plan, self._clock.now(), self._grace)
+                step_rulings.by_default(connection, self._namespace, plan, self._clock.now(), self._grace)
                 plans.end(connection, plan, PlanState.DONE)
                 return False
             primitive = plan.exlet.steps[plan.position]
@@ -130,9 +130,9 @@ class PlanExecutor:
         return True
 
     def _emit_done(self, plan: Plan, primitive: primitives.Primitive, note: str | None) -> None:
-        told = str(primitive)
+        text = str(primitive)
         exlet = plan.exlet.name
-        self._telemetry.emit(ExletDone(run=plan.run_id, fault=plan.fault_id, exlet=exlet, primitive=told, note=note))
+        self._telemetry.emit(ExletDone(run=plan.run_id, fault=plan.fault_id, exlet=exlet, primitive=text, note=note))
 
     # Primitives -------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class PlanExecutor:
             case primitives.Continue(target=target) if target is not Target.ACTIVITY:
                 return self._continue(connection, plan, target)
             case primitives.Remove(target=target, undo=undo) if target is not Target.ACTIVITY:
-                order = steer.cancel if undo else steer.abandon
+                order = steer.cancel if undo else steer.cancel_as_is
                 return self._order_many(connection, plan, target, order)[:2]
             case primitives.Notify():
                 return True, self._notify(connection, plan, primitive)
@@ -160,15 +160,15 @@ class PlanExecutor:
                 assert_never(primitive)
 
     def _decide(self, connection: Connection, plan: Plan, primitive: primitives.Primitive) -> str | None:
-        return decisions.decide(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
+        return step_rulings.apply_to_step(connection, self._namespace, plan, primitive, self._clock.now(), self._grace)
 
     def _suspend(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
         def hold(connection: Connection, run: RunRow, by: Actor) -> None:
             if not steer.join_suspension(connection, run, by, plan.id):
                 steer.suspend_for_exlet(connection, run, by)
 
-        done, note, obeyed = self._order_many(connection, plan, target, hold)
-        plans.record_suspended(connection, plan, target, obeyed)
+        done, note, ordered = self._order_many(connection, plan, target, hold)
+        plans.record_suspended(connection, plan, target, ordered)
         return done, note
 
     def _continue(self, connection: Connection, plan: Plan, target: Target) -> tuple[bool, str | None]:
@@ -185,16 +185,16 @@ class PlanExecutor:
         found = self._targets(connection, plan, target)
         by = self._actor(plan.actor, plan.fault_id, plan.run_id)
         notes = {run_id: self._order(connection, by, run_id, order) for run_id in found}
-        obeyed = [run_id for run_id, note in notes.items() if note is None]
+        ordered = [run_id for run_id, note in notes.items() if note is None]
         done = len(found) < BATCH or target is not Target.FLOW
         if not done:
-            plans.reach(connection, plan, found[-1])
-        return done, _first(notes.values()) if target is Target.RUN else None, obeyed
+            plans.record_progress(connection, plan, found[-1])
+        return done, _first(notes.values()) if target is Target.RUN else None, ordered
 
     def _targets(self, connection: Connection, plan: Plan, target: Target) -> list[RunId]:
         if target is Target.RUN:
             return [plan.run_id]
-        run = run_rows.get(connection, self._namespace, plan.run_id)
+        run = run_rows.get_run(connection, self._namespace, plan.run_id)
         if target is Target.ANCESTORS:
             return _ancestors(connection, run)
         statement = (

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Container, Iterator, Sequence
 
 from aft.flows.course.flow_loop import FlowLoop, FlowTask, MainTask, StepFuture
-from aft.flows.course.origins import ExceptionRole, HeardException, Origin, SameExceptions, trace_origin
-from aft.flows.runtime.generators import MetException, go_through
+from aft.flows.course.origins import ExceptionRole, ExceptionSite, Origin, SameExceptions, trace_origin
+from aft.flows.runtime.generators import CapturedException, iterate_chain
 from aft.ids import StepPath
 
 
@@ -20,7 +20,7 @@ class Course:
     """The course of one pass."""
 
     def __init__(self) -> None:
-        self.heard: list[HeardException] = []
+        self.sites: list[ExceptionSite] = []
         #: The loop of an async flow.
         self._loop: FlowLoop | None = None
         self._moment = 0
@@ -29,7 +29,7 @@ class Course:
         #: For each step, the one whose outcome led a task to ask for it.
         self._led_by: dict[StepPath, StepPath | None] = {}
         #: Every exception that it has met, and those behind them, each time as it was then.
-        self._met: list[MetException] = []
+        self._captured: list[CapturedException] = []
         #: When each step was requested.
         self._asked: dict[StepPath, int] = {}
         #: Steps whose outcomes were handed to tasks.
@@ -48,7 +48,7 @@ class Course:
     def watch(self, loop: FlowLoop) -> None:
         """Follow the tasks of an async flow."""
         self._loop = loop
-        loop.failed = lambda branch, error: self._meet(error, StepPath(branch), ExceptionRole.ENDED)
+        loop.failed = lambda branch, error: self._note_exception(error, StepPath(branch), ExceptionRole.ENDED)
         loop.cancels = self._note_cancel
         loop.looks = self._note_look
 
@@ -59,11 +59,11 @@ class Course:
         """
         task = self._current_task()
         if (handled := sys.exception()) is not None:
-            self._meet(handled, path, ExceptionRole.HANDLED)
+            self._note_exception(handled, path, ExceptionRole.HANDLED)
         self._moment += 1
         self._asked[path] = self._moment
         self._led_by[path] = self._handed_out
-        return (task.branch, task.closes) if isinstance(task, FlowTask) else ("", False)
+        return (task.branch, task.in_generator_close) if isinstance(task, FlowTask) else ("", False)
 
     def _current_task(self) -> MainTask | None:
         """Return the task whose code runs now; None: asyncio's own code runs, or the flow is not async."""
@@ -83,7 +83,7 @@ class Course:
         task = self._current_task()
         by = self._looked_at if task is None else task.branch
         if task is not None and (handled := sys.exception()) is not None:
-            self._meet(handled, StepPath(f"{by}.cancels" if by else "cancels"), ExceptionRole.HANDLED)
+            self._note_exception(handled, StepPath(f"{by}.cancels" if by else "cancels"), ExceptionRole.HANDLED)
         self._moment += 1
         self._cancelled.append((self._moment, branch, by))
 
@@ -109,41 +109,41 @@ class Course:
 
     def note_failure(self, error: BaseException, path: StepPath) -> None:
         """Note that the code gets the failure of a step."""
-        self._meet(error, path, ExceptionRole.RAISED)
+        self._note_exception(error, path, ExceptionRole.RAISED)
 
     def leave(self, error: BaseException, path: StepPath) -> None:
         """Note that the code leaves a savepoint with an exception."""
-        self._meet(error, path, ExceptionRole.LEFT)
+        self._note_exception(error, path, ExceptionRole.LEFT)
 
-    def _meet(self, error: BaseException, path: StepPath, how: ExceptionRole) -> None:
+    def _note_exception(self, error: BaseException, path: StepPath, how: ExceptionRole) -> None:
         self._moment += 1
-        self.heard.append(HeardException(error, path, self._moment, how))
-        self._met += map(MetException.now, go_through(error))
+        self.sites.append(ExceptionSite(error, path, self._moment, how))
+        self._captured += map(CapturedException.now, iterate_chain(error))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all exceptions that the code has met, and the objects that their frames keep alive."""
-        self._met.clear()
-        self.heard.clear()
+        self._captured.clear()
+        self.sites.clear()
 
     # Asking -------------------------------------------------------------------------------------------------------
 
-    def met_exceptions(self) -> list[MetException]:
+    def captured_exceptions(self) -> list[CapturedException]:
         """Return all exceptions that the code has met, each with its frames at that time."""
-        return self._met
+        return self._captured
 
     def trace(self, error: BaseException) -> Origin:
         """Return the origin of an exception: follows its causes until one is the failure of a step."""
-        return trace_origin(self.heard, error)
+        return trace_origin(self.sites, error)
 
-    def trace_tasks(self) -> Iterator[HeardException]:
+    def trace_tasks(self) -> Iterator[ExceptionSite]:
         """Yield the origins of the exceptions with which tasks have ended."""
         for error in self._find_ended():
-            yield from self.trace(error).heard
+            yield from self.trace(error).sites
 
-    def trace_handled(self) -> Iterator[HeardException]:
+    def trace_handled(self) -> Iterator[ExceptionSite]:
         """Yield the origins of the exceptions that tasks were handling at their last step."""
         for error in self._find_handled():
-            yield from self.trace(error).heard
+            yield from self.trace(error).sites
 
     def find_met(self, mistakes: Sequence[BaseException]) -> dict[str, int]:
         """Return when each task, by its branch, first requested a step while it handled one of these exceptions.
@@ -153,8 +153,10 @@ class Course:
         """
         met: dict[str, int] = {}
         same = SameExceptions(mistakes)
-        for each in self.heard:
-            if each.how in (ExceptionRole.HANDLED, ExceptionRole.ENDED) and any(map(same.has, go_through(each.error))):
+        for each in self.sites:
+            if each.how in (ExceptionRole.HANDLED, ExceptionRole.ENDED) and any(
+                map(same.has, iterate_chain(each.error))
+            ):
                 task = each.path if each.how is ExceptionRole.ENDED else self._tasks(each.path)[-1]
                 met.setdefault(task, each.moment)
         return _spread(met, self._cancelled)
@@ -172,7 +174,7 @@ class Course:
 
     def _find_act(self, path: StepPath) -> int:
         """Return when the code requested a step, began a task or left a savepoint."""
-        left = [each for each in self.heard if each.how is ExceptionRole.LEFT and each.path == path]
+        left = [each for each in self.sites if each.how is ExceptionRole.LEFT and each.path == path]
         return left[-1].moment if left else self._asked.get(path, -1)
 
     def was_dropped_for(self, path: StepPath, met: dict[str, int]) -> bool:
@@ -204,12 +206,12 @@ class Course:
             return True
         return self.comes_after(path, knows)
 
-    def find_unheard(self) -> list[BaseException]:
+    def find_unreported(self) -> list[BaseException]:
         """Return exceptions that tasks ended with, or were handling at their last step; the flow may know only one."""
         return [*self._find_ended(), *self._find_handled()]
 
     def _find_ended(self) -> list[BaseException]:
-        return [each.error for each in self.heard if each.how is ExceptionRole.ENDED]
+        return [each.error for each in self.sites if each.how is ExceptionRole.ENDED]
 
     def _find_handled(self) -> list[BaseException]:
         """Return exceptions that tasks were handling when they requested their last step, if it gave no outcome yet.
@@ -220,10 +222,10 @@ class Course:
         last = {self._tasks(path)[-1]: path for path in self._asked}
         heard = self._outcomes - self._dropped.keys()
         under_way = {path for task, path in last.items() if task and path not in heard}
-        handled = [each for each in self.heard if each.how is ExceptionRole.HANDLED and each.path in under_way]
+        handled = [each for each in self.sites if each.how is ExceptionRole.HANDLED and each.path in under_way]
         return [each.error for each in handled if not issubclass(type(each.error), asyncio.CancelledError)]
 
-    def find_knowing(self, failures: Sequence[HeardException], met: dict[str, int]) -> dict[str, int]:
+    def find_knowing(self, failures: Sequence[ExceptionSite], met: dict[str, int]) -> dict[str, int]:
         """Return since when each task, by its branch, knows of one of these failures; ``met``: tasks that met it.
 
         A task knows if the failure was raised in it, if it met the exception, if it was cancelled because of a task

@@ -43,7 +43,7 @@ class FlowTask(MainTask):
         super().__init__(coroutine, **kwargs)
         self.branch = branch
         #: Whether it closes a generator that the code has left: it comes to its end in any case.
-        self.closes = False
+        self.in_generator_close = False
         #: Whether it does so because the flow has come to its end.
         self.is_last = False
 
@@ -85,7 +85,7 @@ class StepFuture(asyncio.Future[Any]):
         self.was_cancelled, self._why = True, msg
         return True
 
-    def release(self) -> None:
+    def deliver_cancellation(self) -> None:
         """Deliver a delayed cancellation to the task now."""
         self.holds = False
         if self.was_cancelled:
@@ -229,7 +229,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def _close_in_task(self, generator: AsyncGenerator[Any, Any]) -> FlowTask:
         task = cast(FlowTask, self.create_task(generator.aclose()))
-        task.closes = True
+        task.in_generator_close = True
         return task
 
     def _note_end(self, branch: str, task: asyncio.Task[Any]) -> None:

@@ -21,7 +21,7 @@ class ExceptionRole(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeardException:
+class ExceptionSite:
     """An exception that the code has met at the step, the savepoint or the end of the branch at ``path``."""
 
     error: BaseException
@@ -35,16 +35,16 @@ class HeardException:
 class Origin:
     """The origin of an exception: the places where the code met it, and every exception on the way."""
 
-    heard: list[HeardException]
+    sites: list[ExceptionSite]
     errors: list[BaseException]
 
 
-def trace_origin(heard: Sequence[HeardException], error: BaseException) -> Origin:
+def trace_origin(sites: Sequence[ExceptionSite], error: BaseException) -> Origin:
     """Return the origin of an exception: follows its causes until one is the failure of a step.
 
-    ``heard`` are all exceptions that the code has met.
+    ``sites`` are all exceptions that the code has met.
     """
-    met: list[HeardException] = []
+    found_sites: list[ExceptionSite] = []
     errors: list[BaseException] = []
     left = [error]
     while left:
@@ -52,14 +52,14 @@ def trace_origin(heard: Sequence[HeardException], error: BaseException) -> Origi
         if any(one is other for other in errors):
             continue
         errors.append(one)
-        found = [each for each in heard if is_same(each.error, one)]
-        met += found
+        found = [each for each in sites if is_same(each.error, one)]
+        found_sites += found
         if issubclass(type(one), BaseExceptionGroup):  # its __class__ may be anything
             left += cast(BaseExceptionGroup[BaseException], one).exceptions
         before = one.__context__ if one.__cause__ is None else one.__cause__  # its __bool__ may raise
         if before is not None and all(each.how is not ExceptionRole.RAISED for each in found):
             left.append(before)
-    return Origin(met, errors)
+    return Origin(found_sites, errors)
 
 
 class SameExceptions:

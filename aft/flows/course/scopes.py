@@ -1,4 +1,4 @@
-"""Scopes number the steps of a flow: the flow itself, each savepoint, each branch."""
+"""Numbers steps: one counter for the flow, and one for each savepoint and branch."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from aft.flows.declare.probe import ProbeCall, make_probe
 from aft.flows.declare.registry import declared as registry
 from aft.flows.runtime.forks import ForkGuard
 from aft.recovery.levels import Level
-from aft.texts import show
+from aft.texts import format_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,7 +187,7 @@ class _ActivityOptions:
     def _make_policy(self, target: Callable[..., Any]) -> Policy:
         """Return the policy without the probe; raises DefinitionError."""
         own = getattr(target, "name", None) or getattr(target, "__name__", "?")
-        of = f"activity {show(own if self.name is None else self.name, MOST_NAME)}"
+        of = f"activity {format_value(own if self.name is None else self.name, MOST_NAME)}"
         policy = Policy(
             ladder=options.check_levels(of, self.levels),
             immediate=options.check_immediate(of, self.immediate),
@@ -244,7 +244,9 @@ def compensator_policy(activity_: Activity[Any, Any], compensator: Compensator) 
     return replace(activity_.policy, transactional=False, probe=None, expected=None)
 
 
-def compensator_question(compensator: Compensator, policy: Policy, given: dict[str, Any], key: str) -> ProbeCall | None:
+def make_compensator_probe_call(
+    compensator: Compensator, policy: Policy, given: dict[str, Any], key: str
+) -> ProbeCall | None:
     """Return the call of a compensator's own probe; None unless it is an activity that declares one."""
     if policy.probe is None:
         return None
@@ -257,7 +259,8 @@ def _name_of(activity_: str, compensator: Callable[..., Any]) -> str:
     name = getattr(compensator, "name", None) or getattr(compensator, "__name__", None)
     if not callable(compensator) or not isinstance(name, str) or name == "<lambda>":
         raise DefinitionError(
-            f"activity {activity_!r} names {show(compensator, 100)} as its compensator; it must be a named function"
+            f"activity {activity_!r} names {format_value(compensator, 100)} as its compensator; "
+            "it must be a named function"
         )
     return name
 

@@ -12,7 +12,7 @@ from aft.flows.declare.calls import RAISE, Call, Pivot, Signal, Sleep
 from aft.flows.declare.context import FlowContext
 from aft.flows.declare.flow import Flow
 from aft.flows.declare.options import Duration
-from aft.texts import check_storable, show
+from aft.texts import check_storable, format_value
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -38,7 +38,7 @@ def parallel(*calls: Call[Any]) -> tuple[Any, ...]:
     flow = _flow("aft.parallel")
     for call in calls:
         if not isinstance(call, Call):
-            raise DefinitionError(f"aft.parallel takes calls, as activity.call(…) makes them, not {show(call)}")
+            raise DefinitionError(f"aft.parallel takes calls, as activity.call(…) makes them, not {format_value(call)}")
     return tuple(flow.parallel(calls, None))
 
 
@@ -60,9 +60,9 @@ def map(  # aft.map, as in concurrent.futures
     """
     flow = _flow("aft.map")
     if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
-        raise DefinitionError(f"aft.map: concurrency={show(concurrency)} must be a whole number from 1 on")
+        raise DefinitionError(f"aft.map: concurrency={format_value(concurrency)} must be a whole number from 1 on")
     if not isinstance(activity, Activity | Flow):
-        raise DefinitionError(f"aft.map takes an activity or a flow, not {show(activity)}")
+        raise DefinitionError(f"aft.map takes an activity or a flow, not {format_value(activity)}")
     if isinstance(items, set | frozenset):
         raise DefinitionError("aft.map: a set has no order that a replay could repeat; give it sorted(…)")
     return list(flow.parallel([activity.call(item) for item in items], concurrency))
@@ -121,7 +121,7 @@ def check_signal_name(name: str) -> str:
 
 def _check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
-        raise DefinitionError(f"{what} is a text of 1 to {MOST_NAME} characters, not {show(name)}")
+        raise DefinitionError(f"{what} is a text of 1 to {MOST_NAME} characters, not {format_value(name)}")
     check_storable(what, name, DefinitionError)
     return name
 

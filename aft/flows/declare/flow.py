@@ -18,7 +18,7 @@ from aft.flows.declare.checks import check_function, check_name
 from aft.flows.declare.options import Duration
 from aft.flows.declare.registry import declared as registry
 from aft.run_options import RunOptions
-from aft.texts import show
+from aft.texts import format_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +40,9 @@ class Flow(DurableFunction[P, R_co]):
     ) -> None:
         super().__init__(fn, check_name("a flow", fn.__name__ if name is None else name))
         if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**31:
-            raise DefinitionError(f"flow {self.name!r}: version={show(version)} must be a whole number from 1 on")
+            raise DefinitionError(
+                f"flow {self.name!r}: version={format_value(version)} must be a whole number from 1 on"
+            )
         self.version = version
         self.run_options = options or RunOptions()
         #: The signals that it waits for, with the types of their values; empty: not declared.
@@ -74,7 +76,7 @@ class Flow(DurableFunction[P, R_co]):
         run waits before it begins, ``at`` is when; a time that is past means at once.
         """
         of = f"flow {self.name!r}"
-        said = RunOptions(
+        run_options = RunOptions(
             key=checks.check_key(of, key),
             priority=checks.check_priority(of, priority),
             owner=checks.check_text(of, "owner", owner),
@@ -85,8 +87,8 @@ class Flow(DurableFunction[P, R_co]):
             after=checks.check_duration(of, "after", after),
             at=checks.check_at(of, at),
         )
-        checks.refuse_two_start_times(of, said.after, said.at)
-        return Flow(self.fn, name=self.name, version=self.version, options=said, signals=self.signals)
+        checks.refuse_two_start_times(of, run_options.after, run_options.at)
+        return Flow(self.fn, name=self.name, version=self.version, options=run_options, signals=self.signals)
 
     def __repr__(self) -> str:
         return f"<flow {self.name!r} version {self.version}>"

@@ -12,7 +12,7 @@ from aft.codec.text import check_depth
 from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.policy import Declared
 from aft.recovery.levels import Ladder, Level
-from aft.texts import check_storable, require_text, show
+from aft.texts import check_storable, format_value, require_text
 
 #: How a length of time may be written.
 Duration = str | float | timedelta
@@ -34,7 +34,9 @@ def check_levels(of: str, levels: Sequence[Level | Duration] | str | None) -> La
     if levels is None:
         return None
     if isinstance(levels, Level):
-        raise DefinitionError(f"{of}: levels={show(levels)} must be a list; write levels=[{show(levels)}]")
+        raise DefinitionError(
+            f"{of}: levels={format_value(levels)} must be a list; write levels=[{format_value(levels)}]"
+        )
     try:
         return Ladder.of(levels)
     except ValueError as error:
@@ -44,7 +46,7 @@ def check_levels(of: str, levels: Sequence[Level | Duration] | str | None) -> La
 def check_bool(option: str, given: bool) -> bool:
     """Return True or False; anything else, even ``"no"``, is refused, as it would count as one of them."""
     if not isinstance(given, bool):
-        raise DefinitionError(f"{option}={show(given)} must be True or False")
+        raise DefinitionError(f"{option}={format_value(given)} must be True or False")
     return given
 
 
@@ -52,7 +54,7 @@ def check_count(option: str, given: int, least: int, most: int | None = None) ->
     """Return a whole number within its bounds."""
     if not _is_whole(given) or given < least or given > (most or MOST_COUNT):
         raise DefinitionError(
-            f"{option}={show(given)} must be a whole number from {least}{'' if most is None else f' to {most}'}"
+            f"{option}={format_value(given)} must be a whole number from {least}{'' if most is None else f' to {most}'}"
         )
     return given
 
@@ -79,7 +81,7 @@ def check_wanted(option: str, given: str | None) -> str | None:
 def check_immediate(of: str, immediate: int | None) -> int | None:
     """Return a number of immediate retries."""
     if immediate is not None and (not _is_whole(immediate) or not 0 <= immediate <= 100):
-        raise DefinitionError(f"{of}: immediate={show(immediate)} must be a number from 0 to 100")
+        raise DefinitionError(f"{of}: immediate={format_value(immediate)} must be a number from 0 to 100")
     return immediate
 
 
@@ -92,7 +94,9 @@ def check_duration(of: str, option: str, given: Duration | None) -> timedelta | 
     except ValueError as error:
         raise DefinitionError(f"{of}: {option}: {error}") from None
     if not found:
-        raise DefinitionError(f"{of}: {option}={show(given)} leaves no time at all; write '250ms', '10s' or '5m'")
+        raise DefinitionError(
+            f"{of}: {option}={format_value(given)} leaves no time at all; write '250ms', '10s' or '5m'"
+        )
     return found
 
 
@@ -103,7 +107,7 @@ def check_declared(of: str, option: str, given: Declared) -> Declared:
     classes = given if isinstance(given, tuple) else (given,) if isinstance(given, type) else ()
     wrong = [cls for cls in classes if not (isinstance(cls, type) and issubclass(cls, BaseException))]
     if wrong or not (isinstance(given, tuple | type) or callable(given)):
-        shown = show(wrong[0] if wrong else given, 100)
+        shown = format_value(wrong[0] if wrong else given, 100)
         raise DefinitionError(f"{of}: {option} holds {shown}; give exception classes, or one function of the exception")
     return given
 
@@ -121,7 +125,7 @@ def refuse_both(of: str, recoverable: Declared, unrecoverable: Declared) -> None
 def check_key(of: str, key: str | None) -> str | None:
     """Return a run's key."""
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY):
-        raise DefinitionError(f"{of}: key={show(key)} must be a text of 1 to {MOST_KEY} characters")
+        raise DefinitionError(f"{of}: key={format_value(key)} must be a text of 1 to {MOST_KEY} characters")
     check_storable(f"{of}: key", key, DefinitionError)
     return key
 
@@ -129,7 +133,7 @@ def check_key(of: str, key: str | None) -> str | None:
 def check_priority(of: str, priority: int) -> int:
     """Return a run's priority."""
     if not _is_whole(priority) or abs(priority) > 1_000_000:
-        raise DefinitionError(f"{of}: priority={show(priority)} must be a whole number")
+        raise DefinitionError(f"{of}: priority={format_value(priority)} must be a whole number")
     return priority
 
 
@@ -137,7 +141,7 @@ def check_text(of: str, option: str, given: str | None) -> str | None:
     """Return the name of an owner or a resource; it is used in a column, in listings and in filters."""
     if given is not None and not _is_text(given):
         raise DefinitionError(
-            f"{of}: {option}={show(given)} must be a text of 1 to {MOST_TEXT} characters, all of them printable"
+            f"{of}: {option}={format_value(given)} must be a text of 1 to {MOST_TEXT} characters, all of them printable"
         )
     return given
 
@@ -145,14 +149,18 @@ def check_text(of: str, option: str, given: str | None) -> str | None:
 def check_resources(of: str, given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of what a run needs, each once, in the order given."""
     if isinstance(given, str):
-        raise DefinitionError(f"{of}: resources={show(given)} must be a list; write resources=[{show(given)}]")
+        raise DefinitionError(
+            f"{of}: resources={format_value(given)} must be a list; write resources=[{format_value(given)}]"
+        )
     if not isinstance(given, list | tuple | set | frozenset):
-        raise DefinitionError(f"{of}: resources={show(given)} must be a list of names, like resources=['payments']")
+        raise DefinitionError(
+            f"{of}: resources={format_value(given)} must be a list of names, like resources=['payments']"
+        )
     for name in given:
         if not _is_text(name):
             raise DefinitionError(
-                f"{of}: resources holds {show(name)}; each is a text of 1 to {MOST_TEXT} characters, all of them "
-                "printable"
+                f"{of}: resources holds {format_value(name)}; each is a text of 1 to {MOST_TEXT} characters, all "
+                "of them printable"
             )
     if len(given) > MOST_RESOURCES:
         raise DefinitionError(f"{of}: resources holds {len(given)} names; {MOST_RESOURCES} are the most")
@@ -162,12 +170,14 @@ def check_resources(of: str, given: Iterable[str]) -> tuple[str, ...]:
 def check_tags(of: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a run's tags: names, each with a JSON value."""
     if given is not None and not isinstance(given, Mapping):
-        raise DefinitionError(f"{of}: tags={show(given)} must be names with values, like tags={{'tier': 'gold'}}")
+        raise DefinitionError(
+            f"{of}: tags={format_value(given)} must be names with values, like tags={{'tier': 'gold'}}"
+        )
     tags = dict(given or {})
     for name in tags:
         if not _is_text(name):
             raise DefinitionError(
-                f"{of}: tags holds the name {show(name)}; each is a text of 1 to {MOST_TEXT} characters"
+                f"{of}: tags holds the name {format_value(name)}; each is a text of 1 to {MOST_TEXT} characters"
             )
     try:
         spelt = json.dumps(tags, allow_nan=False)
@@ -189,13 +199,15 @@ def check_at(of: str, at: datetime | None) -> datetime | None:
         return None
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise DefinitionError(
-            f"{of}: at={show(at)} must be a datetime that knows its zone, like "
+            f"{of}: at={format_value(at)} must be a datetime that knows its zone, like "
             "datetime(2027, 1, 31, 8, tzinfo=ZoneInfo('Europe/Vienna'))"
         )
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise DefinitionError(f"{of}: at={show(at, 100)} is in no year that UTC has; years are 1 to 9999") from None
+        raise DefinitionError(
+            f"{of}: at={format_value(at, 100)} is in no year that UTC has; years are 1 to 9999"
+        ) from None
 
 
 def refuse_two_start_times(of: str, after: timedelta | None, at: datetime | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aft.errors import is_interrupt
-from aft.fault import Answer
+from aft.fault import Recoverability
 from aft.flows.declare.probe import Probe
 from aft.recovery.levels import Ladder
 
@@ -32,18 +32,18 @@ class Policy:
     #: How long it should take; longer only emits an event.
     expected: timedelta | None = None
 
-    def answer(self, error: BaseException) -> Answer | None:
+    def recoverability_of(self, error: BaseException) -> Recoverability | None:
         """Return what is declared about an exception: the nearest class along its bases decides, then the functions."""
         passing, lasting = _classes(self.recoverable), _classes(self.unrecoverable)
         for cls in type(error).__mro__:
             if cls in lasting:
-                return Answer.UNRECOVERABLE
+                return Recoverability.UNRECOVERABLE
             if cls in passing:
-                return Answer.RECOVERABLE
+                return Recoverability.RECOVERABLE
         if _predicate(self.unrecoverable, error):
-            return Answer.UNRECOVERABLE
+            return Recoverability.UNRECOVERABLE
         if _predicate(self.recoverable, error):
-            return Answer.RECOVERABLE
+            return Recoverability.RECOVERABLE
         return None
 
 

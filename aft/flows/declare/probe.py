@@ -14,7 +14,7 @@ from typing import Any
 from aft.codec import ValueCodec
 from aft.compensation.registry import UNKNOWN, wanted
 from aft.errors import DefinitionError
-from aft.texts import show
+from aft.texts import format_value
 
 #: Names that a probe may take besides its activity's arguments.
 EXTRAS = ("key",)
@@ -68,7 +68,7 @@ def make_probe(activity: str, parameters: Sequence[str], given: Callable[..., An
     name = getattr(given, "name", None) or getattr(given, "__name__", None)
     if not callable(given) or not isinstance(name, str) or name == "<lambda>":
         raise DefinitionError(
-            f"activity {activity!r} names {show(given, 100)} as its probe; it must be a named function"
+            f"activity {activity!r} names {format_value(given, 100)} as its probe; it must be a named function"
         )
     if getattr(getattr(given, "policy", None), "transactional", False):
         raise DefinitionError(

@@ -266,8 +266,8 @@ def _simplify_response(value: Any) -> dict[str, Any] | None:
         status = getattr(value, name, None)
         if isinstance(status, int) and 100 <= status <= 599:
             reason = getattr(value, "reason", None) or getattr(value, "reason_phrase", None)
-            told = reason[:200] if isinstance(reason, str) and reason.isprintable() else None
-            return {MARK: "response", "status": int(status), "reason": told, "truth": bool(value)}
+            phrase = reason[:200] if isinstance(reason, str) and reason.isprintable() else None
+            return {MARK: "response", "status": int(status), "reason": phrase, "truth": bool(value)}
     return None
 
 

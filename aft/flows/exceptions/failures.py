@@ -25,7 +25,7 @@ from aft.errors import (
     is_interrupt,
     text_of,
 )
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import capture
 from aft.flows.exceptions.rebuild import fault_of as fault_of
@@ -58,7 +58,7 @@ class FaultSite:
     failures: int = 0
 
 
-def describe(
+def make_fault(
     error: BaseException,
     place: FaultSite,
     policy: Policy,
@@ -88,8 +88,8 @@ def describe(
         attributes=kept.attributes,
         args_exact=kept.exact,
         traceback=_clean(hide_inputs(_trace(error)) + unread)[-MOST_TRACEBACK:],
-        own_answer=own_answer(error),
-        declared_answer=policy.answer(error),
+        own_answer=own_recoverability(error),
+        declared_answer=policy.recoverability_of(error),
         http_status=http_hints.http_status(error),
         after=after,
         signal=_signal(error),
@@ -100,14 +100,14 @@ def describe(
     )
 
 
-def own_answer(error: BaseException) -> Answer | None:
+def own_recoverability(error: BaseException) -> Recoverability | None:
     """Return the exception's own answer: its class is Recoverable, Unrecoverable, or neither (None)."""
     if is_a(error, Recoverable):
-        return Answer.RECOVERABLE
-    return Answer.UNRECOVERABLE if is_a(error, Unrecoverable) else None
+        return Recoverability.RECOVERABLE
+    return Recoverability.UNRECOVERABLE if is_a(error, Unrecoverable) else None
 
 
-def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
+def may_retry_at_once(error: BaseException, policy: Policy, at: datetime) -> bool:
     """Whether an immediate retry makes sense, as far as this process knows: rules are not asked.
 
     An exception that asks for a wait is not retried at once.
@@ -115,11 +115,13 @@ def passes(error: BaseException, policy: Policy, at: datetime) -> bool:
     after, _ = _after(error, at)
     if after:
         return False
-    answer = own_answer(error) or policy.answer(error)
+    answer = own_recoverability(error) or policy.recoverability_of(error)
     if answer is not None:
-        return answer is Answer.RECOVERABLE
+        return answer is Recoverability.RECOVERABLE
     lineage = known_exceptions.mro_names(type(error))
-    return known_exceptions.expectation_of(lineage, http_hints.http_status(error), text_of(error), after).recoverable
+    return known_exceptions.classify_exception(
+        lineage, http_hints.http_status(error), text_of(error), after
+    ).recoverable
 
 
 def rebuild(fault: Fault) -> Exception:
@@ -128,12 +130,12 @@ def rebuild(fault: Fault) -> Exception:
 
 
 def is_bug(error: BaseException) -> bool:
-    """Whether an exception that left a flow is a bug in the flow's own code, to be parked and fixed."""
+    """Whether an exception is of a class that only a bug raises, and no failure of a step."""
     return is_a(error, BUGS) and fault_of(error) is None
 
 
 def must_park(error: BaseException) -> bool:
-    """Whether an exception that left a flow is a mistake in its code: the run parks, and a retry replays."""
+    """Whether an exception that left a flow parks its run: a bug, a misuse of aft, or a group that holds one."""
     if is_a(error, BaseExceptionGroup):
         return any(must_park(one) for one in error.exceptions)
     mistake = is_a(error, (CodecError, DefinitionError, SystemExit)) and fault_of(error) is None
@@ -156,8 +158,8 @@ def _trace(error: BaseException) -> str:
         while frame is not None and frame.tb_next is not None and _is_ours(frame):
             frame = frame.tb_next
         with suppress(Exception):  # then Python itself shall try
-            if (told := _format_without_causes(error, frame)) is not None:
-                return told
+            if (text := _format_without_causes(error, frame)) is not None:
+                return text
         return "".join(traceback.format_exception(type(error), error, frame))
     except BaseException as raised:
         if is_interrupt(raised):
@@ -171,7 +173,7 @@ def _format_without_causes(error: BaseException, frame: TracebackType | None) ->
     Each failing line is formatted once and cached: finding it, and the place in it, costs more than all else here.
     """
     alone = error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
-    if not alone or is_a(error, _TOLD_AT_LENGTH) or frame is None:
+    if not alone or is_a(error, _FORMATTED_BY_PYTHON) or frame is None:
         return None
     lines: Counter[str] = Counter()  # which keeps their order
     while frame is not None:
@@ -193,7 +195,7 @@ def _format_frame(frame: TracebackType) -> str:
 
 
 #: Exceptions that contain others, or to which later versions of Python add suggestions.
-_TOLD_AT_LENGTH = (BaseExceptionGroup, NameError, AttributeError, ImportError, SyntaxError)
+_FORMATTED_BY_PYTHON = (BaseExceptionGroup, NameError, AttributeError, ImportError, SyntaxError)
 #: Cached frames of tracebacks, by file, code (equal in two copies of one file) and instruction.
 _formatted: dict[tuple[str, CodeType, int], str] = {}
 

@@ -30,9 +30,16 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, InboxChanged, Parks, RunOver, Suspends, is_of_step, stay_parked
+from aft.flows.session.blocks import (
+    Blocked,
+    InboxChanged,
+    ParkNeeded,
+    RunOver,
+    SuspensionNeeded,
+    is_of_step,
+    stay_parked,
+)
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.session.doubts import count_losses
 from aft.flows.session.savepoint_orders import (
     LEFT_SAVEPOINT,
     find_ambiguity,
@@ -41,7 +48,8 @@ from aft.flows.session.savepoint_orders import (
     is_being_undone,
     is_interrupted,
 )
-from aft.flows.steps.children import Children, answer
+from aft.flows.session.unknown_outcomes import count_losses
+from aft.flows.steps.children import Children, refusal_of
 from aft.flows.steps.run_session import RunSession
 from aft.ids import FaultId, RunId, StepPath
 from aft.rules.cases import step_snapshot
@@ -80,7 +88,7 @@ class _SortedOrders:
     refused: list[tuple[InboxItem, str]]
     #: The changes of the run's row that start its undo; empty if no order does.
     changes: dict[str, Any]
-    suspends: Suspends | None
+    suspends: SuspensionNeeded | None
     #: Orders to undo a savepoint.
     undoes: list[InboxItem]
 
@@ -104,16 +112,16 @@ class _SortedOrders:
 class _FaultChanges:
     """The faults that orders close, or that start again."""
 
-    settled: list[Fault]
+    closed: list[Fault]
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
     again: dict[FaultId, str]
     #: Whether the doubts about lost workers are never resolved: their aborts stay.
-    gives_up_doubts: bool
+    drops_unknown: bool
 
     def write(self, connection: Connection, run_id: RunId) -> None:
-        if self.gives_up_doubts:
+        if self.drops_unknown:
             faults.keep_aborts(connection, run_id)
-        resolved = [fault.id for fault in self.settled if fault.id not in self.again]
+        resolved = [fault.id for fault in self.closed if fault.id not in self.again]
         faults.close(connection, resolved, FaultState.RESOLVED)
         for fault_id, ruling in self.again.items():
             faults.reopen(connection, fault_id, ruling)
@@ -133,11 +141,11 @@ class OrderHandler:
         """
         owner = self._session.owner
         owner.pending_orders = []
-        if self._is_abandoned(items):
+        if self._is_cancelled_as_is(items):
             if self._undoes_first(items, live, entries):
                 return
-            self._abandon(items, entries)
-        if self._sees_doubts_first(items, live):
+            self._cancel_as_is(items, entries)
+        if self._resolves_unknown_first(items, live):
             return
         orders = self._sort(items)
         owner.pending_orders = orders.undoes if orders.suspends is None else []
@@ -191,10 +199,10 @@ class OrderHandler:
     def _note(self, orders: _SortedOrders, effect: _FaultChanges) -> None:
         """Update this session's copy of the step states; raises Blocked or InboxChanged if the pass ends here."""
         step_states = self._session.step_states
-        if effect.gives_up_doubts:
-            step_states.doubts.give_up()
-        for fault in effect.settled:
-            step_states.forget(fault, effect.again.get(fault.id))
+        if effect.drops_unknown:
+            step_states.unknown.drop_all()
+        for fault in effect.closed:
+            step_states.restart_step(fault, effect.again.get(fault.id))
         if orders.suspends is not None:
             raise Blocked(orders.suspends)
         by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]
@@ -203,7 +211,7 @@ class OrderHandler:
         if by_hand:
             raise InboxChanged  # what was read of the stack is not true any more: keys of steps follow from it
 
-    def _is_abandoned(self, items: list[InboxItem]) -> bool:
+    def _is_cancelled_as_is(self, items: list[InboxItem]) -> bool:
         run, cancels = self._session.owner.run, [item for item in items if item.verb is InboxVerb.CANCEL]
         going = run.ended_as is None and run.cause is None
         return bool(cancels) and going and not cancels[-1].payload.get("compensate", True)
@@ -216,11 +224,11 @@ class OrderHandler:
         if fails or not known or owner.has_undone or not is_being_undone(entries, step_states.undone):
             return False
         step_states.undo_orders = tuple(item for item in items if item.verb is InboxVerb.CANCEL)
-        step_states.abandons = True
+        step_states.cancels_as_is = True
         owner.change(deadline_at=None)  # should it pass now, nothing more is undone for that
         return True
 
-    def _abandon(self, items: list[InboxItem], entries: list[Entry]) -> NoReturn:
+    def _cancel_as_is(self, items: list[InboxItem], entries: list[Entry]) -> NoReturn:
         """End a run as it is; always raises RunOver."""
         owner = self._session.owner
         # Children first: they get the order once, however often this is repeated.
@@ -228,11 +236,11 @@ class OrderHandler:
         done = [item for item in items if not _is_for_going(item)]
         sent = owner.read(lambda connection: inbox.of_run(connection, owner.run_id))
         stopped = find_stopped(sent, entries, owner.run.key_generation)
-        in_doubt = self._session.step_states.doubts.any
+        in_doubt = self._session.step_states.unknown.any
         release.end(self._deps, owner, Status.CANCELLED, items=done, asked=True, stopped=stopped, in_doubt=in_doubt)
         raise RunOver
 
-    def _sees_doubts_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
+    def _resolves_unknown_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
         """Whether a run that is to be cancelled first resolves what an owner that died had begun.
 
         Otherwise an unseen effect would remain in a run that ends as undone. So steps in doubt that have a compensator
@@ -244,7 +252,7 @@ class OrderHandler:
         cancels = tuple(item for item in can if item.verb is InboxVerb.CANCEL)
         parked = any(fault.state is FaultState.PARKED for fault in live)
         parked = parked and not any(item.verb is InboxVerb.RETRY for item in can)
-        if not cancels or parked or not step_states.doubts.any or not self._changes(can):
+        if not cancels or parked or not step_states.unknown.any or not self._changes(can):
             return False
         if (self._session.owner.run.flow, self._session.owner.run.version) not in self._deps.registry.known:
             raise Blocked(self._park_in_doubt(items, NO_FLOW))
@@ -255,21 +263,21 @@ class OrderHandler:
         step_states.tried_again = tuple(item for item in can if item.verb is InboxVerb.RETRY)
         return True
 
-    def _park_in_doubt(self, items: list[InboxItem], why: str) -> Parks:
+    def _park_in_doubt(self, items: list[InboxItem], why: str) -> ParkNeeded:
         """Return the block that parks a run which is to be cancelled, but whose doubts cannot be resolved."""
         owner, deps = self._session.owner, self._deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
-        fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
-        return Parks(why, fault, answers=tuple(answer(item, why) for item in items))
+        fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
+        return ParkNeeded(why, fault, answers=tuple(refusal_of(item, why) for item in items))
 
-    def _suspends(self, items: list[InboxItem]) -> Suspends | None:
+    def _suspends(self, items: list[InboxItem]) -> SuspensionNeeded | None:
         stops = [item for item in items if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]
         if not stops or (last := stops[-1]).verb is not InboxVerb.SUSPEND:
             return None
         asked = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
         why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
-        return Suspends(why, asked)
+        return SuspensionNeeded(why, asked)
 
     def _undoes_to(self, items: list[InboxItem]) -> list[InboxItem]:
         if self._session.owner.run.ended_as is not None:
@@ -325,7 +333,7 @@ def _find_taken_back(items: list[InboxItem]) -> list[tuple[InboxItem, str]]:
     return [(item, why) for item in stops if item.verb is InboxVerb.SUSPEND]
 
 
-def _choose_closed(parked: list[Fault], by_hand: bool, suspends: Suspends | None) -> list[Fault]:
+def _choose_closed(parked: list[Fault], by_hand: bool, suspends: SuspensionNeeded | None) -> list[Fault]:
     """Return the faults for which a parked run that goes on does not stop any more."""
     if by_hand:
         return parked
@@ -334,12 +342,12 @@ def _choose_closed(parked: list[Fault], by_hand: bool, suspends: Suspends | None
 
 def _stay_parked(
     parked: list[Fault], items: list[InboxItem], refused: list[tuple[InboxItem, str]], unreached: str
-) -> list[Parks]:
+) -> list[ParkNeeded]:
     """Return the blocks that keep a parked run parked; its orders are marked read with them, and answered."""
     whys = [(item, _why_parked_cannot(item, unreached)) for item in items]
-    told = [*refused, *((item, why) for item, why in whys if why is not None)]
-    answered = {item.seq for item, _ in told}
-    answers: list[tuple[InboxItem, str | None]] = [(item, f"refused: {why}") for item, why in told]
+    all_refused = [*refused, *((item, why) for item, why in whys if why is not None)]
+    answered = {item.seq for item, _ in all_refused}
+    answers: list[tuple[InboxItem, str | None]] = [(item, f"refused: {why}") for item, why in all_refused]
     answers += [(item, None) for item in items if item.seq not in answered]
     blocks = [stay_parked(fault) for fault in parked]
     return [replace(blocks[0], answers=tuple(answers)), *blocks[1:]]

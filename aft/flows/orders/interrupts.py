@@ -37,8 +37,8 @@ from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.session import release
-from aft.flows.session.blocks import Awaits, Block, Bounded, Failed, InLadder, Parks
-from aft.flows.session.savepoint_orders import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_done_with, is_under
+from aft.flows.session.blocks import Block, ParkNeeded, RetryPending, StepFailed, WaitPending, WakeAt
+from aft.flows.session.savepoint_orders import DONE_WITH, EVERYWHERE, NOWHERE, choose_order, find_fulfilled, is_under
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import FaultId, StepPath
@@ -56,29 +56,29 @@ class Interrupts:
         #: Whether a step was marked that an interrupt reaches.
         self._marked = False
         #: Whether an order has interrupted a step, and the flow's code has not got that failure yet.
-        self._is_telling = False
+        self._is_delivering = False
         #: The faults of interrupts that reach the whole run; and those that interrupt a task's next step, by branch.
         self._whole: set[FaultId | None] = set()
         self._owed: dict[str, FaultId] = {}
         #: The deadline, if it had not passed when last checked.
         self._ahead: datetime | None = None
 
-    # Asking -------------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------
 
     @property
-    def bound(self) -> datetime | None:
+    def deadline_ahead(self) -> datetime | None:
         """The deadline, if it had not passed when steps were last checked."""
         return self._ahead
 
-    def bounds(self, pause: timedelta | None) -> Iterable[Bounded]:
+    def wake_times(self, pause: timedelta | None) -> Iterable[WakeAt]:
         """Yield when the run must be taken up again: at its deadline, or after ``pause``, to begin more steps."""
         limits = [] if self._ahead is None else [self._ahead]
         if pause is not None:
             limits.append(self._session.run_inbox.now + pause)
         if limits:
-            yield Bounded(min(limits), begins_more=pause is not None)
+            yield WakeAt(min(limits), begins_more=pause is not None)
 
-    def any(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether anything interrupts the run now; ``reaches`` decides about one step.
 
         A run that only resolves the doubts about its lost worker, to be undone then, is not interrupted any more.
@@ -87,41 +87,46 @@ class Interrupts:
             return False
         return self._is_past() or self._marked or bool(self._owner.pending_orders)
 
-    def reaches(self, ask: StepRequest) -> bool:
+    def reaches(self, step: StepRequest) -> bool:
         """Whether a step fails now because of an interrupt; call it only after ``any``."""
-        if ask.entry is not None or ask.closes or not _is_interruptible(ask):
+        if step.entry is not None or step.in_generator_close or not _is_interruptible(step):
             return False
-        if ask.kind is EntryKind.ACTIVITY and self._session.step_states.is_unseen(ask.path):
+        if step.kind is EntryKind.ACTIVITY and self._session.step_states.is_unseen(step.path):
             return False
-        marked = ask.abandoned or ask.interrupted is not None
-        return marked or self._has_passed or choose_order(self._owner, ask.path) is not None
+        marked = step.task_cancelled or step.interrupted is not None
+        return marked or self._has_passed or choose_order(self._owner, step.path) is not None
 
-    def may_fail(self, ask: StepRequest) -> bool:
-        """Whether a step may be interrupted now: orders go one by one, each when the flow has got the last.
+    def may_fail(self, step: StepRequest) -> bool:
+        """Whether this step may be interrupted now: one order at a time.
 
-        What the flow does then may end the branch that the next order reaches, and that interrupt would be lost.
+        What the flow does after an order may end the branch that the next order reaches, and that interrupt would be
+        lost.
         """
-        return not self._is_telling or ask.abandoned or ask.interrupted is not None or self._has_passed
+        return not self._is_delivering or step.task_cancelled or step.interrupted is not None or self._has_passed
 
-    def abandon(self, asks: Iterable[StepRequest]) -> None:
+    def end_cancelled(self, steps: Iterable[StepRequest]) -> None:
         """Mark steps whose tasks were cancelled, so that they end; one at work is completed first."""
-        for ask in asks:
-            if ask.needed and ask.is_dropped and not ask.abandoned:
-                ask.abandoned = self._marked = True
+        for step in steps:
+            if step.needed and step.is_dropped and not step.task_cancelled:
+                step.task_cancelled = self._marked = True
 
-    def meet(self, ask: StepRequest, task: str, closes: bool) -> None:
+    def note_task(self, step: StepRequest, task: str, in_generator_close: bool) -> None:
         """Note a new step's task; the step is interrupted if the deadline passed while that task was at work."""
-        ask.task, ask.closes = task, closes
-        if self._owed and (fault := self._owed.pop(ask.task, None)) is not None:
-            ask.interrupted, self._marked = fault, True
+        step.task, step.in_generator_close = task, in_generator_close
+        if self._owed and (fault := self._owed.pop(step.task, None)) is not None:
+            step.interrupted, self._marked = fault, True
 
-    def pass_on(self, ask: StepRequest) -> None:
+    def note_ended(self, step: StepRequest) -> None:
         """Note that a step has ended; if the deadline passed while it was at work, its task's next step is interrupted.
 
         If the step failed, the task gets that failure instead.
         """
-        if ask.interrupted is not None and ask.interrupted in self._whole and not (ask.has_failed or ask.is_dropped):
-            self._owed[ask.task] = ask.interrupted
+        if (
+            step.interrupted is not None
+            and step.interrupted in self._whole
+            and not (step.has_failed or step.is_dropped)
+        ):
+            self._owed[step.task] = step.interrupted
 
     def _is_past(self) -> bool:
         deadline = self._owner.run.deadline_at
@@ -134,72 +139,72 @@ class Interrupts:
 
     # Acting -------------------------------------------------------------------------------------------------------
 
-    def fail(self, ask: StepRequest, on_recorded: OnRecorded | None, *, begun: str | None = None) -> Entry:
+    def fail(self, step: StepRequest, on_recorded: OnRecorded | None, *, begun: str | None = None) -> Entry:
         """Journal that a step failed because of an interrupt, and stop its child, if any.
 
         ``begun`` are the steps of its call that have been begun and have no outcome, if others have not been begun.
         """
-        if ask.interrupted is not None:
-            entry = self._record(ask, ask.interrupted, on_recorded, begun=begun)
-        elif ask.abandoned:
-            entry = self._record(ask, self._describe_abandoned(ask), on_recorded)
+        if step.interrupted is not None:
+            entry = self._record(step, step.interrupted, on_recorded, begun=begun)
+        elif step.task_cancelled:
+            entry = self._record(step, self._describe_cancelled(step), on_recorded)
         elif self._has_passed:
-            entry = self._fail_for_deadline(ask, on_recorded, begun)
+            entry = self._fail_for_deadline(step, on_recorded, begun)
         else:
-            entry = self._fail_for_order(ask, on_recorded, begun)
-        if ask.stop is not None:
-            ask.stop()
+            entry = self._fail_for_order(step, on_recorded, begun)
+        if step.stop is not None:
+            step.stop()
         return entry
 
-    def spread(self, entry: Entry, beside: Iterable[StepRequest]) -> None:
+    def mark_beside(self, entry: Entry, beside: Iterable[StepRequest]) -> None:
         """Mark the steps beside an interrupted one, now that the flow is about to get its failure."""
         if not entry.interrupt:
             return
-        self._is_telling = False
+        self._is_delivering = False
         if entry.interrupt == EVERYWHERE:
             self._whole.add(entry.fault_id)
-        for ask in beside:
-            reached = entry.interrupt == EVERYWHERE or is_under(ask.path, entry.interrupt)
-            if ask.entry is None and not ask.closes and reached:
-                ask.interrupted = entry.fault_id
+        for step in beside:
+            reached = entry.interrupt == EVERYWHERE or is_under(step.path, entry.interrupt)
+            if step.entry is None and not step.in_generator_close and reached:
+                step.interrupted = entry.fault_id
                 self._marked = True
 
-    def _fail_for_deadline(self, ask: StepRequest, on_recorded: OnRecorded | None, begun: str | None) -> Entry:
+    def _fail_for_deadline(self, step: StepRequest, on_recorded: OnRecorded | None, begun: str | None) -> Entry:
         owner = self._owner
         why = DeadlineExceeded(f"run {owner.run_id} had to end by {owner.run.deadline_at:%Y-%m-%d %H:%M:%S} UTC")
-        fault = self._describe(why, f"the deadline passed at {ask.kind.value} {ask.name!r} (step {ask.path})")
-        if ask.is_dropped:  # its task was cancelled
-            return self._record(ask, fault, on_recorded)
-        entry = self._record(ask, fault, on_recorded, begun=begun, reach=EVERYWHERE, deadline_at=None)
+        fault = self._describe(why, f"the deadline passed at {step.kind.value} {step.name!r} (step {step.path})")
+        if step.is_dropped:  # its task was cancelled
+            return self._record(step, fault, on_recorded)
+        entry = self._record(step, fault, on_recorded, begun=begun, reach=EVERYWHERE, deadline_at=None)
         owner.change(deadline_at=None)
         self._ahead = None
         return entry
 
-    def _fail_for_order(self, ask: StepRequest, on_recorded: OnRecorded | None, begun: str | None) -> Entry:
-        owner, found = self._owner, choose_order(self._owner, ask.path)
+    def _fail_for_order(self, step: StepRequest, on_recorded: OnRecorded | None, begun: str | None) -> Entry:
+        owner, found = self._owner, choose_order(self._owner, step.path)
         assert found is not None
         item, reach = found
         why = UndoneByHand(f"{item.actor} has it undone to savepoint {item.payload['name']!r}")
-        fault = self._describe(why, f"asked for at {ask.kind.value} {ask.name!r} (step {ask.path})")
-        if ask.is_dropped:  # its task was cancelled
-            return self._record(ask, fault, on_recorded)
-        done_with = find_done_with(owner, item, reach, ask.path)
+        fault = self._describe(why, f"asked for at {step.kind.value} {step.name!r} (step {step.path})")
+        if step.is_dropped:  # its task was cancelled
+            return self._record(step, fault, on_recorded)
+        done_with = find_fulfilled(owner, item, reach, step.path)
         note = f"{DONE_WITH} {item.actor}'s order to undo {item.payload['name']!r}"
         answers = [(item, None), *((other, note) for other in done_with)]
-        self._is_telling = True
-        entry = self._record(ask, fault, on_recorded, begun=begun, reach=reach, answers=answers)
+        self._is_delivering = True
+        entry = self._record(step, fault, on_recorded, begun=begun, reach=reach, answers=answers)
         owner.pending_orders = [other for other in owner.pending_orders if other is not item and other not in done_with]
         return entry
 
-    def _describe_abandoned(self, ask: StepRequest) -> Fault:
+    def _describe_cancelled(self, step: StepRequest) -> Fault:
         why = asyncio.CancelledError("the task that awaited it was cancelled")
         return self._describe(
-            why, f"the task that awaited {ask.kind.value} {ask.name!r} (step {ask.path}) was cancelled"
+            why, f"the task that awaited {step.kind.value} {step.name!r} (step {step.path}) was cancelled"
         )
 
     def _record(
         self,
-        ask: StepRequest,
+        step: StepRequest,
         why: Fault | str,
         on_recorded: OnRecorded | None,
         *,
@@ -210,18 +215,18 @@ class Interrupts:
     ) -> Entry:
         owner, deps = self._owner, self._session.deps
         entry = Entry(
-            ask.path,
-            ask.path.rpartition(".")[0],
-            ask.kind,
-            ask.name,
+            step.path,
+            step.path.rpartition(".")[0],
+            step.kind,
+            step.name,
             Outcome.FAILED,
             deps.clock.now(),
             value=begun,
             fault_id=why.id if isinstance(why, Fault) else why,  # type: ignore[arg-type]
-            key_generation=self._session.generation(ask.path),
+            key_generation=self._session.generation(step.path),
             interrupt=reach,
         )
-        raised = [block for block in ask.blocks if isinstance(block, Failed) and not block.written]
+        raised = [block for block in step.blocks if isinstance(block, StepFailed) and not block.written]
 
         def then(connection: Connection, seq: int) -> None:
             for block in raised:
@@ -233,14 +238,14 @@ class Interrupts:
                 inbox.mark_read(connection, owner.run_id, owner.epoch, [item], note)
 
         recorded = self._session.record(entry, then, on_recorded, **changes)
-        self._session.step_states.note_recorded(ask.path)
+        self._session.step_states.note_recorded(step.path)
         for block in raised:
             release.emit_raised(deps, block.fault)
         return recorded
 
     def _describe(self, error: BaseException, why: str) -> Fault:
         owner, deps = self._owner, self._session.deps
-        return failures.describe(
+        return failures.make_fault(
             error,
             FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
             Policy(),
@@ -251,15 +256,17 @@ class Interrupts:
         )
 
 
-def _is_interruptible(ask: StepRequest) -> bool:
+def _is_interruptible(step: StepRequest) -> bool:
     """Whether a step is not at work, and has no block that concerns the whole run."""
-    if not ask.blocks:
-        return not ask.running
-    return all(_is_of(block, ask.path) for block in ask.blocks)
+    if not step.blocks:
+        return not step.running
+    return all(_is_of(block, step.path) for block in step.blocks)
 
 
 def _is_of(block: Block, path: StepPath) -> bool:
     """Whether a block concerns only this step; so does an earlier parking that no person has lifted."""
-    if isinstance(block, Parks) and not block.stays:
+    if isinstance(block, ParkNeeded) and not block.stays:
         return False
-    return isinstance(block, Awaits | InLadder) or (isinstance(block, Failed | Parks) and block.fault.path == path)
+    return isinstance(block, WaitPending | RetryPending) or (
+        isinstance(block, StepFailed | ParkNeeded) and block.fault.path == path
+    )

@@ -24,7 +24,7 @@ from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.activity import Activity
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Blocked, InboxChanged, Parks, Removes
+from aft.flows.session.blocks import Blocked, InboxChanged, ParkNeeded, RunRemoved
 from aft.flows.session.savepoint_orders import choose_order
 from aft.flows.steps.activity_step import ActivityStep
 from aft.flows.steps.request import OnRecorded
@@ -69,7 +69,7 @@ def _as_begun(session: RunSession, activity: Activity[Any, Any], path: StepPath,
     """
     fault = session.step_states.fault(path)
     try:
-        begun = [] if fault is None or fault.name != activity.name else [step_snapshot.read(fault).args]
+        begun = [] if fault is None or fault.name != activity.name else [step_snapshot.read_snapshot(fault).args]
         changed = step_snapshot.changes(fault)
     except (ValueError, TypeError):
         return args  # the fault's snapshot cannot be decoded: treated as missing
@@ -105,9 +105,9 @@ def _apply_ruling(step: ActivityStep) -> Entry | None:
     ruling = Ruling.decode(fault.ruling)
     if fault.state is FaultState.FINAL:
         return _end(step, fault, ruling)
-    session.check_may_go_on()
+    session.release_or_read_inbox()
     session.step_states.check_ladder(path, Status.RECOVERING)
-    had = step_snapshot.read(fault)
+    had = step_snapshot.read_snapshot(fault)
     if ruling.do is RulingAction.GO and had.result is not None:
         step.stored = had.args or step.stored
         with _fitting(fault):
@@ -131,23 +131,23 @@ def _arguments(step: ActivityStep) -> str:
     return made
 
 
-def _parks(step: ActivityStep, error: CodecError) -> Parks:
+def _parks(step: ActivityStep, error: CodecError) -> ParkNeeded:
     """Return the block for a rule's arguments that the activity cannot take; a retry uses the step's own."""
     owner, deps, path, policy = step.owner, step.session.deps, step.path, step.policy
     failed = step.session.step_states.failures(path)
     place = FaultSite(owner.run_id, owner.epoch, path, FaultKind.ACTIVITY, step.name, failed)
     now, ladder = deps.clock.now(), deps.ladder_of(policy)
-    fault = failures.describe(error, place, policy, ladder, now, state=FaultState.PARKED)
+    fault = failures.make_fault(error, place, policy, ladder, now, state=FaultState.PARKED)
     why = f"the arguments that a rule has given to {step.name!r} (step {path}) do not fit: {error}"
     before = step.session.step_states.fault(path)
-    return Parks(f"{why}; change the rule, then retry", fault, () if before is None else (before.id,))
+    return ParkNeeded(f"{why}; change the rule, then retry", fault, () if before is None else (before.id,))
 
 
 def _end(step: ActivityStep, fault: Fault, ruling: Ruling) -> Entry:
     """Journal the end of a step that a ruling or the end of its ladder has decided."""
     session, path = step.session, step.path
     if ruling.do is RulingAction.REMOVE and not _is_branch(session, path, step.scope):
-        raise Blocked(Removes(ruling.why))
+        raise Blocked(RunRemoved(ruling.why))
     if session.step_states.is_unseen(path):
         step.arm()
         if ruling.do is RulingAction.FAIL and choose_order(session.owner, path) is not None:
@@ -158,7 +158,7 @@ def _end(step: ActivityStep, fault: Fault, ruling: Ruling) -> Entry:
         with _fitting(fault):
             return step.record_result(json.dumps(ruling.result[0] if ruling.result else None), executed=False)
     if ruling.do is RulingAction.PARK:
-        raise Blocked(Parks(ruling.why, fault, (), reopens=True))
+        raise Blocked(ParkNeeded(ruling.why, fault, (), reopens=True))
     return step.record_failure(fault, _OUTCOMES.get(ruling.do or RulingAction.FAIL, Outcome.FAILED))
 
 
@@ -169,7 +169,7 @@ def _fitting(fault: Fault) -> Iterator[None]:
         yield
     except CodecError as error:
         why = f"the result that a rule has given to {fault.name!r} (step {fault.path}) does not fit: {error}"
-        raise Blocked(Parks(f"{why}; change the rule, then retry", fault, (), reopens=True)) from error
+        raise Blocked(ParkNeeded(f"{why}; change the rule, then retry", fault, (), reopens=True)) from error
 
 
 _OUTCOMES = {RulingAction.PROCEED: Outcome.PROCEED, RulingAction.REMOVE: Outcome.REMOVED}

@@ -29,15 +29,15 @@ class Driver:
         main: asyncio.Task[Any],
         scheduler: StepScheduler,
         outcome: Callable[[StepRequest], Returns | Raises],
-        told: Callable[[StepPath], None],
+        on_deliver: Callable[[StepPath], None],
         exit: PassExit,
     ) -> None:
-        """``told`` is called with each step whose outcome is about to be delivered."""
+        """``on_deliver`` is called with each step whose outcome is about to be delivered."""
         self._loop = loop
         self._main = main
         self._scheduler = scheduler
         self._outcome = outcome
-        self._told = told
+        self._on_deliver = on_deliver
         self._exit = exit
 
     def drive(self) -> Any:
@@ -54,7 +54,7 @@ class Driver:
             self._exit.park(mistake)
         self._end_tasks()
         result = self._result()
-        self._raise_unheard()
+        self._raise_unreported()
         return result
 
     def _find_mistake(self) -> Exception | None:
@@ -67,21 +67,26 @@ class Driver:
             return None  # it was cancelled, or continues as new
         return None
 
-    def _raise_unheard(self) -> None:
+    def _raise_unreported(self) -> None:
         """Raise the exception of a generator that was closed after it had been left: no code could await it."""
         for task in self._loop.tasks:
-            if task.closes and task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            if (
+                task.in_generator_close
+                and task.done()
+                and not task.cancelled()
+                and (error := task.exception()) is not None
+            ):
                 raise error
 
     def _next(self) -> StepRequest | None:
         return self._exit.guard(self._scheduler.next)
 
     def _deliver(self, step: StepRequest) -> None:
-        self._told(step.path)
+        self._on_deliver(step.path)
         try:
             outcome = self._outcome(step)
         finally:
-            step.release()
+            step.deliver_cancellation()
         if step.future is None or step.future.done():
             return  # its task was cancelled
         if isinstance(outcome, Raises):
@@ -95,10 +100,10 @@ class Driver:
         If the flow has returned, steps that have effects are completed, with their ladders and children. So are, in any
         case, all steps of a task's cleanup, or of a generator that was left open.
         """
-        self._scheduler.interrupts.abandon(self._scheduler.pending.values())
+        self._scheduler.interrupts.end_cancelled(self._scheduler.pending.values())
         self._scheduler.is_ending = self._has_returned()
         for task in self._loop.tasks:
-            if not task.closes:
+            if not task.in_generator_close:
                 task.cancel()
         while True:
             self._loop.run_ready()
@@ -131,7 +136,7 @@ class Driver:
     def close(self, leaving: Blocked | None) -> None:
         """End every task when the pass ends, here, where its code still counts as the flow's."""
         for step in self._scheduler.pending.values():
-            step.release()
+            step.deliver_cancellation()
             if leaving is not None and step.future is not None and not step.future.done():
                 step.future.set_exception(leaving)
         for task in (self._main, *self._loop.tasks):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from aft.errors import is_a
 from aft.flows.course.flow_loop import FlowLoop, FlowTask
-from aft.flows.runtime.generators import go_through
+from aft.flows.runtime.generators import iterate_chain
 from aft.flows.session.blocks import ContinueAsNew
 from aft.flows.steps.request import StepRequest
 
@@ -22,40 +22,40 @@ class NextGeneration:
     """Whether one pass over a flow's code has asked to continue as new."""
 
     def __init__(self) -> None:
-        self._anew: ContinueAsNew | None = None
+        self._raised: ContinueAsNew | None = None
         self._asked_by: asyncio.Task[Any] | None = None
         #: The loop of an async flow.
         self.loop: FlowLoop | None = None
 
     def begin(self, args: str) -> NoReturn:
         """Continue as new with these arguments; always raises."""
-        self._anew, self._asked_by = ContinueAsNew(args), self._current()
-        raise self._anew
+        self._raised, self._asked_by = ContinueAsNew(args), self._current()
+        raise self._raised
 
     def check_swallowed(self) -> None:
         """Raise ContinueAsNew again if the calling code has swallowed it."""
-        if self._anew is not None and self._concerns(self._current()) and not self._is_handled():
-            raise self._anew
+        if self._raised is not None and self._concerns(self._current()) and not self._is_handled():
+            raise self._raised
 
     def check_raised(self, error: BaseException) -> None:
         """Raise ContinueAsNew if the code has raised nothing else: it has not failed since."""
-        if self._anew is not None and self.is_all_of(error):
-            raise self._anew
+        if self._raised is not None and self.is_all_of(error):
+            raise self._raised
 
     def is_all_of(self, error: BaseException) -> bool:
         """Whether an exception is only this ContinueAsNew, maybe inside exception groups of task groups."""
         if isinstance(error, BaseExceptionGroup):
             return all(self.is_all_of(one) for one in error.exceptions)
-        return error is self._anew
+        return error is self._raised
 
     def note(self, step: StepRequest) -> None:
         """Note on a step whether the code requests it for cleanup, before it continues as new."""
-        step.tidies = self._anew is not None and self._concerns(self._current())
+        step.is_cleanup = self._raised is not None and self._concerns(self._current())
 
     def fail(self, step: StepRequest) -> None:
         """Cancel it if a cleanup step has failed: that failure is raised instead."""
-        if step.tidies:
-            self._anew = None
+        if step.is_cleanup:
+            self._raised = None
 
     def _current(self) -> asyncio.Task[Any] | None:
         return None if self.loop is None else asyncio.current_task(self.loop)
@@ -67,4 +67,4 @@ class NextGeneration:
 
     def _is_handled(self) -> bool:
         """Whether the code is cleaning up: in a ``finally``, maybe of a generator that is being closed."""
-        return any(error is self._anew or is_a(error, GeneratorExit) for error in go_through(sys.exception()))
+        return any(error is self._raised or is_a(error, GeneratorExit) for error in iterate_chain(sys.exception()))

@@ -37,7 +37,7 @@ from aft.flows.steps.run_constraints import RunConstraints
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import undo_late, unwind
 from aft.ids import StepPath
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.states import Status
 
@@ -71,11 +71,11 @@ class Execution:
         args, kwargs = self._flow.arguments.call_arguments(self._flow.arguments.decode(self._run.args))
         token, course = in_scope.set(Scope("")), self._session.course
         try:
-            self._check_whole(On.RUN_PRE)
+            self._check_whole(RuleType.RUN_PRE)
             with (
                 context.in_flow(self),
                 self.exit.home,
-                OpenGenerators(course.met_exceptions, self.exit.leave_for_mistake) as left_open,
+                OpenGenerators(course.captured_exceptions, self.exit.leave_for_mistake) as left_open,
             ):
                 made = self._flow.fn(*args, **kwargs)
                 result = self._drive(made) if self._flow.is_async else made
@@ -83,7 +83,7 @@ class Execution:
                 return self._checked(result)
         except ContinueAsNew:
             self.exit.check()  # what tidies up may have to wait
-            self.check_spent("the flow now begins anew")
+            self.check_spent("the flow now continues as new")
             raise
         finally:
             in_scope.reset(token)
@@ -91,9 +91,9 @@ class Execution:
 
     def check_end(self, result: str) -> None:
         """Raise Blocked, or a failure, if the rules object to the run's result."""
-        self._check_whole(On.RUN_POST, result)
+        self._check_whole(RuleType.RUN_POST, result)
 
-    def _check_whole(self, on: On, result: str | None = None) -> None:
+    def _check_whole(self, on: RuleType, result: str | None = None) -> None:
         """Raise Blocked if the rules object to the whole run; raise the failure if an exlet decided so."""
         entry = self.exit.guard(lambda: self._whole.check(on, result))
         if entry is not None and entry.outcome is Outcome.FAILED:
@@ -120,8 +120,8 @@ class Execution:
         loop = self._loop = self.exit.renewal.loop = FlowLoop(self._branch)  # type: ignore[abstract]  # abstract for type checkers only
         self._session.course.watch(loop)
         with running_on(loop), loop.closing_generators():
-            main, told = loop.run_main(coroutine), self._session.course.hand_out
-            driver = Driver(loop, main, self._scheduler, self._calls.read_outcome, told, self.exit)
+            main, on_deliver = loop.run_main(coroutine), self._session.course.hand_out
+            driver = Driver(loop, main, self._scheduler, self._calls.read_outcome, on_deliver, self.exit)
             try:
                 return driver.drive()
             except BaseException as error:
@@ -142,7 +142,7 @@ class Execution:
     def _cancel_under(self, path: StepPath) -> None:
         """Cancel tasks that were begun under a savepoint: their effects are undone, now or in an earlier pass."""
         for task in self._loop.tasks if self._loop is not None else ():
-            if task.branch.startswith(f"{path}.") and not task.closes:
+            if task.branch.startswith(f"{path}.") and not task.in_generator_close:
                 task.cancel()
 
     def awaited(self, call: Call[Any]) -> Generator[Any, Any, Any]:
@@ -187,7 +187,7 @@ class Execution:
 
     def patched(self, change: str) -> bool:
         self.exit.check_call()
-        return self.exit.guard(lambda: self._patches.has(change, self._calls.heard))
+        return self.exit.guard(lambda: self._patches.has(change, self._calls.last_seq))
 
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self.exit.check_call()
@@ -211,7 +211,7 @@ class Execution:
         failure: BaseException | None = None
         # Left open when the run leaves: it is in it, and comes back to it.
         self._inside[path] = name
-        self._session.owner.entered[path] = self._calls.heard
+        self._session.owner.entered[path] = self._calls.last_seq
         try:
             yield
             self.exit.check_call()  # swallowed in the block: then the run is in it still
@@ -246,7 +246,7 @@ class Execution:
             if self._scheduler.replay.peek(path, EntryKind.SAVEPOINT) is not None:
                 return
             what = f"the code now leaves savepoint {name or path!r} with {type(error).__name__}"
-            self._scheduler.frontier.check_spent(what, path, self._scheduler.pending)
+            self._scheduler.journal_end.check_spent(what, path, self._scheduler.pending)
             self._scheduler.complete_doubted()
             undo_late(self._session, failures.fault_of(error))
             unwind(self._session, failures.fault_of(error), Status.RECOVERING, scope=path)

@@ -16,7 +16,7 @@ from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.continue_as_new import NextGeneration
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.runtime.generators import is_closing
-from aft.flows.session.blocks import Block, Blocked, Parks, explain_blocked
+from aft.flows.session.blocks import Block, Blocked, ParkNeeded, explain_blocked
 from aft.flows.steps.run_session import RunSession
 
 T = TypeVar("T")
@@ -55,13 +55,13 @@ class PassExit:
         self.given = Blocked(self.make_parking(error))
         raise self.given
 
-    def make_parking(self, error: BaseException) -> Parks:
+    def make_parking(self, error: BaseException) -> ParkNeeded:
         """Return the block of a run that is parked for this error, with its fault."""
         owner, deps = self._session.owner, self._session.deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, self._flow)
-        fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED)
+        fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED)
         reason = f"{fault.short_type}: {fault.message}" if fault.message else fault.short_type
-        return Parks(reason, fault, mistake=error)
+        return ParkNeeded(reason, fault, mistake=error)
 
     def add(self, blocks: Iterable[Block]) -> None:
         """Add the blocks of other branches to the pass's Blocked, if it has one."""

@@ -15,20 +15,20 @@ class Patches:
         self._scheduler = scheduler
         self._known: dict[str, bool] = {}
 
-    def has(self, change: str, heard: int) -> bool:
+    def has(self, change: str, last_seq: int) -> bool:
         """Whether the run has a patch; one that passed this place without it never gets it.
 
-        ``heard`` is the ``seq`` of the last outcome that the code has got.
+        ``last_seq`` is the ``seq`` of the last outcome that the code has got.
         """
         if change not in self._known:
-            self._known[change] = self._find(change, heard)
+            self._known[change] = self._find(change, last_seq)
         return self._known[change]
 
-    def _find(self, change: str, heard: int) -> bool:
+    def _find(self, change: str, last_seq: int) -> bool:
         replay = self._scheduler.replay
         if marks.patch_path(change) in replay.patches:
             return True
-        if not self._session.owner.is_first_to_return(heard):
+        if not self._session.owner.is_first_to_return(last_seq):
             is_new_here = replay.is_spent and not self._scheduler.pending and not was_begun(self._session)
             if not is_new_here:
                 return False
@@ -39,4 +39,4 @@ class Patches:
 def was_begun(session: RunSession) -> bool:
     """Whether an earlier owner has begun a step, or may have."""
     step_states = session.step_states
-    return step_states.doubts.any or step_states.any_live or bool(step_states.armed) or bool(session.owner.run.waits)
+    return step_states.unknown.any or step_states.any_live or bool(step_states.armed) or bool(session.owner.run.waits)

@@ -15,34 +15,34 @@ from sqlalchemy import Connection
 
 from aft.errors import StoreError, is_interrupt, text_of
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.course.rewind import find_forgotten, find_forgotten_after_bug
+from aft.flows.course.rewind import find_steps_to_redo, find_steps_to_redo_after_bug
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
 from aft.flows.replay.execution import Execution
-from aft.flows.replay.recall import load_records, recall
+from aft.flows.replay.load_session import load_records, load_session
 from aft.flows.session import release
 from aft.flows.session.blocks import (
     CONTROL_FLOW,
-    Awaits,
     Block,
     Blocked,
     ContinueAsNew,
-    Failed,
-    HandsBack,
     InboxChanged,
-    InLadder,
-    NotBegun,
     OrdersArrived,
-    Parks,
-    Removes,
+    ParkNeeded,
+    ReleaseNeeded,
+    RetryPending,
     RunOver,
-    Suspends,
+    RunRemoved,
+    StepFailed,
+    StepNotBegun,
+    SuspensionNeeded,
+    WaitPending,
     WriteFailed,
 )
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.run_records import RunRecords
-from aft.flows.steps.children import Children, answer
+from aft.flows.steps.children import Children, refusal_of
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.unwind import any_skipped, unwind, unwind_all
 from aft.runs.ownership.owner import Fenced, Owner
@@ -60,9 +60,9 @@ NOT_SEEN = (
     "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
 )
 #: Blocks that prevent an ordered undo in this process: another owner, or a person, continues the run.
-KEEPS = (HandsBack, OrdersArrived, WriteFailed, Parks, Removes, Suspends)
+KEEPS = (ReleaseNeeded, OrdersArrived, WriteFailed, ParkNeeded, RunRemoved, SuspensionNeeded)
 #: Blocks that stop a run before it reaches the steps that a lost worker may have begun.
-IS_BEFORE = (Awaits, Failed, InLadder)
+IS_BEFORE = (WaitPending, StepFailed, RetryPending)
 
 
 class Runner:
@@ -87,25 +87,25 @@ class Runner:
             # An inbox item changes what the run does; steps that an earlier owner may have begun stay in doubt.
             fresh, recorded, before = False, None, session.step_states
             session = RunSession(self._deps, owner, wake)
-            session.step_states.doubts.take_over(before.doubts)
+            session.step_states.unknown.take_over(before.unknown)
 
     def _pass(self, session: RunSession, fresh: bool, recorded: RunRecords | None) -> bool:
         """Execute the run in one pass; False: it has to be read again and needs another pass."""
-        owner, doubts = session.owner, session.step_states.doubts
+        owner, unknown = session.owner, session.step_states.unknown
         try:
             try:
-                self._carry_out(session, [] if fresh else recall(session, recorded or load_records(session)))
+                self._carry_out(session, [] if fresh else load_session(session, recorded or load_records(session)))
             except Blocked as leave:
                 leave.blocks = [self._take_back(session, block) for block in leave.blocks]
-                if any(isinstance(block, Removes) for block in leave.blocks):
+                if any(isinstance(block, RunRemoved) for block in leave.blocks):
                     self._remove(session)
                 if self._turns_back(session, leave):
                     return False
-                release.release_run(self._deps, owner, leave.blocks, doubts.leave())
-            except ContinueAsNew as anew:
+                release.release_run(self._deps, owner, leave.blocks, unknown.make_handover())
+            except ContinueAsNew as renewal:
                 if not session.step_states.undo_orders:
-                    release.begin_generation(self._deps, owner, anew.encoded)
-                doubts.forget()
+                    release.begin_generation(self._deps, owner, renewal.encoded)
+                unknown.clear()
                 return False
         except RunOver:
             return True
@@ -116,47 +116,47 @@ class Runner:
                 raise
             self._lost(session, error)
         finally:
-            session.course.forget()
+            session.course.clear()
         return True
 
     def _take_back(self, session: RunSession, block: Block) -> Block:
-        """Make a run that parks for a programming error forget what its code did since; no branch is at work now."""
-        if not isinstance(block, Parks) or block.mistake is None:
+        """Make a run that parks for a programming error redo what its code did since; no branch is at work now."""
+        if not isinstance(block, ParkNeeded) or block.mistake is None:
             return block
         owner = session.owner
 
         def load() -> list[Entry]:
             return owner.read(lambda connection: journal.load(connection, owner.run_id))
 
-        return replace(block, forgets=tuple(find_forgotten_after_bug(load, session.course, block.mistake)))
+        return replace(block, redoes=tuple(find_steps_to_redo_after_bug(load, session.course, block.mistake)))
 
     def _turns_back(self, session: RunSession, leave: Blocked) -> bool:
         """Whether every doubt is resolved as far as it can be, so that the ordered undo begins now."""
         owner, step_states = session.owner, session.step_states
         if not step_states.undo_orders:
             return False
-        parks = [block for block in leave.blocks if isinstance(block, Parks)]
-        if parks and step_states.doubts.any:
-            answers = [*parks[0].answers, *(answer(item, NOT_SEEN) for item in step_states.undo_orders)]
+        parks = [block for block in leave.blocks if isinstance(block, ParkNeeded)]
+        if parks and step_states.unknown.any:
+            answers = [*parks[0].answers, *(refusal_of(item, NOT_SEEN) for item in step_states.undo_orders)]
             answers += [(item, None) for item in step_states.tried_again]
             leave.blocks = [replace(parks[0], answers=tuple(answers)), *parks[1:]]
         elif parks:
             owner.read_to = step_states.undo_orders[0].seq - 1  # the run is woken for the order
         # Late effects are undone first, and a child that is being stopped ends first: until then doubts stay.
-        waits_before = step_states.doubts.before_frontier and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
+        waits_before = step_states.unknown.before_journal_end and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
         if waits_before or any(isinstance(block, KEEPS) for block in leave.blocks):
             return False
-        if step_states.abandons and any(isinstance(block, Awaits) for block in leave.blocks):
+        if step_states.cancels_as_is and any(isinstance(block, WaitPending) for block in leave.blocks):
             return False  # a child of the savepoint is being undone
         release.record_failures(self._deps, owner, leave.blocks)
-        step_states.doubts.turn_back()
-        owner.has_undone = step_states.abandons
+        step_states.unknown.keep_compensators_only()
+        owner.has_undone = step_states.cancels_as_is
         return True
 
     def _remove(self, session: RunSession) -> NoReturn:
         """End a run whose last step an exlet has removed; its effects stay."""
         Children(session).stop("", undo=False)
-        release.end(self._deps, session.owner, Status.CANCELLED, in_doubt=session.step_states.doubts.any)
+        release.end(self._deps, session.owner, Status.CANCELLED, in_doubt=session.step_states.unknown.any)
         raise RunOver
 
     def _lost(self, session: RunSession, error: BaseException) -> None:
@@ -170,7 +170,7 @@ class Runner:
         if not passes and owner.is_leased():
             place = FaultSite(row.id, row.epoch, None, FaultKind.FLOW, row.flow)
             state = FaultState.PARKED
-            fault = failures.describe(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
+            fault = failures.make_fault(error, place, Policy(), deps.ladder, deps.clock.now(), state=state)
             reason = f"aft could not write: {error}"
             if not isinstance(error, StoreError):
                 logger.error("run failed inside aft: run=%s", row.id, exc_info=error)
@@ -181,8 +181,10 @@ class Runner:
                 )
             try:
                 # The outcome of a step may not have been recorded.
-                session.step_states.doubts.note_all_unknown()
-                release.release_run(deps, owner, [Parks(reason, fault)], session.step_states.doubts.leave())
+                session.step_states.unknown.note_all_unknown()
+                release.release_run(
+                    deps, owner, [ParkNeeded(reason, fault)], session.step_states.unknown.make_handover()
+                )
                 return
             except (Fenced, StoreError, InboxChanged) as another:
                 error = another
@@ -193,7 +195,7 @@ class Runner:
         reason = f"its row in the database cannot be read: {what}; correct that, then retry"
         place, now = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow), self._deps.clock.now()
         error, state = ValueError(reason), FaultState.PARKED
-        fault = failures.describe(error, place, Policy(), self._deps.ladder, now, state=state)
+        fault = failures.make_fault(error, place, Policy(), self._deps.ladder, now, state=state)
         try:
             release.park_unreadable(self._deps, owner, fault, reason)
         except (Fenced, StoreError) as refused:
@@ -218,11 +220,11 @@ class Runner:
         owner = session.owner
         unwind(session, None, None, late=True)
         if owner.run.ended_as is Status.COMPENSATED:
-            Children(session).note_standing()
+            Children(session).mark_children_not_undone()
         if owner.run.ended_as is Status.COMPENSATED and any_skipped(owner):
             release.end(self._deps, owner, Status.FAILED)
         else:
-            release.release(self._deps, owner)
+            release.release_ended(self._deps, owner)
 
     # Forward ----------------------------------------------------------------------------------------------------
 
@@ -251,17 +253,17 @@ class Runner:
         else:
             release.end(self._deps, session.owner, Status.COMPLETED, result)
 
-    def _stop_after_pivot(self, session: RunSession, error: BaseException) -> Parks:
+    def _stop_after_pivot(self, session: RunSession, error: BaseException) -> ParkNeeded:
         """Return the block that parks a run instead of undoing it; a retry executes the failed step again."""
         fault, owner = failures.fault_of(error), session.owner
         what = str(fault) if fault is not None else f"{type(error).__name__}: {text_of(error)}"
         reason = f"failed after its pivot, so nothing is undone: {what}; after the fix, retry tries again"
         entries = owner.read(lambda connection: journal.load(connection, owner.run_id))
-        forgets = tuple(find_forgotten(entries, session.course, error))
-        if fault is not None and fault.path in [step.entry.path for step in forgets if step.same_key]:
-            return Parks(reason, fault, reopens=True, forgets=forgets)
+        redone = tuple(find_steps_to_redo(entries, session.course, error))
+        if fault is not None and fault.path in [step.entry.path for step in redone if step.same_key]:
+            return ParkNeeded(reason, fault, reopens=True, redoes=redone)
         made = self._flow_fault(session, error)
-        return Parks(reason, replace(made, state=FaultState.PARKED), forgets=forgets)
+        return ParkNeeded(reason, replace(made, state=FaultState.PARKED), redoes=redone)
 
     def _failed(self, session: RunSession, execution: Execution, error: BaseException) -> None:
         """Handle an exception that left the flow's code: park for programming errors, undo everything otherwise."""
@@ -281,9 +283,9 @@ class Runner:
         def then(connection: Connection, seq: int) -> None:
             release.check_orders(owner, connection)
 
-        owner, told = session.owner, None if known else faults.fields(self._deps.namespace, fault)
+        owner, row_fields = session.owner, None if known else faults.fields(self._deps.namespace, fault)
         changes = {"status": Status.COMPENSATING, "cause": "fault", "fault_id": fault.id, "deadline_at": None}
-        write = OwnerWrite(fault=told, changes=changes)
+        write = OwnerWrite(fault=row_fields, changes=changes)
         if owner.share(write, read_to=owner.read_to) is None:
             owner.write(Recording(write, then))
         owner.change(**changes)
@@ -291,7 +293,7 @@ class Runner:
 
     def _flow_fault(self, session: RunSession, error: BaseException) -> Fault:
         owner = session.owner
-        return failures.describe(
+        return failures.make_fault(
             error,
             FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow),
             Policy(),
@@ -320,4 +322,4 @@ def _is_unseen(owner: Owner) -> bool:
 def _check_turns_back(session: RunSession) -> None:
     """Raise Blocked if the run is to be undone, but its code has ended first."""
     if session.step_states.undo_orders:
-        raise Blocked(NotBegun())
+        raise Blocked(StepNotBegun())

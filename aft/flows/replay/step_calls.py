@@ -30,14 +30,14 @@ from aft.runs.states import Status
 
 
 class StepCalls:
-    """The calls of one pass; ``now`` and ``heard`` are the time and the ``seq`` of the last outcome that it got."""
+    """The calls of one pass; ``now`` and ``last_seq`` are the time and the ``seq`` of the last outcome that it got."""
 
     def __init__(self, session: RunSession, scheduler: StepScheduler, exit: PassExit) -> None:
         self._session = session
         self._scheduler = scheduler
         self._exit = exit
         self._waiting = WaitSteps(session)
-        self.now, self.heard = session.owner.run.started_at or session.owner.run.created_at, 0
+        self.now, self.last_seq = session.owner.run.started_at or session.owner.run.created_at, 0
 
     def request(self, call: Call[Any], scope: Scope | None = None) -> StepRequest:
         """Number a step; raises CodecError for arguments that cannot be stored, before anything has happened."""
@@ -49,7 +49,7 @@ class StepCalls:
             made = marks.pivot(self._session, scope.next(), scope.path)
         else:
             made = self._waiting.make_step(call, scope.next(), scope.path)
-        self._scheduler.interrupts.meet(made, *self._session.course.note_request(made.path))
+        self._scheduler.interrupts.note_task(made, *self._session.course.note_request(made.path))
         self._exit.renewal.note(made)
         return made
 
@@ -82,7 +82,7 @@ class StepCalls:
         """Return what the flow's code gets for an outcome; the effects of a failed step are undone before."""
         entry = step.entry
         assert entry is not None
-        self.now, self.heard = entry.recorded_at, entry.seq
+        self.now, self.last_seq = entry.recorded_at, entry.seq
         outcome = self._exit.guard(lambda: self._read(step, entry))
         if step.is_dropped:
             self._session.course.drop(step.path)

@@ -65,14 +65,14 @@ def check_collector() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MetException:
+class CapturedException:
     """An exception, and the frames that it had passed at that time."""
 
     error: BaseException
     frames: TracebackType | None
 
     @classmethod
-    def now(cls, error: BaseException) -> MetException:
+    def now(cls, error: BaseException) -> CapturedException:
         """Capture an exception as it is now."""
         return cls(error, error.__traceback__)
 
@@ -80,27 +80,29 @@ class MetException:
 class OpenGenerators:
     """Closes generators that the code of a block leaves open, when an exception leaves it, or on ``close``.
 
-    ``heard`` returns further exceptions that are kept elsewhere; ``told`` is called first with the one that leaves the
-    block. Exceptions that were being handled outside are not touched, nor their frames.
+    ``captured`` returns further exceptions that are kept elsewhere; ``on_leave`` is called first with the one that
+    leaves the block. Exceptions that were being handled outside are not touched, nor their frames.
     """
 
-    def __init__(self, heard: Callable[[], Iterable[MetException]], told: Callable[[BaseException], None]) -> None:
-        self._heard = heard
-        self._told = told
+    def __init__(
+        self, captured: Callable[[], Iterable[CapturedException]], on_leave: Callable[[BaseException], None]
+    ) -> None:
+        self._captured = captured
+        self._on_leave = on_leave
 
     def __enter__(self) -> OpenGenerators:
-        self._outside = {id(one) for one in go_through(sys.exception())}
+        self._outside = {id(one) for one in iterate_chain(sys.exception())}
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and not is_interrupt(error):
-            self._told(error)
+            self._on_leave(error)
             self.close(error)
 
     def close(self, *errors: BaseException) -> None:
-        """Clear the frames of these exceptions, and of those that ``heard`` returns."""
-        raised = [MetException.now(one) for error in errors for one in go_through(error)]
-        for met in (*raised, *self._heard()):
+        """Clear the frames of these exceptions, and of those that ``captured`` returns."""
+        raised = [CapturedException.now(one) for error in errors for one in iterate_chain(error)]
+        for met in (*raised, *self._captured()):
             if id(met.error) not in self._outside:
                 _clear(met.frames)
 
@@ -120,10 +122,10 @@ def _clear(frames: TracebackType | None) -> None:
 
 def is_closing() -> bool:
     """Whether a generator is being closed here: code that closes one expects nothing but GeneratorExit."""
-    return any(is_a(error, GeneratorExit) for error in go_through(sys.exception()))
+    return any(is_a(error, GeneratorExit) for error in iterate_chain(sys.exception()))
 
 
-def go_through(error: BaseException | None) -> Iterator[BaseException]:
+def iterate_chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception, those of its group, and their causes and contexts."""
     left, seen = [error], set[int]()
     while left:

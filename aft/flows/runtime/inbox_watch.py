@@ -97,8 +97,8 @@ class InboxWatch:
         for one in watched:
             length = lengths.get(one.run_id, 0)
             with self._changed:
-                told = length > one.seen and one in self._watched
-                if told:
+                has_new = length > one.seen and one in self._watched
+                if has_new:
                     self._watched.discard(one)
-            if told:
+            if has_new:
                 one.notify(length)

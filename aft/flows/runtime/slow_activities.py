@@ -1,7 +1,7 @@
 """Reports activities that take longer than expected, each once, if possible while it still runs.
 
-An activity with ``expected=`` is registered here while it is executed; ``look`` is called after each heartbeat and
-reports those that are overdue. One that ends between two calls is reported at its end.
+An activity with ``expected=`` is registered here while it is executed; ``report_overdue`` is called after each
+heartbeat and reports those that are overdue. One that ends between two calls is reported at its end.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aft.flows.runtime.abandonment import AbandonedAttempts, WatchedCall
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts, WatchedCall
 from aft.flows.runtime.event_loop import LoopThread, RunningCoroutine
 from aft.flows.runtime.forks import ForkGuard
 

@@ -13,12 +13,20 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from aft.fault import FaultState
-from aft.flows.session.blocks import Awaits, Block, Failed, HandsBack, OrdersArrived, Parks, WriteFailed
+from aft.flows.session.blocks import (
+    Block,
+    OrdersArrived,
+    ParkNeeded,
+    ReleaseNeeded,
+    StepFailed,
+    WaitPending,
+    WriteFailed,
+)
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import StepRequest
 
 #: Blocks that stop the whole run: nothing more is begun.
-STOPS = (HandsBack, OrdersArrived, WriteFailed, Parks)
+STOPS = (ReleaseNeeded, OrdersArrived, WriteFailed, ParkNeeded)
 #: The most steps that one run executes at a time, however many the code requests.
 MOST_BRANCHES = 100
 #: The shortest and the longest time after which a run checks whether a failure was decided, to begin more steps.
@@ -38,7 +46,7 @@ class StepBatch:
         self._most = min(most or MOST_BRANCHES, MOST_BRANCHES)
         self._steps = set(steps)
         new = [step for step in steps if step.entry is None and not step.running and not step.blocks]
-        begun = {step for step in new if step.path in step_states.doubts or step.was_begun()}
+        begun = {step for step in new if step.path in step_states.unknown or step.was_begun()}
         final = {step for step in begun if step_states.has_failed_for_good(step.path)}
         self._begun = deque(step for step in new if step in begun and step not in final)
         self._final = deque(step for step in new if step in final)
@@ -99,13 +107,13 @@ class StepBatch:
         self._failed = self._failed or step.has_failed
         for block in step.blocks:
             # An awaited child is at work, though not here.
-            if isinstance(block, Awaits):
+            if isinstance(block, WaitPending):
                 self._awaiting.add(step)
-            self._undecided = self._undecided or isinstance(block, Failed)
+            self._undecided = self._undecided or isinstance(block, StepFailed)
             self._stopped = self._stopped or isinstance(block, STOPS)
 
 
 def pause_before_more(blocks: Iterable[Block], now: datetime) -> timedelta:
     """Return how long a run that holds steps back is released: longer, the longer a failure is undecided."""
-    undecided = max((now - block.fault.raised_at for block in blocks if isinstance(block, Failed)), default=SOON)
+    undecided = max((now - block.fault.raised_at for block in blocks if isinstance(block, StepFailed)), default=SOON)
     return min(max(undecided, SOON), SELDOM)

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from aft.clock import Clock
 from aft.flows.session import blocks
-from aft.flows.session.blocks import Failed, InboxChanged, InLadder, OrdersArrived
+from aft.flows.session.blocks import InboxChanged, OrdersArrived, RetryPending, StepFailed
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import StepRequest
@@ -39,7 +39,7 @@ class BlockedSteps:
     def note_failed(self, steps: Iterable[StepRequest]) -> None:
         """Note which of these finished steps have failed."""
         for step in steps:
-            if any(isinstance(block, (Failed, InLadder)) for block in step.blocks):
+            if any(isinstance(block, (StepFailed, RetryPending)) for block in step.blocks):
                 self._failed.add(step)
 
     def find_failed(self) -> set[StepRequest]:
@@ -55,10 +55,10 @@ class BlockedSteps:
         """
         if not self._is_patience_over():
             return new
-        return [step for step in new if step.quick or step.was_begun() or step.path in step_states.doubts]
+        return [step for step in new if step.quick or step.was_begun() or step.path in step_states.unknown]
 
     def _is_patience_over(self) -> bool:
-        undecided = [block for step in self.find_failed() for block in step.blocks if isinstance(block, Failed)]
+        undecided = [block for step in self.find_failed() for block in step.blocks if isinstance(block, StepFailed)]
         return any(self._clock.now() - block.fault.raised_at > PATIENCE for block in undecided)
 
     def waits(self, step: StepRequest) -> bool:

@@ -22,9 +22,9 @@ from functools import partial
 
 from aft.flows.orders.interrupts import Interrupts
 from aft.flows.scheduler.batch import MOST_BRANCHES, StepBatch, pause_before_more
-from aft.flows.scheduler.frontier import Frontier
+from aft.flows.scheduler.journal_end import JournalEnd
 from aft.flows.scheduler.step_threads import StepThreads
-from aft.flows.session.blocks import Block, Blocked, Parks, WriteFailed
+from aft.flows.session.blocks import Block, Blocked, ParkNeeded, WriteFailed
 from aft.flows.session.journal_replay import JournalReplay
 from aft.flows.steps.request import StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -35,13 +35,15 @@ from aft.runs.records.journal import Entry
 class StepScheduler:
     """Brings the steps of one pass over a flow's code to their outcomes. For the flow's own thread."""
 
-    def __init__(self, session: RunSession, entries: list[Entry], parking: Callable[[BaseException], Parks]) -> None:
+    def __init__(
+        self, session: RunSession, entries: list[Entry], parking: Callable[[BaseException], ParkNeeded]
+    ) -> None:
         self.replay = JournalReplay(entries)
         self._session = session
         #: Steps requested by an async flow whose outcomes were not delivered yet.
         self.pending: dict[StepPath, StepRequest] = {}
         self.interrupts = Interrupts(session)
-        self.frontier = Frontier(session, self.replay)
+        self.journal_end = JournalEnd(session, self.replay)
         self._threads = StepThreads(session, parking)
         self._blocked = self._threads.blocked
         #: Finished steps whose outcomes were not delivered yet.
@@ -86,13 +88,13 @@ class StepScheduler:
     def _may_begin(self, step: StepRequest) -> bool:
         """Whether a step that is called alone has no outcome and is not blocked; an interrupt fails it now."""
         if step.entry is None:
-            self.frontier.reach([step], self.pending)
+            self.journal_end.note_reached([step], self.pending)
         return step.entry is None and not step.blocks and not self._interrupt(step)
 
     def complete_doubted(self) -> None:
         """Complete pending steps in doubt of a run that is undone after that; it begins no others."""
         step_states = self._session.step_states
-        self.frontier.doubt(self.pending)
+        self.journal_end.note_unknown(self.pending)
         if step_states.undo_orders:
             for step in self.pending.values():
                 if not step.running and step.entry is None and step.undoable and step_states.is_unseen(step.path):
@@ -101,7 +103,7 @@ class StepScheduler:
 
     def _interrupt(self, step: StepRequest, beside: Sequence[StepRequest] = (), batch: StepBatch | None = None) -> bool:
         """Fail a step that is not at work if an interrupt reaches it; return whether it does."""
-        if not self.interrupts.any() or not self.interrupts.reaches(step):
+        if not self.interrupts.is_pending() or not self.interrupts.reaches(step):
             return False
         begun = None if batch is None else batch.encode_begun()
         self._threads.perform(step, None, partial(self.interrupts.fail, step, begun=begun))
@@ -111,27 +113,27 @@ class StepScheduler:
 
     def _spread(self, entry: Entry, steps: Iterable[StepRequest] = ()) -> None:
         """Extend an interrupt that one step has recorded to all steps beside it."""
-        self.interrupts.spread(entry, (*steps, *self.pending.values()))
+        self.interrupts.mark_beside(entry, (*steps, *self.pending.values()))
 
     def complete_under(self, path: StepPath) -> None:
         """Complete all steps that cancelled tasks have begun under a savepoint."""
         inside = [step for other, step in self.pending.items() if other.startswith(f"{path}.")]
         self.drop(step for step in inside if not step.needed)
-        self.interrupts.abandon(inside)
+        self.interrupts.end_cancelled(inside)
         needed = [self.pending.pop(step.path) for step in inside if step.needed]
         try:
             if needed:
                 self.complete(needed)
         finally:
             for step in needed:
-                step.release()
+                step.deliver_cancellation()
 
     def drop(self, steps: Iterable[StepRequest]) -> None:
         """Drop steps without effects that no task waits for; a replay does so at the same place."""
         for step in list(steps):
             del self.pending[step.path]
             self.replay.pass_over(step.path)
-            self._session.owner.forget_wait(step.path)
+            self._session.owner.remove_wait(step.path)
 
     def _find_recorded(self, steps: Sequence[StepRequest]) -> bool:
         """Take recorded outcomes; False: the flow has gone on since, and there is nothing left to do."""
@@ -143,16 +145,16 @@ class StepScheduler:
         new = next((step for step in steps if step.entry is None and not step.running), None)
         if new is None:
             return True  # saves going through all pending steps: outcomes are delivered one by one
-        if not self.replay.goes_on(beside := {other.path for other in steps} | self.pending.keys()):
+        if not self.replay.has_other_outcomes(beside := {other.path for other in steps} | self.pending.keys()):
             return True
         if any(step.has_failed for step in steps):
             return False
-        self.frontier.check_spent(_calls_now(new), new.path, beside)
+        self.journal_end.check_spent(_calls_now(new), new.path, beside)
         return True
 
     def _complete_beside(self, steps: Sequence[StepRequest], most: int | None) -> None:
         if any(step.entry is None for step in steps):
-            self.frontier.reach(steps, self.pending, most)
+            self.journal_end.note_reached(steps, self.pending, most)
         batch = StepBatch(steps, most, self._session.step_states, self._threads.running)
         while True:
             self._interrupt_blocked(steps, batch)
@@ -160,14 +162,14 @@ class StepScheduler:
             if not batch.is_at_work:
                 self._keeps_back = batch.keeps_back
                 return
-            if (finished := self._threads.wait(steps, self.interrupts.bound)) is None:
+            if (finished := self._threads.wait(steps, self.interrupts.deadline_ahead)) is None:
                 for again in self._blocked.unblock(steps, self.pending.values()):
                     batch.begin_again(again)
             elif not batch.finish(finished):
                 self._undelivered.append(finished)
 
     def _interrupt_blocked(self, steps: Sequence[StepRequest], batch: StepBatch) -> None:
-        if self.interrupts.any():
+        if self.interrupts.is_pending():
             for step in (step for step in steps if step.blocks and step not in self._threads.running):
                 if self._interrupt(step, steps, batch):
                     batch.finish(step)
@@ -184,7 +186,7 @@ class StepScheduler:
         """Raise Blocked if any of these is blocked; a deadline ahead bounds how long the run is released."""
         if found := [block for step in steps for block in step.blocks]:
             pause = pause_before_more(found, self._session.deps.clock.now()) if self._keeps_back else None
-            raise Blocked(*found, *self.interrupts.bounds(pause))
+            raise Blocked(*found, *self.interrupts.wake_times(pause))
 
     # One outcome after the other ------------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class StepScheduler:
             if self._undelivered:
                 continue
             if self._threads.running:
-                if (finished := self._threads.wait(self.pending.values(), self.interrupts.bound)) is not None:
+                if (finished := self._threads.wait(self.pending.values(), self.interrupts.deadline_ahead)) is not None:
                     self._undelivered.append(finished)
                 else:
                     self._blocked.unblock(self.pending.values(), ())
@@ -213,7 +215,7 @@ class StepScheduler:
                 return None
 
     def _deliver(self, step: StepRequest) -> StepRequest:
-        self.interrupts.pass_on(step)
+        self.interrupts.note_ended(step)
         if step.entry is not None and step.has_failed:
             self._spread(step.entry)
         return step
@@ -224,7 +226,7 @@ class StepScheduler:
         Under the owner's lock, and only when the flow has got every finished outcome: the first interrupted step must
         be the next that the flow gets, or its task might be cancelled before, and the interrupt lost.
         """
-        if not self.interrupts.any():
+        if not self.interrupts.is_pending():
             return
         with self._session.owner.lock:
             if self._undelivered or self._threads.any_finished:
@@ -237,14 +239,14 @@ class StepScheduler:
     def _start_pending(self) -> None:
         self.drop(step for step in self.pending.values() if step.is_idle)
         if not self.is_ending:
-            self.interrupts.abandon(self.pending.values())
+            self.interrupts.end_cancelled(self.pending.values())
         if any(isinstance(block, WriteFailed) for step in self.pending.values() for block in step.blocks):
             return
         new = [step for step in self.pending.values() if not step.running and not step.blocks and step.entry is None]
         if new:
             self.replay.check_spent(_calls_now(new[0]), self.pending)
-            self.frontier.reach((), self.pending)
-        if new and self.interrupts.any():
+            self.journal_end.note_reached((), self.pending)
+        if new and self.interrupts.is_pending():
             new = [step for step in new if not self.interrupts.reaches(step)]
         begin = self._blocked.hold_back(new, self._session.step_states)
         self._keeps_back = len(begin) < len(new)

@@ -3,7 +3,7 @@
 Who may run at the same time: the flow's own thread, which alone starts steps, waits for one to finish, and takes it;
 the branches' threads, which perform one step each and report it in ``flows.scheduler.finished_steps``; and the inbox
 watch's thread. A crash leaves steps at work without a record: the next owner finds them in doubt
-(``flows.scheduler.frontier``).
+(``flows.scheduler.journal_end``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import datetime
 from aft.flows.scheduler.blocked_steps import BlockedSteps
 from aft.flows.scheduler.finished_steps import FinishedSteps
 from aft.flows.session import blocks
-from aft.flows.session.blocks import HandsBack, NotBegun, Parks, explain_blocked
+from aft.flows.session.blocks import ParkNeeded, ReleaseNeeded, StepNotBegun, explain_blocked
 from aft.flows.steps.request import OnRecorded, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.runs.records.journal import Entry
@@ -28,7 +28,7 @@ Performs = Callable[[OnRecorded | None], Entry]
 class StepThreads:
     """The steps of one pass that were started. For the flow's own thread."""
 
-    def __init__(self, session: RunSession, parking: Callable[[BaseException], Parks]) -> None:
+    def __init__(self, session: RunSession, parking: Callable[[BaseException], ParkNeeded]) -> None:
         self._session = session
         self._parking = parking
         self._finished = FinishedSteps(session.owner)
@@ -49,7 +49,7 @@ class StepThreads:
         try:
             thread.start()
         except RuntimeError as error:
-            step.blocks = [HandsBack(f"no thread can be started for step {step.path}: {error}")]
+            step.blocks = [ReleaseNeeded(f"no thread can be started for step {step.path}: {error}")]
             self._session.step_states.end_branch()
             self._finished.put(step)
 
@@ -72,7 +72,7 @@ class StepThreads:
         """Perform a step on this thread, until it has its outcome or is blocked; raises nothing."""
         step_states, step.arrivals_seen = self._session.step_states, self._session.run_inbox.arrivals
         if step_states.undo_orders and not (step.undoable and step_states.is_unseen(step.path)):
-            step.blocks = [NotBegun()]
+            step.blocks = [StepNotBegun()]
             return
         try:
             step_states.begun.check(step.path, step.kind, step.name)
@@ -88,10 +88,10 @@ class StepThreads:
         """Whether a started step has finished and was not taken."""
         return bool(self.running) and self._finished.any
 
-    def wait(self, beside: Iterable[StepRequest], bound: datetime | None) -> StepRequest | None:
+    def wait(self, beside: Iterable[StepRequest], deadline: datetime | None) -> StepRequest | None:
         """Wait until a step finishes, and take it; None: blocked steps beside it have to be checked first.
 
-        ``bound`` is the deadline of the run, if it is ahead.
+        ``deadline`` is the run's, if it is ahead.
         """
         session, owner = self._session, self._session.owner
         if self.blocked.any_missed(beside):
@@ -101,7 +101,7 @@ class StepThreads:
             return self.take(None)
         found = [block for step in (beside if owner.run.waits else failed) for block in step.blocks]
         owner.store_waits()
-        limits = [*map(blocks.ends_at, found), bound]
+        limits = [*map(blocks.ends_at, found), deadline]
         due = min((limit for limit in limits if limit is not None), default=None)
         seconds = None if due is None else max(0.0, (due - session.run_inbox.now).total_seconds())
         if not any(map(blocks.is_freed_by_inbox, found)):

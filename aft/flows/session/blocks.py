@@ -22,7 +22,7 @@ from aft.runs.waits import Wait, WaitKind
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class StepFailed:
     """The step raised, and the fault is not decided yet; ``replaces`` are the faults that the new one replaces.
 
     ``written``: the fault has its row already. ``status`` is the run's status after it (None: unchanged).
@@ -37,7 +37,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class InLadder:
+class RetryPending:
     """The step failed, and its next try is not due yet."""
 
     fault: Fault
@@ -45,7 +45,7 @@ class InLadder:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaits:
+class WaitPending:
     """The step waits for a signal, a time or a child."""
 
     wait: Wait
@@ -61,10 +61,10 @@ class DroppedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Parks:
+class ParkNeeded:
     """The run waits for a person; ``reopens``: its step was recorded as failed, and may be tried again after all.
 
-    ``forgets`` are steps that a retry executes again: they are dropped from the journal, and their effects are undone.
+    ``redoes`` are steps that a retry executes again: they are dropped from the journal, and their effects are undone.
     ``mistake`` is an exception that the flow's code raised by mistake: what the code did while it propagated is to be
     forgotten. ``stays``: the run was parked before, and the orders since do not let it go on; ``answers`` are the inbox
     items that are marked read with that, each with its note: why it was not carried out, or None.
@@ -74,21 +74,21 @@ class Parks:
     fault: Fault
     replaces: tuple[str, ...] = ()
     reopens: bool = False
-    forgets: tuple[DroppedStep, ...] = ()
+    redoes: tuple[DroppedStep, ...] = ()
     mistake: BaseException | None = None
     stays: bool = False
     answers: tuple[tuple[InboxItem, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Removes:
+class RunRemoved:
     """An exlet has removed the step, and the run with it: the run ends as it is."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class HandsBack:
+class ReleaseNeeded:
     """The step could go on, but not in this process; ``doubt``: it has begun, and its outcome is unknown."""
 
     why: str
@@ -96,7 +96,7 @@ class HandsBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspends:
+class SuspensionNeeded:
     """A person ordered the run to stop, in ``items``."""
 
     why: str
@@ -116,13 +116,13 @@ class OrdersArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class NotBegun:
+class StepNotBegun:
     """The step is not begun any more: the run is undone once the outcome of every step in doubt is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
-    """Blocks nothing itself: wakes the run at its deadline, so that a blocked step can be interrupted.
+class WakeAt:
+    """When the run must be woken beside its other blocks: at its deadline, so that a blocked step can be interrupted.
 
     ``begins_more``: or earlier, because it has steps to begin as soon as a failure is known not to be final.
     """
@@ -132,37 +132,37 @@ class Bounded:
 
 
 Block = (
-    Failed
-    | InLadder
-    | Awaits
-    | Parks
-    | Removes
-    | HandsBack
-    | Suspends
+    StepFailed
+    | RetryPending
+    | WaitPending
+    | ParkNeeded
+    | RunRemoved
+    | ReleaseNeeded
+    | SuspensionNeeded
     | OrdersArrived
-    | NotBegun
+    | StepNotBegun
     | WriteFailed
-    | Bounded
+    | WakeAt
 )
 
 
 def is_freed_by_inbox(block: Block) -> bool:
     """Whether a block waits for an inbox item."""
-    if isinstance(block, Awaits):
+    if isinstance(block, WaitPending):
         return block.wait.kind is not WaitKind.SLEEP
-    return isinstance(block, InLadder) and block.fault.signal is not None
+    return isinstance(block, RetryPending) and block.fault.signal is not None
 
 
 def may_end(block: Block) -> bool:
     """Whether a block can end without a person: at a certain time, or by an inbox item."""
-    return isinstance(block, (Awaits, InLadder))
+    return isinstance(block, (WaitPending, RetryPending))
 
 
 def ends_at(block: Block) -> datetime | None:
     """Return the time at which a block ends by itself, or None."""
-    if isinstance(block, Awaits):
+    if isinstance(block, WaitPending):
         return block.wait.until
-    if isinstance(block, InLadder) and block.fault.state is FaultState.WAITING:
+    if isinstance(block, RetryPending) and block.fault.state is FaultState.WAITING:
         return block.fault.due_at
     return None
 
@@ -173,11 +173,11 @@ def is_over(block: Block, now: datetime) -> bool:
     return end is not None and end <= now
 
 
-def stay_parked(fault: Fault) -> Parks:
+def stay_parked(fault: Fault) -> ParkNeeded:
     """Return the block of a step or run that was already parked for this fault."""
     if fault.decided_at is None or fault.why is None:
-        return Parks(fault.why or str(fault), fault, stays=True)
-    return Parks(fault.describe_parked(fault.why), fault, stays=True)
+        return ParkNeeded(fault.why or str(fault), fault, stays=True)
+    return ParkNeeded(fault.describe_parked(fault.why), fault, stays=True)
 
 
 def is_of_step(fault: Fault) -> bool:
@@ -217,7 +217,7 @@ class Blocked(BaseException):
 CONTROL_FLOW = (Blocked, ContinueAsNew, BranchRemoved)
 
 
-def explain_blocked(error: BaseException, parking: Callable[[BaseException], Parks]) -> Blocked:
+def explain_blocked(error: BaseException, parking: Callable[[BaseException], ParkNeeded]) -> Blocked:
     """Return the Blocked that an exception of the engine means: the flow's code must not get it as a step's failure."""
     if isinstance(error, Blocked):
         return error

@@ -10,7 +10,7 @@ from threading import Event
 from aft.clock import Clock
 from aft.flows.declare.policy import Policy
 from aft.flows.declare.registry import Registry
-from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts
 from aft.flows.runtime.event_loop import LoopThread
 from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.late_buffer import LateEffectBuffer
@@ -18,7 +18,7 @@ from aft.flows.runtime.rule_watch import RuleWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.recovery.levels import Ladder
 from aft.rules.trees.rule_cache import RuleCache
-from aft.runs.family_limits import Limits
+from aft.runs.family_limits import FamilyLimits
 from aft.runs.ownership.executing_runs import ExecutingRuns
 from aft.security.seal import Seal
 from aft.store import Store
@@ -45,7 +45,7 @@ class Dependencies:
     #: The rules in force.
     rules: RuleCache
     #: How large a family of runs may be.
-    limits: Limits
+    limits: FamilyLimits
     #: Seals messages.
     seal: Seal
     #: Publishes outbox rows right after their commit; None in a process that only starts runs: the relay does it.
@@ -53,7 +53,7 @@ class Dependencies:
     #: Set when this process drains: runs are released at their next step.
     draining: Event = field(default_factory=Event)
     #: Reports activities that take longer than expected.
-    attempts: SlowActivityWatch = field(kw_only=True)
+    slow_activities: SlowActivityWatch = field(kw_only=True)
     #: Notifies runs that have both waiting and working branches of new inbox items.
     inbox_watch: InboxWatch = field(kw_only=True)
     #: Attempts that were given up and have not returned.

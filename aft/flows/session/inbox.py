@@ -43,21 +43,21 @@ class RunInbox:
         """
         if self._asked is None:
             return self.query_now()
-        ticks, said = self._asked
-        return said + timedelta(seconds=self._clock.ticks() - ticks)
+        ticks, database_time = self._asked
+        return database_time + timedelta(seconds=self._clock.ticks() - ticks)
 
     def query_now(self) -> datetime:
         """Query the database's time again: a wait begins when the run has reached it."""
-        said: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
+        database_time: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
         # Taken after the answer: the time that is computed from it is never ahead of the database's.
-        self._asked = self._clock.ticks(), said
-        return said
+        self._asked = self._clock.ticks(), database_time
+        return database_time
 
     def fill(self, items: Iterable[InboxItem]) -> None:
         """Set the unread items."""
         items = list(items)
         self._signals = [item for item in items if item.verb is InboxVerb.SIGNAL]
-        self._owner.heard = [item.seq for item in items if item.verb in HINTS]
+        self._owner.pointers_read = [item.seq for item in items if item.verb in HINTS]
 
     def read_new(self) -> None:
         """Read new items; raises InboxChanged if one is an order or a ruling."""
@@ -73,7 +73,7 @@ class RunInbox:
                 raise InboxChanged
             self._signals += [item for item in items if item.verb is InboxVerb.SIGNAL]
             self.arrivals += bool(items)
-            owner.heard += [item.seq for item in items if item.verb is InboxVerb.CHILD]
+            owner.pointers_read += [item.seq for item in items if item.verb is InboxVerb.CHILD]
             owner.read_to = max(seen, *(item.seq for item in items), after)
 
     def take(self, name: str, path: StepPath | None = None) -> InboxItem | None:

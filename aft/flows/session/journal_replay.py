@@ -77,7 +77,7 @@ class JournalReplay:
         """Drop the outcome, if any, of a step that no task waits for any more."""
         self._left.pop(path, None)
 
-    def goes_on(self, beside: Container[str] = ()) -> bool:
+    def has_other_outcomes(self, beside: Container[str] = ()) -> bool:
         """Whether the journal has outcomes of other steps than these."""
         return any(path not in beside for path in self._left)
 
@@ -148,7 +148,7 @@ class BegunSteps:
         """Mark all of them as requested by the code."""
         self._known.clear()
 
-    def forget(self, path: StepPath) -> None:
+    def remove(self, path: StepPath) -> None:
         """Drop a step that a person lets start again: any step may take its place."""
         self._known.pop(path, None)
 

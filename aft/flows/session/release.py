@@ -30,12 +30,12 @@ from aft import names
 from aft.compensation import late_frames, stack
 from aft.envelope import Message, MessageKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blockers import Blockers, sort
-from aft.flows.session.blocks import Block, Failed, InboxChanged, Parks, is_of_step
+from aft.flows.session.blocks import Block, InboxChanged, ParkNeeded, StepFailed, is_of_step
+from aft.flows.session.delete_steps import delete_steps
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.session.doubts import Handover
-from aft.flows.session.drop_steps import forget
 from aft.flows.session.savepoint_orders import STOPPED, choose_order, refuse_pending_orders
+from aft.flows.session.sorted_blocks import SortedBlocks, sort
+from aft.flows.session.unknown_outcomes import Handover
 from aft.ids import OrderId, new_id
 from aft.runs import waits
 from aft.runs.ownership.owner import Owner
@@ -69,7 +69,7 @@ def release_run(deps: Dependencies, owner: Owner, blocks: Iterable[Block], hando
 
 def record_failures(deps: Dependencies, owner: Owner, blocks: Iterable[Block]) -> None:
     """Record the failures of a run that goes on here, so that no try is uncounted."""
-    failed = [block for block in blocks if isinstance(block, Failed) and not block.written]
+    failed = [block for block in blocks if isinstance(block, StepFailed) and not block.written]
 
     def then(connection: Connection, seq: int) -> None:
         for block in failed:
@@ -85,7 +85,7 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
     found = sort(blocks)
     order = OrderId(new_id())
     changes = _changes(deps, owner, found, order)
-    is_plain = found.is_single_failure and not owner.pending_orders and not owner.heard and not handover
+    is_plain = found.is_single_failure and not owner.pending_orders and not owner.pointers_read and not handover
     if is_plain and _share_failure(deps, owner, found, changes):
         return
     written: list[OutboxRow] = []
@@ -97,24 +97,24 @@ def _release_run(deps: Dependencies, owner: Owner, blocks: list[Block], handover
         messages = [_raise(deps, owner, connection, block) for block in found.failed]
         for block in found.parked:
             _park(deps, owner, connection, block)
-        if found.suspends is not None:
-            inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspends.items)
+        if found.suspension is not None:
+            inbox.mark_read(connection, owner.run_id, owner.epoch, found.suspension.items)
         refuse_pending_orders(owner, connection, mistake=_find_mistake(found.parked))
-        if owner.heard:
-            inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.heard)
+        if owner.pointers_read:
+            inbox.mark_pointers_read(connection, owner.run_id, owner.epoch, owner.pointers_read)
         _keep_doubts(deps, owner, connection, handover)
         if wakes or (found.parked and _wake_for_orders(deps, owner, connection, order, found.parked)):
             message = Message.about_order(owner.run_id, order, deps.clock.now())
             messages.append((names.resume_run(deps.namespace, owner.run.flow, owner.run.version), message))
         written[:] = _announce(deps, connection, messages)
 
-    wakes = found.hands_back is not None and not found.is_stop
+    wakes = found.release_needed is not None and not found.is_stop
     owner.write(then, **changes)
     _emit(deps, owner, found)
     _send(deps, written)
 
 
-def _share_failure(deps: Dependencies, owner: Owner, found: Blockers, changes: dict[str, Any]) -> bool:
+def _share_failure(deps: Dependencies, owner: Owner, found: SortedBlocks, changes: dict[str, Any]) -> bool:
     """Release a run for one failure, the usual case, in a shared commit; False: it needs its own transaction."""
     block = found.failed[0]
     queue, message = _announcement(deps, block.fault)
@@ -134,14 +134,14 @@ def _share_failure(deps: Dependencies, owner: Owner, found: Blockers, changes: d
     return True
 
 
-def _find_mistake(parked: Sequence[Parks]) -> Fault | None:
+def _find_mistake(parked: Sequence[ParkNeeded]) -> Fault | None:
     """Return the fault for which the flow's code itself (not a step) has just parked, or None."""
     found = [block.fault for block in parked if not block.stays and block.fault.path is None]
     return next((fault for fault in found if fault.kind is FaultKind.FLOW), None)
 
 
 def _wake_for_orders(
-    deps: Dependencies, owner: Owner, connection: Connection, order: OrderId, parked: Sequence[Parks]
+    deps: Dependencies, owner: Owner, connection: Connection, order: OrderId, parked: Sequence[ParkNeeded]
 ) -> bool:
     """Wake a run that parks if it has an unread order, whose sender saw it being executed.
 
@@ -156,7 +156,7 @@ def _wake_for_orders(
     return True
 
 
-def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) -> dict[str, Any]:
+def _changes(deps: Dependencies, owner: Owner, found: SortedBlocks, order: OrderId) -> dict[str, Any]:
     # All its waits, also those of branches that this pass has not reached.
     changes: dict[str, Any] = {**NO_OWNER, "waits": waits.encode(owner.run.waits)}
     changes["savepoints"] = _format(owner.savepoints)
@@ -165,14 +165,14 @@ def _changes(deps: Dependencies, owner: Owner, found: Blockers, order: OrderId) 
     if found.is_stop:
         changes["reason"] = found.reason
         return changes
-    if found.hands_back is not None:
+    if found.release_needed is not None:
         # Solitary runs are claimed by the timer, not by message.
         grace = 0.0 if owner.solitary else deps.grace.total_seconds()
         changes |= {"wake_id": order, "due_at": FromNow(), "sweep_at": FromNow(grace)}
-    elif found.awaits or found.in_ladder or found.begins_more:
+    elif found.waits or found.in_ladder or found.begins_more:
         due, sweep = found.due(deps.grace)
         changes |= {"wake_id": order, "due_at": due, "sweep_at": sweep}
-    if found.hands_back is not None and not found.failed:
+    if found.release_needed is not None and not found.failed:
         changes |= NO_PROGRESS
     return changes
 
@@ -181,7 +181,7 @@ def _format(savepoints: dict[str, str] | None) -> str | None:
     return None if savepoints is None else json.dumps(savepoints)
 
 
-def _raise(deps: Dependencies, owner: Owner, connection: Connection, block: Failed) -> tuple[str, Message]:
+def _raise(deps: Dependencies, owner: Owner, connection: Connection, block: StepFailed) -> tuple[str, Message]:
     fault = block.fault
     if block.written:
         faults.renew(connection, fault.id, owner.epoch)
@@ -194,7 +194,7 @@ def _announcement(deps: Dependencies, fault: Fault) -> tuple[str, Message]:
     return names.faults(deps.namespace), Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, fault.raised_at)
 
 
-def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block: Failed) -> None:
+def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block: StepFailed) -> None:
     """Record a fault that replaces those before it."""
     faults.close(connection, block.replaces, FaultState.TRIED)
     faults.add(connection, deps.namespace, block.fault)
@@ -202,9 +202,9 @@ def write_fault(deps: Dependencies, owner: Owner, connection: Connection, block:
         inbox.mark_read(connection, owner.run_id, owner.epoch, block.items)
 
 
-def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks) -> None:
+def _park(deps: Dependencies, owner: Owner, connection: Connection, block: ParkNeeded) -> None:
     faults.close(connection, block.replaces, FaultState.TRIED)
-    forget(connection, owner.run_id, block.forgets)
+    delete_steps(connection, owner.run_id, block.redoes)
     for item, note in block.answers:
         if note == PUT_OFF:
             inbox.put_off(connection, owner.run_id, item.seq)
@@ -221,25 +221,25 @@ def _park(deps: Dependencies, owner: Owner, connection: Connection, block: Parks
 
 
 def _keep_doubts(deps: Dependencies, owner: Owner, connection: Connection, handover: Handover) -> None:
-    faults.close(connection, handover.settled, FaultState.RESOLVED)
+    faults.close(connection, handover.closed, FaultState.RESOLVED)
     for named in handover.named:
         at = deps.clock.now()
         abort = make_abort(owner.run_id, owner.run.flow, owner.epoch, 0, str(named), at, named.encode())
         faults.add(connection, deps.namespace, replace(abort, state=FaultState.WAITING))
 
 
-def _emit(deps: Dependencies, owner: Owner, found: Blockers) -> None:
+def _emit(deps: Dependencies, owner: Owner, found: SortedBlocks) -> None:
     run = owner.run
     for block in found.failed:
         if not block.written:
             emit_raised(deps, block.fault)
     if found.parked:
         deps.telemetry.emit(RunParked(run=run.id, reason=found.parked[0].reason))
-    elif found.suspends is not None or found.hands_back is not None:
-        why = found.suspends.why if found.suspends else found.hands_back.why if found.hands_back else ""
+    elif found.suspension is not None or found.release_needed is not None:
+        why = found.suspension.why if found.suspension else found.release_needed.why if found.release_needed else ""
         deps.telemetry.emit(RunReleased(run=run.id, flow=run.flow, why=why))
-    elif found.awaits:
-        what = ", ".join(str(block.wait) for block in found.awaits)
+    elif found.waits:
+        what = ", ".join(str(block.wait) for block in found.waits)
         deps.telemetry.emit(RunWaits(run=run.id, flow=run.flow, what=what))
 
 
@@ -332,7 +332,7 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
     def then(connection: Connection, seq: int) -> None:
         stack.copy_from_journal(connection, owner.run_id)
         late_frames.mark_failures(connection, owner.run_id)
-        journal.forget(connection, owner.run_id)
+        journal.delete_all(connection, owner.run_id)
         faults.close_all(connection, owner.run_id)
         # As a replay will read it: the flow's code sees this time.
         began[:] = [connection.execute(select(runs.c.started_at).where(runs.c.id == owner.run_id)).scalar_one()]
@@ -346,7 +346,7 @@ def begin_generation(deps: Dependencies, owner: Owner, args: str) -> None:
     owner.savepoints = {}
 
 
-def release(deps: Dependencies, owner: Owner) -> None:
+def release_ended(deps: Dependencies, owner: Owner) -> None:
     """Release an ended run whose late effects are undone. Emits: RunReleased."""
 
     def then(connection: Connection, seq: int) -> None:
@@ -354,7 +354,7 @@ def release(deps: Dependencies, owner: Owner) -> None:
         child_runs.notify_handled(connection, owner.run, deps.clock.now(), deps.grace)
 
     owner.write(Recording(OwnerWrite(changes={**NO_OWNER, "waits": None}, ends=True), then))
-    deps.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="late effects settled"))
+    deps.telemetry.emit(RunReleased(run=owner.run_id, flow=owner.run.flow, why="its late effects are undone"))
 
 
 def check_orders(owner: Owner, connection: Connection) -> None:

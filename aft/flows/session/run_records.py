@@ -49,9 +49,9 @@ def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, RunRecords]:
     about_executed = dict.fromkeys((journal.OF_RUNS, faults.LIVE_OF_RUNS, stack.BEGUN), executed)
     asked = _query(store, {**about_executed, inbox.UNREAD: written_to})
     for run_id, *values in asked[journal.OF_RUNS]:
-        found[run_id].entries.append(journal.read(values))
+        found[run_id].entries.append(journal.read_entry(values))
     for values in asked[faults.LIVE_OF_RUNS]:
-        fault = faults.read(dict(zip(faults.NAMES, values, strict=True)))
+        fault = faults.read_fault(dict(zip(faults.NAMES, values, strict=True)))
         found[fault.run_id].live.append(fault)
     generations = {run.id: run.key_generation for run in runs}
     for run_id, path, state, generation, activity in asked[stack.BEGUN]:
@@ -60,7 +60,7 @@ def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, RunRecords]:
         elif stack.is_of(generation, generations[run_id]):
             _add_frame(found[run_id], path, state, activity)
     for run_id, *values in asked[inbox.UNREAD]:
-        found[run_id].items.append(inbox.read(values))
+        found[run_id].items.append(inbox.read_item(values))
     return found
 
 
@@ -73,8 +73,8 @@ def _query(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQu
     """Execute the queries that concern any run; the others return no rows."""
     wanted = [(question, ids) for question, ids in questions.items() if ids != "[]"]
     answers = store.query(wanted) if wanted else []
-    said = {question: answer for (question, _), answer in zip(wanted, answers, strict=True)}
-    return {question: said.get(question, ()) for question in questions}
+    rows = {question: answer for (question, _), answer in zip(wanted, answers, strict=True)}
+    return {question: rows.get(question, ()) for question in questions}
 
 
 def _add_frame(found: RunRecords, path: str, state: str, activity: str) -> None:

@@ -37,9 +37,9 @@ LEFT_SAVEPOINT = "the run is not in that savepoint any more"
 STOPPED = "the run was cancelled, with all that it did left as it is, before that savepoint was undone"
 #: Prefix of the note of an order that was done with another one.
 DONE_WITH = "done with"
-_UNHEARD = (
-    "the flow's code raised {mistake} before a step in that savepoint could be told; after the fix, give the order "
-    "again, or undo the run as a whole"
+_UNDELIVERED = (
+    "the flow's code raised {mistake} before a step in that savepoint could be interrupted; after the fix, give the "
+    "order again, or undo the run as a whole"
 )
 
 
@@ -58,9 +58,9 @@ def choose_order(owner: Owner, path: str) -> tuple[InboxItem, str] | None:
     return min(reached, key=lambda one: len(one[1]), default=None)
 
 
-def find_done_with(owner: Owner, told: InboxItem, savepoint: str, path: str) -> list[InboxItem]:
-    """Return the other orders that are done when ``told`` interrupts a step: their savepoints are inside its one."""
-    others = [item for item in owner.pending_orders if item is not told]
+def find_fulfilled(owner: Owner, order: InboxItem, savepoint: str, path: str) -> list[InboxItem]:
+    """Return the other pending orders that this order also fulfils: their savepoints lie inside its savepoint."""
+    others = [item for item in owner.pending_orders if item is not order]
     return [item for item in others if _is_within(_find_meant(owner, item, path), savepoint)]
 
 
@@ -92,7 +92,7 @@ def is_interrupted(fault: Fault, entries: Iterable[Entry]) -> bool:
 def is_being_undone(entries: Iterable[Entry], undone: Iterable[str]) -> bool:
     """Whether a savepoint may be partly undone: by its order, or by steps in it whose effects were undone."""
     entries = list(entries)
-    whole = [entry.path for entry in entries if _tells_undone(entry)]
+    whole = [entry.path for entry in entries if _shows_undone(entry)]
     ordered = {entry.interrupt for entry in entries if entry.interrupt not in (None, NOWHERE, EVERYWHERE)}
     inside = [path for path in undone if "." in path]
     return bool(ordered.difference(whole)) or any(not any(is_under(path, one) for one in whole) for path in inside)
@@ -100,13 +100,13 @@ def is_being_undone(entries: Iterable[Entry], undone: Iterable[str]) -> bool:
 
 def find_stopped(items: Iterable[InboxItem], entries: Iterable[Entry], generation: int) -> list[InboxItem]:
     """Return the orders to undo a savepoint that have interrupted a step, and whose savepoint was not undone."""
-    whole = [entry for entry in entries if _tells_undone(entry)]
-    told = [item for item in items if item.read and item.payload.get("generation") == generation]
-    told = [item for item in told if "to" in item.payload and (item.note or DONE_WITH).startswith(DONE_WITH)]
-    return [item for item in told if not any(_is_undone_by(item, entry) for entry in whole)]
+    whole = [entry for entry in entries if _shows_undone(entry)]
+    ours = [item for item in items if item.read and item.payload.get("generation") == generation]
+    ours = [item for item in ours if "to" in item.payload and (item.note or DONE_WITH).startswith(DONE_WITH)]
+    return [item for item in ours if not any(_is_undone_by(item, entry) for entry in whole)]
 
 
-def _tells_undone(entry: Entry) -> bool:
+def _shows_undone(entry: Entry) -> bool:
     return entry.kind is EntryKind.SAVEPOINT and entry.outcome is Outcome.UNDONE
 
 
@@ -142,6 +142,6 @@ def refuse_pending_orders(
     for item in owner.pending_orders:
         left = ends or not find_reached(owner, item)
         if left or mistake is not None:
-            unheard = None if left or mistake is None else _UNHEARD.format(mistake=mistake.short_type)
-            why = find_ambiguity(owner, item) or unheard or LEFT_SAVEPOINT
+            undelivered = None if left or mistake is None else _UNDELIVERED.format(mistake=mistake.short_type)
+            why = find_ambiguity(owner, item) or undelivered or LEFT_SAVEPOINT
             inbox.mark_read(connection, owner.run_id, owner.epoch, [item], f"refused: {why}")

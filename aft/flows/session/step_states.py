@@ -17,13 +17,13 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.session.blocks import Blocked, Failed, InLadder, stay_parked
-from aft.flows.session.doubts import Doubts
+from aft.flows.session.blocks import Blocked, RetryPending, StepFailed, stay_parked
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.journal_replay import BegunSteps
+from aft.flows.session.unknown_outcomes import UnknownOutcomes
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.ownership import claims
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import Then
@@ -57,7 +57,7 @@ class _RetrySignals:
         if item.taken_by is None:
             owner.write(lambda connection, seq: inbox.mark_taken(connection, owner.run_id, item, path))
         self._taken[path] = item
-        owner.forget_wait(path)
+        owner.remove_wait(path)
         return True
 
     def of(self, path: StepPath) -> tuple[InboxItem, ...]:
@@ -97,7 +97,7 @@ class StepStates:
         self._at_work = 0
         self._faults: dict[StepPath, Fault] = {}
         #: Steps that earlier owners may have begun, with unknown outcome.
-        self.doubts = Doubts()
+        self.unknown = UnknownOutcomes()
         #: Steps that they have begun and left without an outcome, according to other rows.
         self.begun = BegunSteps()
         #: The orders to undo the run once the outcome of every step in doubt is known.
@@ -105,7 +105,7 @@ class StepStates:
         #: The orders to retry that came with those.
         self.tried_again: tuple[InboxItem, ...] = ()
         #: Whether they end the run as it is, once the savepoint under way is undone: doubts do not matter then.
-        self.abandons = False
+        self.cancels_as_is = False
         self.armed: set[str] = set()
         #: Whether late effects have to be undone before the run goes on.
         self.owes_late_effects = False
@@ -115,9 +115,9 @@ class StepStates:
         self.undone: dict[str, int] = {}
         self._signals = _RetrySignals(owner, run_inbox)
         #: Failures of this pass, each with whether its fault has a row already.
-        self._raised: dict[StepPath, Failed] = {}
+        self._raised: dict[StepPath, StepFailed] = {}
 
-    def remember(
+    def load(
         self, live: list[Fault], armed: Iterable[str], undone: dict[str, int], recorded: Iterable[StepPath] = ()
     ) -> None:
         """Load the records of earlier owners: open faults, armed frames, and how often frames were undone.
@@ -129,7 +129,7 @@ class StepStates:
         # A final abort records that its doubt will never be resolved.
         aborts = [fault for fault in live if fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL]
         if aborts:
-            self.doubts.read(aborts, {*recorded})
+            self.unknown.read(aborts, {*recorded})
 
     # Branches -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class StepStates:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """Count one more branch at work: a step, or others that are about to begin, so that the first is not alone."""
+        """Count a branch as at work inside the block, so that a failure beside it is written at once."""
         self.begin_branch()
         try:
             yield
@@ -157,17 +157,17 @@ class StepStates:
     @property
     def any_live(self) -> bool:
         """Whether a step without an outcome has failed: it was begun before."""
-        return self.doubts.any_tried or any(fault.state in _LIVE for fault in self._faults.values())
+        return self.unknown.any_tried or any(fault.state in _LIVE for fault in self._faults.values())
 
-    def reach_frontier(self, steps: Iterable[StepPath]) -> None:
+    def note_journal_end(self, steps: Iterable[StepPath]) -> None:
         """Record that the code requests new steps: an earlier owner that died may have begun these of them."""
         with self._lock:
-            self.doubts.reach_frontier(steps)
+            self.unknown.note_journal_end(steps)
 
     def may_be_at_work(self, path: StepPath) -> bool:
         """Whether a step may have been begun since it was last seen to fail, judging by its fault."""
         fault = self._faults.get(path)
-        return fault is None or fault.state is FaultState.WAITING or not _tells(fault)
+        return fault is None or fault.state is FaultState.WAITING or not shows_outcome(fault)
 
     def may_be_undone(self, path: StepPath) -> bool:
         """Whether a step's undo may be under way because a rule makes the step start again."""
@@ -177,20 +177,20 @@ class StepStates:
 
     def is_doubtful(self, path: StepPath) -> bool:
         """Whether a step may have had its effect already, though it has no recorded outcome."""
-        return self.doubts.before_frontier or path in self.doubts or self.was_begun(path)
+        return self.unknown.before_journal_end or path in self.unknown or self.was_begun(path)
 
     def is_unseen(self, path: StepPath) -> bool:
         """Whether a step may have had an effect that was not seen, and that no frame would undo."""
-        return path in self.doubts and path not in self.armed and not self.abandons
+        return path in self.unknown and path not in self.armed and not self.cancels_as_is
 
     @property
     def any_unseen(self) -> bool:
         """Whether any step may have had such an effect."""
-        return self.doubts.any_but(self.armed)
+        return self.unknown.any_but(self.armed)
 
     def was_begun(self, path: StepPath) -> bool:
         """Whether an earlier owner, or this one, has begun a step and left it without an outcome."""
-        return path in self.armed or path in self._faults or self.doubts.was_tried(path)
+        return path in self.armed or path in self._faults or self.unknown.was_tried(path)
 
     def fault(self, path: StepPath) -> Fault | None:
         """Return the fault of a step that has no outcome yet, or None."""
@@ -219,7 +219,7 @@ class StepStates:
         """Return the faults that a new one of this step replaces: its own, and all aborts if no other is in doubt."""
         before = self._faults.get(path)
         with self._lock:
-            return (*self.doubts.faults_closed_by(path), *([before.id] if before is not None else []))
+            return (*self.unknown.faults_closed_by(path), *([before.id] if before is not None else []))
 
     def check_ladder(self, path: StepPath, status: Status | None) -> None:
         """Raise Blocked if a step's fault is not decided yet, or its next try is not due.
@@ -227,23 +227,23 @@ class StepStates:
         Also if its run is parked for it: only a person's order lets it be tried again.
         """
         fault = self._faults.get(path)
-        if fault is None or (self.undo_orders and not _tells(fault)):
+        if fault is None or (self.undo_orders and not shows_outcome(fault)):
             return  # a run that is to be undone waits for no rule before it sees what is in doubt
         if fault.state is FaultState.PARKED:
             raise Blocked(stay_parked(fault))
         if fault.state is FaultState.OPEN:
             self._rule_out(path)
-            raise Blocked(self._raised.get(path) or Failed(fault, status, written=True))
+            raise Blocked(self._raised.get(path) or StepFailed(fault, status, written=True))
         waits = fault.state is FaultState.WAITING and not self._is_due(fault, path)
         if waits or fault.state is FaultState.HANDLED:
             self._rule_out(path)
-            raise Blocked(InLadder(fault, status))
+            raise Blocked(RetryPending(fault, status))
 
     def _rule_out(self, path: StepPath) -> None:
         """Remove a step from the doubts: it cannot have begun since it failed, as its next try is not due."""
         with self._lock:
-            if _tells(self._faults[path]):
-                self.doubts.rule_out(path)
+            if shows_outcome(self._faults[path]):
+                self.unknown.rule_out(path)
 
     def _is_due(self, fault: Fault, path: StepPath) -> bool:
         if fault.signal is not None and self._signals.take(fault.signal, path):
@@ -254,12 +254,12 @@ class StepStates:
         by = self._run_inbox.now + EARLY if called else self._run_inbox.now
         due = (called and fault.due_at is None) or (fault.due_at is not None and fault.due_at <= by)
         if due and fault.signal is not None:
-            self._owner.forget_wait(path)
+            self._owner.remove_wait(path)
         return due
 
     # Keeping up ---------------------------------------------------------------------------------------------------
 
-    def forget(self, fault: Fault, ruling: str | None = None) -> None:
+    def restart_step(self, fault: Fault, ruling: str | None = None) -> None:
         """Let a step start again, as a person ordered; with ``ruling``, as the rules decided."""
         if fault.path is not None and ruling is not None:
             self._faults[fault.path] = replace(
@@ -267,59 +267,59 @@ class StepStates:
             )
         elif fault.path is not None:
             self._faults.pop(fault.path, None)
-            self.doubts.try_again(fault.path)
+            self.unknown.allow_restart(fault.path)
             if fault.path not in self.armed:
-                self.begun.forget(fault.path)
+                self.begun.remove(fault.path)
         else:
-            self.doubts.drop_abort(fault.id)
+            self.unknown.drop_abort(fault.id)
 
     def note_recorded(self, path: StepPath) -> None:
         """Remove the fault of a step whose outcome is recorded, and its doubt."""
         with self._lock:
             self._faults.pop(path, None)
-            self.doubts.see(path)
+            self.unknown.note_outcome(path)
 
-    def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[Failed, bool]:
+    def failed(self, path: StepPath, fault: Fault, status: Status | None) -> tuple[StepFailed, bool]:
         """Note that a step has failed; return what blocks it, and whether it was the only one at work."""
         with self._lock:
             block = self.block(path, fault, status)
-            self._fell(path, block)
+            self._apply_failure(path, block)
             return block, self._at_work <= 1
 
-    def block(self, path: StepPath, fault: Fault, status: Status | None) -> Failed:
+    def block(self, path: StepPath, fault: Fault, status: Status | None) -> StepFailed:
         """Return the block of a step that failed: its fault replaces the step's faults until now."""
         before = self._faults.get(path)
         unseen = () if before is None else (before.id,)
-        replaces = self.replaced(path) if _tells(fault) else unseen
-        return Failed(fault, status, replaces, items=self._signals.of(path))
+        replaces = self.replaced(path) if shows_outcome(fault) else unseen
+        return StepFailed(fault, status, replaces, items=self._signals.of(path))
 
-    def spend(self, path: StepPath) -> tuple[tuple[InboxItem, str | None], ...]:
+    def take_consumed_signal(self, path: StepPath) -> tuple[tuple[InboxItem, str | None], ...]:
         """Return and drop the signal that the last try of a step consumed; the caller marks it read."""
         return tuple((item, None) for item in self._signals.drop(path))
 
-    def note_failed(self, block: Failed) -> None:
+    def note_failed(self, block: StepFailed) -> None:
         """Note that a step has failed, now that its fault is recorded."""
         with self._lock:
-            self._fell(block.fault.path or StepPath(""), block)
+            self._apply_failure(block.fault.path or StepPath(""), block)
 
-    def _fell(self, path: StepPath, block: Failed) -> None:
+    def _apply_failure(self, path: StepPath, block: StepFailed) -> None:
         self._signals.drop(path)
         self._faults[path] = block.fault
-        if _tells(block.fault):
-            self.doubts.see(path)
+        if shows_outcome(block.fault):
+            self.unknown.note_outcome(path)
         self._raised[path] = block
 
     def note_known(self, path: StepPath) -> None:
         """Note that the effect of a step is known, though it has no outcome."""
         with self._lock:
-            self.doubts.see(path)
+            self.unknown.note_outcome(path)
 
     def note_unknown(self, path: StepPath) -> None:
         """Note that a step was begun, and that its outcome is unknown."""
         with self._lock:
-            self.doubts.add(path)
+            self.unknown.add(path)
 
-    def wrote(self, block: Failed) -> Failed:
+    def note_written(self, block: StepFailed) -> StepFailed:
         """Note that a fault has its row, before the run is released."""
         written = replace(block, written=True)
         self._raised[block.fault.path or StepPath("")] = written
@@ -329,7 +329,7 @@ class StepStates:
         """Faults to close when this step's outcome is recorded, each with its final state."""
         fault = self._faults.get(path)
         with self._lock:
-            aborts = [(abort, FaultState.RESOLVED) for abort in self.doubts.faults_closed_by(path)]
+            aborts = [(abort, FaultState.RESOLVED) for abort in self.unknown.faults_closed_by(path)]
         return tuple(aborts if fault is None else [(fault.id, state), *aborts])
 
     def with_signal_read(self, path: StepPath, more: Then | None) -> Then | None:
@@ -337,6 +337,6 @@ class StepStates:
         return self._signals.mark_read_before(path, more)
 
 
-def _tells(fault: Fault) -> bool:
+def shows_outcome(fault: Fault) -> bool:
     """Whether a fault shows the outcome of a try; one that rules raise because a worker was lost does not."""
-    return fault.rule_type != On.ABORT.value
+    return fault.rule_type != RuleType.ABORT.value

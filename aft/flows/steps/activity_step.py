@@ -20,15 +20,15 @@ from aft.errors import CodecError
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.activity import Activity
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, Failed
-from aft.flows.session.late_effects import keep_late
+from aft.flows.session.blocks import Blocked, StepFailed
+from aft.flows.session.keep_late_effect import keep_late
 from aft.flows.steps import attempt, constraints
 from aft.flows.steps.request import OnRecorded
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.step import Given, Step
 from aft.ids import RunId, StepPath
 from aft.rules.cases.case import StepFacts
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording, Then
 from aft.runs.records.journal import Entry, EntryKind, Outcome
@@ -66,12 +66,12 @@ class ActivityStep(Step):
         self._on_recorded = on_recorded
         self._entry: Entry | None = None
         #: The rules' objection to the result, and whether the undo of the effect is owed nevertheless.
-        self._objection: Failed | None = None
+        self._objection: StepFailed | None = None
         self._owed = False
 
     def execute(self) -> Entry:
         """Execute the activity and return its recorded outcome, or raise Blocked with a fault."""
-        self.session.check_may_go_on()
+        self.session.release_or_read_inbox()
         self._states.check_ladder(self.path, self.status)
         self._check_before()
         self.doubtful = self._states.is_doubtful(self.path)
@@ -108,7 +108,7 @@ class ActivityStep(Step):
                 self._states.armed.add(self.path)
             self._states.note_failed(self._objection)
             release.emit_raised(self._deps, self._objection.fault)
-            raise Blocked(self._states.wrote(self._objection))
+            raise Blocked(self._states.note_written(self._objection))
         assert self._entry is not None
         self.session.numbered(self._entry)
         if self._on_recorded is not None:
@@ -141,13 +141,13 @@ class ActivityStep(Step):
     def _check_before(self) -> None:
         """Raise Blocked if the rules object to this step before it begins; asked once for a step, not for each try."""
         step_states, path = self._states, self.path
-        before, in_doubt = step_states.fault(path), path in step_states.doubts
-        is_lost = in_doubt and before is None and not step_states.doubts.was_tried(path)
+        before, in_doubt = step_states.fault(path), path in step_states.unknown
+        is_lost = in_doubt and before is None and not step_states.unknown.was_tried(path)
         asked = step_states.was_begun(path) and not is_lost and not constraints.asks_again(before)
         if step_states.undo_orders or asked:
             return
         # An earlier owner may have begun it, with its effect: too late for a rule that it must not begin.
-        on = On.ABORT if in_doubt else On.ACTIVITY_PRE
+        on = RuleType.ABORT if in_doubt else RuleType.ACTIVITY_PRE
         if not self.session.constraints.any(on, self.name):
             return
         facts = self._facts()
@@ -161,27 +161,29 @@ class ActivityStep(Step):
 
         An attempt in the owner's transaction cannot be given up.
         """
-        if self.policy.transactional or not self.session.constraints.any(On.VIOLATED, self.name):
+        if self.policy.transactional or not self.session.constraints.any(RuleType.VIOLATED, self.name):
             return None
         clock, began = self._deps.clock, self._deps.clock.ticks()
-        return lambda: self.session.constraints.find_objection(On.VIOLATED, self._facts(elapsed=clock.ticks() - began))
+        return lambda: self.session.constraints.find_objection(
+            RuleType.VIOLATED, self._facts(elapsed=clock.ticks() - began)
+        )
 
-    def _check_after(self, value: str) -> Failed | None:
+    def _check_after(self, value: str) -> StepFailed | None:
         """Return the rules' objection to a step that has had its effect, or None."""
-        if not self.session.constraints.any(On.ACTIVITY_POST, self.name):
+        if not self.session.constraints.any(RuleType.ACTIVITY_POST, self.name):
             return None
         facts = self._facts(value, elapsed=self._deps.clock.ticks() - self._started)
-        choice = self.session.constraints.find_objection(On.ACTIVITY_POST, facts)
+        choice = self.session.constraints.find_objection(RuleType.ACTIVITY_POST, facts)
         if choice is None:
             return None
         before, ladder = self._states.fault(self.path), self._deps.ladder_of(self.policy)
-        fault = self.session.constraints.make_fault(On.ACTIVITY_POST, choice, self.path, facts, before, ladder)
+        fault = self.session.constraints.make_fault(RuleType.ACTIVITY_POST, choice, self.path, facts, before, ladder)
         return self._states.block(self.path, fault, self.status)
 
     def _facts(self, value: str | None = None, *, elapsed: float | None = None) -> StepFacts:
         return StepFacts(self.name, self.stored, value, self._states.failures(self.path), elapsed=elapsed)
 
-    def _record_effect(self, connection: Connection, seq: int, *, failed: Failed, value: str) -> None:
+    def _record_effect(self, connection: Connection, seq: int, *, failed: StepFailed, value: str) -> None:
         """Record a step's effect and its owed undo, but no outcome: an exlet decides that."""
         run_id, generation = self.owner.run_id, self.session.generation(self.path)
         release.write_fault(self._deps, self.owner, connection, failed)

@@ -38,13 +38,13 @@ from aft.flows.course.flow_loop import running_on
 from aft.flows.declare import context
 from aft.flows.declare.context import ActivitySession, AttemptContext, Current
 from aft.flows.declare.probe import ProbeCall
-from aft.flows.exceptions.failures import passes
+from aft.flows.exceptions.failures import may_retry_at_once
 from aft.flows.runtime.event_loop import LoopEnded
 from aft.flows.runtime.rule_watch import AttemptWatch
 from aft.flows.runtime.timed_call import NoThread, OnLate, TimedCall
-from aft.flows.session.blocks import CONTROL_FLOW, Blocked, HandsBack
+from aft.flows.session.blocks import CONTROL_FLOW, Blocked, ReleaseNeeded
 from aft.flows.steps.step import Raised, RuleObjected, Step
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner import Fenced, LeaseOver, Owner
 from aft.store.checkout import WorkLost
@@ -103,7 +103,7 @@ def _attempts(step: Step) -> Iterable[AbstractContextManager[Any]]:
         return (
             isinstance(error, Raised)
             and not deps.abandoned.is_full
-            and passes(error.error, step.policy, deps.clock.now())
+            and may_retry_at_once(error.error, step.policy, deps.clock.now())
         )
 
     return Retrying(stop=stop_after_attempt(step.immediate + 1), retry=retry_if_exception(may_retry), reraise=True)
@@ -128,7 +128,7 @@ def _run_probe(step: Step, probe: ProbeCall | None, current: Current) -> Any:
     """Return what a probe finds, or UNKNOWN."""
     if probe is None:
         return UNKNOWN
-    function = FunctionCall(probe.what, probe.fn, (), probe.kwargs, probe.timeout, forget)
+    function = FunctionCall(probe.what, probe.fn, (), probe.kwargs, probe.timeout, ignore_late_value)
     found = probe.read(_call(step, function, AttemptContext(replace(current, key=probe.key))))
     _check_lease(step.owner)  # a probe may take its time
     return found
@@ -160,7 +160,7 @@ def _try_in_transaction(step: Step, again: int) -> None:
         for attempt in tries:
             with attempt:
                 if attempt.retry_state.attempt_number > 1:
-                    step.session.check_may_go_on()
+                    step.session.release_or_read_inbox()
                     step.begin_again()
                 current = _begin(step, again)
                 if not _record_probed(step, current, again):
@@ -196,16 +196,16 @@ def _commit_with_effect(step: Step, current: Current) -> None:
 def _work(step: Step, function: FunctionCall, ours: AttemptContext, connection: Connection) -> Any:
     """Call the function in the transaction; if the connection was lost, its outcome is void."""
     try:
-        with step.owner.store.at_work(connection) as lent:
+        with step.owner.store.lend(connection) as lent:
             try:
                 value = _call(step, function, ours)
             finally:
                 lent.reclaim()
-            lent.loosen()
+            lent.reset_settings()
             if ours.session is not None:
                 _release(ours.session)
-    except WorkLost as spoilt:
-        raise Raised(spoilt.error) from spoilt.error
+    except WorkLost as lost:
+        raise Raised(lost.error) from lost.error
     return value
 
 
@@ -225,7 +225,7 @@ def _call(step: Step, function: FunctionCall, ours: AttemptContext) -> Any:
         raise
     except (LoopEnded, NoThread) as error:
         # Not its failure. It may have begun: the next owner treats its outcome as unknown.
-        raise Blocked(HandsBack(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
+        raise Blocked(ReleaseNeeded(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
     except CONTROL_FLOW as error:
         raise Raised(RuntimeError(f"{function.what} leaked control flow of aft")) from error
     except BaseException as error:
@@ -233,7 +233,7 @@ def _call(step: Step, function: FunctionCall, ours: AttemptContext) -> Any:
             raise
         # Whether the function's own time limit was reached.
         over = timeout is not None and is_a(error, TimeoutError) and clock.ticks() - began >= timeout.total_seconds()
-        raise Raised(error, On.TIMEOUT if over else None) from error
+        raise Raised(error, RuleType.TIMEOUT if over else None) from error
 
 
 def _call_in_time(step: Step, function: FunctionCall, current: Current) -> Any:
@@ -277,7 +277,7 @@ def _call_in_time(step: Step, function: FunctionCall, current: Current) -> Any:
 _is_async = functools.lru_cache(1_000)(inspect.iscoroutinefunction)  # asked before each call, and never changes
 
 
-def forget(value: Any, *, refused: bool = False) -> None:
+def ignore_late_value(value: Any, *, refused: bool = False) -> None:
     """Ignore the late value of a probe or a compensator: it leaves nothing to undo."""
 
 

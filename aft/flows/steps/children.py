@@ -25,7 +25,7 @@ from aft.errors import DefinitionError, FlowCancelled, ReplayDiverged
 from aft.flows.course.divergence import check_arguments
 from aft.flows.declare.calls import Call
 from aft.flows.declare.flow import Flow
-from aft.flows.session.blocks import Awaits, Block, Blocked
+from aft.flows.session.blocks import Block, Blocked, WaitPending
 from aft.flows.steps.request import OnRecorded, Raises, Returns, StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import RunId, StepPath
@@ -50,7 +50,7 @@ LOOK_AGAIN = timedelta(seconds=5)
 PARENT = "parent"
 
 
-def answer(item: InboxItem, why: str) -> tuple[InboxItem, str]:
+def refusal_of(item: InboxItem, why: str) -> tuple[InboxItem, str]:
     """Return the reply of a run that cannot be cancelled yet: a person is refused, a parent's order is postponed."""
     return item, PUT_OFF if item.actor == PARENT else f"refused: {why}"
 
@@ -92,12 +92,12 @@ class _ChildRows:
     def find_all(self, ids: Sequence[RunId]) -> list[RunRow]:
         """Return these children, as they are now."""
         (found,) = self._session.owner.query([(child_runs.NAMED, json.dumps(ids))])
-        return [run_rows.read(values) for values in found]
+        return [run_rows.read_run(values) for values in found]
 
     def find(self, child_id: RunId) -> RunRow | None:
         """Return a child as it is now, or None."""
         namespace = self._session.deps.namespace
-        return self._session.owner.read(lambda connection: child_runs.find(connection, namespace, child_id))
+        return self._session.owner.read(lambda connection: child_runs.find_child(connection, namespace, child_id))
 
 
 class _Family:
@@ -142,14 +142,14 @@ class Children:
         child_id = child_of(session, path)
 
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            session.check_may_go_on()
+            session.release_or_read_inbox()
             child = self._rows.take(child_id)
             if child is None:
                 child = self._start(flow, child_id, path, args)
             else:
                 _check_same(flow, child, path, args, given)
             if child.ended_as is None:
-                raise Blocked(Awaits(self._wait(path, child.id)))
+                raise Blocked(WaitPending(self._wait(path, child.id)))
             return self._record(child, path, scope, args, given, on_recorded)
 
         def read(entry: Entry) -> Returns | Raises:
@@ -191,7 +191,7 @@ class Children:
         if not made:
             # The order to stop is on its way down the family; the run checks again in case it is lost.
             raise Blocked(
-                Awaits(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
+                WaitPending(replace(self._wait(path, child_id), until=self._session.run_inbox.query_now() + LOOK_AGAIN))
             )
         self._family.begun += 1
         return made[0]
@@ -223,7 +223,7 @@ class Children:
         )
 
         def then(connection: Connection, seq: int) -> None:
-            if child_runs.stands(connection, child):
+            if child_runs.has_effects_left(connection, child):
                 self._push(child, path, connection, seq, entry.key_generation)
 
         return self._session.record(entry, then, on_recorded)
@@ -269,7 +269,7 @@ class Children:
         found = self._rows.find_all(ids)
         self._leave_until_ended([child for child in found if child.ended_as is None])
         for child in found:
-            owner.forget_wait(child.parent_path or "")
+            owner.remove_wait(child.parent_path or "")
         for child in owner.read(lambda connection: child_runs.unframed(connection, owner.run_id)):
             if child.id in ids:
                 owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
@@ -279,10 +279,10 @@ class Children:
         owner = self._session.owner
         generation = owner.run.key_generation
         for child in owner.read(lambda connection: child_runs.unframed(connection, owner.run_id, under, generation)):
-            self._session.owner.forget_wait(child.parent_path or "")
+            self._session.owner.remove_wait(child.parent_path or "")
             owner.write(partial(self._push, child, StepPath(child.parent_path or "")))
 
-    def note_standing(self) -> None:
+    def mark_children_not_undone(self) -> None:
         """Note which children of an undone run are not fully undone: a late effect was left in them.
 
         Each in its own transaction, repeated by every owner; a crash leaves the rest to the next one.
@@ -291,7 +291,7 @@ class Children:
         self._frame_unrecorded("")
         for child in owner.read(lambda connection: child_runs.of(connection, owner.run_id)):
             if child.ended_as is Status.FAILED:
-                owner.write(partial(_let_stand, owner.run_id, child))
+                owner.write(partial(_mark_not_undone, owner.run_id, child))
 
     def _push(
         self, child: RunRow, path: StepPath, connection: Connection, seq: int, generation: int | None = None
@@ -313,7 +313,7 @@ class Children:
             key_generation=(child.parent_generation or 0) if generation is None else generation,
             after=(child.parent_seq, child.parent_inbox_seq),
             state=FrameState.SKIPPED if failed else FrameState.OWED,
-            note=left_standing(child) if failed else None,
+            note=describe_remaining(child) if failed else None,
         )
 
     def undo(self, frame: Frame) -> str | None:
@@ -327,7 +327,7 @@ class Children:
         elif child.ended_as is Status.COMPENSATED:
             self._undo_frame(frame, FrameState.UNDONE, None)
         elif child.ended_as in (Status.FAILED, Status.CANCELLED):
-            self._undo_frame(frame, FrameState.SKIPPED, left_standing(child))
+            self._undo_frame(frame, FrameState.SKIPPED, describe_remaining(child))
         elif child.pivoted_at is not None:
             how = "completed" if child.ended_as is not None else "goes on"
             ends = ", and this run will end failed" if self._session.owner.run.cause is not None else ""
@@ -344,9 +344,11 @@ class Children:
     def _undo_frame(self, frame: Frame, state: FrameState, note: str | None) -> None:
         """Pop a child's frame together with the wait for that child: a crash leaves both, or neither."""
         owner = self._session.owner
-        owner.forget_wait(f"{frame.path}/undo")
+        owner.remove_wait(f"{frame.path}/undo")
         left = waits.encode(owner.run.waits)
-        owner.write(lambda connection, seq: stack.pop(connection, owner.run_id, frame.seq, state, note), waits=left)
+        owner.write(
+            lambda connection, seq: stack.pop_child_frame(connection, owner.run_id, frame.seq, state, note), waits=left
+        )
 
     def _order(self, child: RunRow, verb: InboxVerb, payload: dict[str, Any]) -> None:
         """Send an order to a child, once (by its key), in a transaction of its own."""
@@ -358,7 +360,7 @@ class Children:
 
     def _block(self, path: StepPath, child: RunRow) -> Block:
         wait = self._wait(path, child.id)
-        return Awaits(wait, None if self._session.owner.run.status is Status.COMPENSATING else Status.WAITING)
+        return WaitPending(wait, None if self._session.owner.run.status is Status.COMPENSATING else Status.WAITING)
 
 
 def _check_same(flow: Flow[Any, Any], child: RunRow, path: StepPath, args: str, given: str) -> None:
@@ -372,11 +374,11 @@ def _check_same(flow: Flow[Any, Any], child: RunRow, path: StepPath, args: str, 
         check_arguments(f"step {path}", f"child {flow.name!r}", flow.arguments, child.args, args, given=given)
 
 
-def _let_stand(run_id: RunId, child: RunRow, connection: Connection, seq: int) -> None:
-    stack.mark_skipped(connection, run_id, child.id, left_standing(child))
+def _mark_not_undone(run_id: RunId, child: RunRow, connection: Connection, seq: int) -> None:
+    stack.mark_skipped(connection, run_id, child.id, describe_remaining(child))
 
 
-def left_standing(child: RunRow) -> str:
+def describe_remaining(child: RunRow) -> str:
     """Return why a child's effects remain although its parent is undone."""
     how = "could not be undone entirely" if child.ended_as is Status.FAILED else "was ended as it was, nothing undone"
     return f"child {child.id} {how}"

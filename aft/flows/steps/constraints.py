@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.session.dependencies import Dependencies
 from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
 from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import choose
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.runs.ownership.owner import Owner
@@ -34,11 +34,11 @@ class Constraints:
         self._deps = deps
         self._owner = owner
 
-    def any(self, on: On, activity: str) -> bool:
+    def any(self, on: RuleType, activity: str) -> bool:
         """Whether rules of this type are taught for the run's flow and this activity."""
         return self._deps.rules.current().is_taught(on, self._owner.run.flow, activity)
 
-    def find_objection(self, on: On, step: StepFacts) -> RuleChoice | None:
+    def find_objection(self, on: RuleType, step: StepFacts) -> RuleChoice | None:
         """Return the rules' choice for this step or run; None if they do not object. Emits: RuleWarned."""
         deps, run = self._deps, self._owner.run
         rules = deps.rules.current()
@@ -53,7 +53,7 @@ class Constraints:
         facts = {**case.of_run(run, at), **case.of_step(step)}
         found = Case(facts, {"history": gather_history, "source": sources.fetch_named})
         trees = rules.find(on, run.flow, step.name)
-        if on is On.ABORT:
+        if on is RuleType.ABORT:
             # Trees about all activities are asked by the dispatcher, which does not know which activity it was.
             trees = [tree for tree in trees if tree.tree.activity != ANY]
         decision = choose.choose_rule(trees, on, found)
@@ -64,7 +64,7 @@ class Constraints:
 
     def make_fault(
         self,
-        on: On,
+        on: RuleType,
         decision: RuleChoice,
         path: StepPath,
         step: StepFacts,
@@ -92,7 +92,7 @@ class Constraints:
             args=json.dumps([decision.why]),
             args_exact=True,
             traceback="",
-            own_answer=Answer.UNRECOVERABLE,
+            own_answer=Recoverability.UNRECOVERABLE,
             declared_answer=None,
             http_status=None,
             after=None,
@@ -106,5 +106,5 @@ class Constraints:
 
 def asks_again(fault: Fault | None) -> bool:
     """Whether rules are asked again about a step that they objected to before it began: no ruling lets it go on."""
-    objected = fault is not None and fault.rule_type == On.ACTIVITY_PRE
+    objected = fault is not None and fault.rule_type == RuleType.ACTIVITY_PRE
     return objected and fault is not None and Ruling.decode(fault.ruling).do is not RulingAction.GO

@@ -18,14 +18,14 @@ def pivot(session: RunSession, path: StepPath, scope: str) -> StepRequest:
     """Make the step after which nothing done before it is undone any more."""
 
     def perform(on_recorded: OnRecorded | None) -> Entry:
-        session.check_may_go_on()
+        session.release_or_read_inbox()
         owner = session.owner
         entry = Entry(path, scope, EntryKind.PIVOT, Pivot().name, Outcome.OK, session.deps.clock.now())
 
         def then(connection: Connection, seq: int) -> None:
             # A cancel sent before the pivot is carried out; one sent later sees the pivot in the row.
             release.check_orders(owner, connection)
-            stack.keep_all(connection, owner.run_id)
+            stack.mark_kept(connection, owner.run_id)
 
         recorded = session.record(entry, then, on_recorded, pivoted_at=FromNow())
         owner.change(pivoted_at=owner.run.pivoted_at or entry.recorded_at)

@@ -24,7 +24,7 @@ class Future(Protocol):
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
-    def release(self) -> None: ...
+    def deliver_cancellation(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ class StepRequest:
     #: The fault of an interrupt that reaches it, recorded by a step beside it.
     interrupted: FaultId | None = None
     #: Whether it ends because its task was cancelled.
-    abandoned: bool = False
+    task_cancelled: bool = False
     #: The task that requests it, by its branch; "": the flow itself. And whether that task closes a generator.
     task: str = ""
-    closes: bool = False
+    in_generator_close: bool = False
     #: Whether the code requests it on its way out of a pass that continues as new.
-    tidies: bool = False
+    is_cleanup: bool = False
     #: The future of the task that awaits it, in an async flow.
     future: Future | None = None
 
@@ -108,10 +108,10 @@ class StepRequest:
         """Whether its task was cancelled, so that no code waits for its outcome."""
         return self.future is not None and (self.future.done() or self.future.was_cancelled)
 
-    def release(self) -> None:
+    def deliver_cancellation(self) -> None:
         """Deliver the cancellation to its task, if that was cancelled."""
         if self.future is not None:
-            self.future.release()
+            self.future.deliver_cancellation()
 
     @property
     def is_idle(self) -> bool:

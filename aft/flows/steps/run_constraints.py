@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aft.fault import FaultState
-from aft.flows.session.blocks import Blocked, Parks, Removes
+from aft.flows.session.blocks import Blocked, ParkNeeded, RunRemoved
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases.case import StepFacts
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.runs.rulings import Ruling, RulingAction
 from aft.runs.states import Status
 
 #: The journal path of each decision.
-PATHS = {On.RUN_PRE: StepPath("begin"), On.RUN_POST: StepPath("end")}
+PATHS = {RuleType.RUN_PRE: StepPath("begin"), RuleType.RUN_POST: StepPath("end")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RunConstraints:
     #: Whether no step of the run has an outcome yet: only then does it begin.
     begins: bool
 
-    def check(self, on: On, result: str | None = None) -> Entry | None:
+    def check(self, on: RuleType, result: str | None = None) -> Entry | None:
         """Raise Blocked if the rules object and that is not decided yet; return the decision's entry, if any."""
         path, step_states = PATHS[on], self.session.step_states
         if path in self.recorded:
@@ -39,7 +39,7 @@ class RunConstraints:
         step_states.check_ladder(path, Status.RECOVERING)
         if step_states.fault(path) is not None:
             return self._apply_ruling(path)
-        if on is On.RUN_PRE and not self.begins:
+        if on is RuleType.RUN_PRE and not self.begins:
             return None
         facts = StepFacts("", None, result)
         decision = self.session.constraints.find_objection(on, facts)
@@ -53,9 +53,9 @@ class RunConstraints:
         assert fault is not None
         ruling = Ruling.decode(fault.ruling)
         if ruling.do is RulingAction.PARK:
-            raise Blocked(Parks(ruling.why, fault, (), reopens=True))
+            raise Blocked(ParkNeeded(ruling.why, fault, (), reopens=True))
         if ruling.do is RulingAction.REMOVE:
-            raise Blocked(Removes(ruling.why))
+            raise Blocked(RunRemoved(ruling.why))
         failed = fault.state is FaultState.FINAL
         entry = Entry(
             path,

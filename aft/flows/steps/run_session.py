@@ -17,7 +17,7 @@ from aft.flows.course.course import Course
 from aft.flows.exceptions import failures
 from aft.flows.runtime.forks import ForkGuard
 from aft.flows.session import release
-from aft.flows.session.blocks import Blocked, HandsBack
+from aft.flows.session.blocks import Blocked, ReleaseNeeded
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.session.inbox import RunInbox
 from aft.flows.session.step_states import StepStates
@@ -64,14 +64,14 @@ class RunSession:
         """Return the generation of a step's keys: the run's, plus an offset if the step was undone and starts again."""
         return self.owner.run.key_generation + self.step_states.undone.get(path, 0) * RESTARTED
 
-    def abreast(self, path: StepPath) -> int:
-        """Return how many steps of this step's call may execute at a time; 0: called alone, or without a limit."""
+    def concurrency_of(self, path: StepPath) -> int:
+        """Return the concurrency limit of the call that this step belongs to; 0: none."""
         return self.limits.get(path.rpartition(".")[0], 0)
 
     def find_fault(self, fault_id: str) -> Fault | None:
         """Return the fault with this id, or None."""
         (rows,) = self.owner.query([(faults.NAMED, json.dumps([fault_id]))])
-        return next((faults.read(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
+        return next((faults.read_fault(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
 
     def find_failure(self, entry: Entry) -> Exception:
         """Rebuild the exception of a recorded failure, as the flow's code sees it.
@@ -86,8 +86,8 @@ class RunSession:
             )
         return failures.rebuild(fault)
 
-    def check_may_go_on(self) -> None:
-        """Raise Blocked at a step's boundary if the run must be released here; otherwise read new inbox items.
+    def release_or_read_inbox(self) -> None:
+        """Raise Blocked at a step's boundary if the run must be released here; else read new inbox items.
 
         It is released if this process drains, makes room for a solitary run, or has too many abandoned attempts; or if
         a solitary run has made progress and may share a process again. A solitary run makes no room itself: two of them
@@ -103,7 +103,7 @@ class RunSession:
         elif self.owner.run.deaths >= MOST_SHARED_DEATHS and not self.owner.solitary:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
-            raise Blocked(HandsBack(why))
+            raise Blocked(ReleaseNeeded(why))
         self.run_inbox.read_new()
 
     # Recording ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class RunSession:
                 on_recorded(recorded[0])
 
         self.owner.write(self.recording(entry, more=then), finish, **changes)
-        self.owner.forget_wait(entry.path)
+        self.owner.remove_wait(entry.path)
         return recorded[0]
 
     def numbered(self, entry: Entry) -> Entry:
@@ -152,5 +152,5 @@ class RunSession:
         if not alone:
             self.owner.write(lambda connection, seq: release.write_fault(self.deps, self.owner, connection, failed))
             release.emit_raised(self.deps, fault)
-            failed = self.step_states.wrote(failed)
+            failed = self.step_states.note_written(failed)
         raise Blocked(failed)

@@ -1,4 +1,4 @@
-"""One step that a run's owner executes: what is called for it, what its outcome writes, and what its failure becomes.
+"""Executes one step: calls its function, records the outcome or raises the fault.
 
 An activity goes forward (``steps.activity_step``), a compensator backward (``steps.unwind``). Both take the same way:
 begun, tried (``steps.attempt``), recorded; or failed, described as a fault, left to the dispatcher. They differ in what
@@ -23,12 +23,12 @@ from aft.flows.declare.policy import Policy
 from aft.flows.declare.probe import ProbeCall
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Blocked, HandsBack, Parks
+from aft.flows.session.blocks import Blocked, ParkNeeded, ReleaseNeeded
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
 from aft.rules.cases import step_snapshot
 from aft.rules.cases.case import StepFacts
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
 from aft.runs.ownership.owner_writes import Recording, Then
 from aft.runs.states import Status
@@ -43,10 +43,10 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 class Raised(Exception):
     """Raised when the user's function raised ``error``."""
 
-    def __init__(self, error: BaseException, on: On | None = None) -> None:
+    def __init__(self, error: BaseException, on: RuleType | None = None) -> None:
         super().__init__(type(error).__name__)
         self.error = error
-        #: Its exception type (of the rules), if that does not follow from the exception itself.
+        #: Its rule type, if that does not follow from the exception itself.
         self.on = on
 
 
@@ -119,7 +119,7 @@ class Step(ABC):
 
     @abstractmethod
     def recorded(self) -> None:
-        """Take note that the record has committed; called before anything else of the run is written."""
+        """Called after the record's commit, before any other write of the run."""
 
     @abstractmethod
     def keep_late(self, value: Any, *, refused: bool = False) -> None:
@@ -144,7 +144,7 @@ class Step(ABC):
             if self.policy.expected is None:
                 yield
             else:
-                with self._deps.attempts.watched(self.owner.run_id, self.path, self.name, self.policy.expected):
+                with self._deps.slow_activities.watched(self.owner.run_id, self.path, self.name, self.policy.expected):
                     yield
         except Raised as raised:
             self._fail(raised.error, raised.on, self._deps.clock.ticks() - began)
@@ -155,19 +155,19 @@ class Step(ABC):
                 self._fail(error)
             self._park(error)
         except Blocked as leave:
-            if any(isinstance(block, HandsBack) and block.doubt for block in leave.blocks):
+            if any(isinstance(block, ReleaseNeeded) and block.doubt for block in leave.blocks):
                 self._states.note_unknown(self.path)
             raise
         self._states.note_recorded(self.path)
 
-    def _fail(self, error: BaseException, on: On | None = None, elapsed: float | None = None) -> NoReturn:
+    def _fail(self, error: BaseException, on: RuleType | None = None, elapsed: float | None = None) -> NoReturn:
         ladder, before = self._deps.ladder_of(self.policy), self._states.fault(self.path)
-        fault = failures.describe(error, self._site(), self.policy, ladder, self._deps.clock.now())
-        rule_type = on or (On.UNAVAILABLE if is_a(error, ResourceUnavailable) else None)
+        fault = failures.make_fault(error, self._site(), self.policy, ladder, self._deps.clock.now())
+        rule_type = on or (RuleType.UNAVAILABLE if is_a(error, ResourceUnavailable) else None)
         # What is large is not copied with every try: rules see no arguments then.
         stored = self.stored if len(self.stored or "") <= MOST_STORED else None
         facts = StepFacts(self.name, stored, elapsed=elapsed)
-        snapshot = step_snapshot.encode(facts, before, abreast=self.session.abreast(self.path))
+        snapshot = step_snapshot.encode(facts, before, abreast=self.session.concurrency_of(self.path))
         fault = replace(fault, rule_type=None if rule_type is None else rule_type.value, step_snapshot=snapshot)
         self.session.fail(self.path, fault, self.status)
 
@@ -175,20 +175,20 @@ class Step(ABC):
         """Raise Blocked with the fault of an attempt that the rules objected to."""
         facts, before = StepFacts(self.name, self.stored, None, self.failed), self._states.fault(self.path)
         ladder = self._deps.ladder_of(self.policy)
-        fault = self.session.constraints.make_fault(On.VIOLATED, decision, self.path, facts, before, ladder)
+        fault = self.session.constraints.make_fault(RuleType.VIOLATED, decision, self.path, facts, before, ladder)
         self.session.fail(self.path, fault, self.status)
 
     def _park(self, error: CodecError) -> NoReturn:
         """Park after an effect whose result cannot be stored: undoing it may need that result."""
         now = self._deps.clock.now()
-        fault = failures.describe(error, self._site(), self.policy, self._deps.ladder, now, state=FaultState.PARKED)
+        fault = failures.make_fault(error, self._site(), self.policy, self._deps.ladder, now, state=FaultState.PARKED)
         reason = (
             f"{self.what} (step {self.path}) returned what cannot be stored: {error}; "
             "after the fix, retry executes it again under the same key"
         )
-        replaced, spent = self._states.replaced(self.path), self._states.spend(self.path)
+        replaced, spent = self._states.replaced(self.path), self._states.take_consumed_signal(self.path)
         self._states.note_known(self.path)
-        raise Blocked(Parks(reason, fault, replaced, answers=spent))
+        raise Blocked(ParkNeeded(reason, fault, replaced, answers=spent))
 
     def _site(self) -> FaultSite:
         failed = self._states.failures(self.path)

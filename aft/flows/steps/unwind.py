@@ -18,14 +18,14 @@ from aft.compensation.registry import UNKNOWN, Compensator
 from aft.compensation.stack import Frame, FrameState
 from aft.errors import CodecError
 from aft.fault import Fault, FaultKind, FaultState
-from aft.flows.declare.activity import Activity, compensator_policy, compensator_question
+from aft.flows.declare.activity import Activity, compensator_policy, make_compensator_probe_call
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
-from aft.flows.session.blocks import Blocked, Parks
+from aft.flows.session.blocks import Blocked, ParkNeeded
 from aft.flows.steps import attempt
 from aft.flows.steps.children import Children
-from aft.flows.steps.late_effects import find_late, take_late
+from aft.flows.steps.push_late_effects import find_late, take_late
 from aft.flows.steps.run_session import RunSession
 from aft.flows.steps.step import Given, Step
 from aft.ids import StepPath
@@ -52,8 +52,8 @@ def unwind_all(session: RunSession, cause: Fault | None) -> bool:
     if children or arrived or len(owed) == stack.MOST_READ:
         unwind(session, cause, None)
         return any_skipped(owner)
-    for frame in map(stack.read, owed):
-        _reach_frontier(session, frame)
+    for frame in map(stack.read_frame, owed):
+        _note_journal_end(session, frame)
         _undo_frame(session, frame, cause, None)
     return bool(skipped)
 
@@ -79,7 +79,7 @@ def unwind(
             take_late(session)
     for frame in _owed(session, scope, path, late):
         if not path and not late:
-            _reach_frontier(session, frame)
+            _note_journal_end(session, frame)
         _undo_frame(session, frame, cause, status)
 
 
@@ -111,17 +111,17 @@ def undo_if_scope_undone(session: RunSession, path: StepPath) -> None:
             return
 
 
-def _reach_frontier(session: RunSession, frame: Frame) -> None:
+def _note_journal_end(session: RunSession, frame: Frame) -> None:
     """Record that a dead owner may have been undoing this frame, and has begun nothing after it.
 
     Not done when a single step or late effects are undone: other steps of the code may be at work then.
     """
-    session.step_states.reach_frontier([] if frame.child_id is not None else [StepPath(f"{frame.path}/undo")])
+    session.step_states.note_journal_end([] if frame.child_id is not None else [StepPath(f"{frame.path}/undo")])
 
 
 def _undo_frame(session: RunSession, frame: Frame, cause: Fault | None, status: Status | None) -> None:
     if frame.child_id is not None:
-        session.check_may_go_on()
+        session.release_or_read_inbox()
         if (why := Children(session).undo(frame)) is not None:
             _stop(session, frame, why)
         return
@@ -159,10 +159,10 @@ class UndoStep(Step):
     def undo(self) -> None:
         """Run the compensator and pop its frame, or raise Blocked with a fault. Emits: FrameCompensated."""
         frame, step_states = self.frame, self._states
-        self.session.check_may_go_on()
+        self.session.release_or_read_inbox()
         step_states.check_ladder(self.path, self.status)
         self.begin(frame.key_generation)
-        self.probe = compensator_question(self.compensator, self.policy, self.kwargs, self.key)
+        self.probe = make_compensator_probe_call(self.compensator, self.policy, self.kwargs, self.key)
         # A late effect may be the one that was undone already, under the same key.
         late_again = frame.state is FrameState.LATE and frame.path in step_states.undone
         self.doubtful = step_states.is_doubtful(self.path) or late_again
@@ -276,8 +276,8 @@ def _stop(session: RunSession, frame: Frame, reason: str) -> NoReturn:
     place = FaultSite(
         owner.run_id, owner.epoch, StepPath(f"{frame.path}/undo"), FaultKind.COMPENSATOR, frame.compensator
     )
-    fault = failures.describe(
+    fault = failures.make_fault(
         LookupError(reason), place, Policy(), deps.ladder, deps.clock.now(), state=FaultState.PARKED
     )
     before = session.step_states.fault(StepPath(f"{frame.path}/undo"))
-    raise Blocked(Parks(reason, fault, () if before is None else (before.id,)))
+    raise Blocked(ParkNeeded(reason, fault, () if before is None else (before.id,)))

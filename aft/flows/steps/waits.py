@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from aft.errors import CodecError, WaitTimeout
 from aft.flows.declare.calls import RAISE, Call, Signal, Sleep
 from aft.flows.declare.flow import Flow
-from aft.flows.session.blocks import Awaits, Blocked
+from aft.flows.session.blocks import Blocked, WaitPending
 from aft.flows.steps.children import Children
 from aft.flows.steps.request import OnRecorded, Raises, Returns, StepRequest
 from aft.flows.steps.run_session import RunSession
@@ -45,7 +45,7 @@ class WaitSteps:
 
     def _signal(self, signal: Signal, path: StepPath, scope: str) -> StepRequest:
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            self._session.check_may_go_on()
+            self._session.release_or_read_inbox()
             while (item := self._session.run_inbox.take(signal.name)) is not None:
                 try:
                     where = f"signal {signal.name!r}"
@@ -58,7 +58,7 @@ class WaitSteps:
             wait = self._wait(path, WaitKind.SIGNAL, signal.name, signal.timeout)
             if self._is_over(wait):
                 return self._record(path, scope, EntryKind.SIGNAL, signal.name, None, on_recorded, wait)
-            raise Blocked(Awaits(wait))
+            raise Blocked(WaitPending(wait))
 
         def read(entry: Entry) -> Returns | Raises:
             if entry.outcome is Outcome.OK:
@@ -85,10 +85,10 @@ class WaitSteps:
 
     def _sleep(self, sleep: Sleep, path: StepPath, scope: str) -> StepRequest:
         def perform(on_recorded: OnRecorded | None) -> Entry:
-            self._session.check_may_go_on()
+            self._session.release_or_read_inbox()
             wait = self._wait(path, WaitKind.SLEEP, sleep.name, sleep.timeout)
             if not self._is_over(wait):
-                raise Blocked(Awaits(wait))
+                raise Blocked(WaitPending(wait))
             return self._record(path, scope, EntryKind.SLEEP, sleep.name, None, on_recorded, wait)
 
         return StepRequest(

@@ -56,7 +56,7 @@ class RunExecutor:
                 # No thread can be started, so the run is not executed: it is rescued as an orphan.
                 logger.exception("run cannot be executed: run=%s", row.id)
                 self._forget(row)
-                self._deps.executing.release_run(row.id)
+                self._deps.executing.unregister(row.id)
                 self._slots.release(slots)
 
     @property
@@ -86,6 +86,6 @@ class RunExecutor:
             self._deps.telemetry.emit(ServiceFailed(service="runner", why=repr(error)))
         finally:
             self._forget(row)
-            self._deps.executing.release_run(row.id)
-            self._held.release_run(row)
+            self._deps.executing.unregister(row.id)
+            self._held.mark_done(row)
             self._slots.release(slots)

@@ -45,7 +45,7 @@ class HeldDeliveries:
                     held.add(id(one.delivery))
         return held
 
-    def release_run(self, row: RunRow) -> None:
+    def mark_done(self, row: RunRow) -> None:
         """Mark a run's delivery as done: the run was released."""
         with self._lock:
             if found := self._held.pop((row.id, row.epoch), None):

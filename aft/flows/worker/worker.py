@@ -13,7 +13,7 @@ worker's death; if it were held longer, the broker's consumer time-out would hav
 A worker whose lease is expired returns its deliveries, and claims nothing until it is leased again
 (``recovery.lease_guard``).
 
-While too many abandoned attempts have not returned (``flows.runtime.abandonment``) it claims nothing either: its
+While too many abandoned attempts have not returned (``flows.runtime.abandoned_attempts``) it claims nothing either: its
 messages go to other workers, and its runs are released at their next step.
 
 A run during which workers have died repeatedly is claimed by a service of its own (``flows.worker.solitary_runs``).

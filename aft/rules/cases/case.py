@@ -69,7 +69,7 @@ def of_run(run: RunRow, at: datetime) -> Facts:
         "run.key": run.key or "",
         "run.owner": run.owner or "",
         "run.priority": run.priority,
-        "run.args": read(run.args),
+        "run.args": read_json(run.args),
         "run.tags": read_tags(run.tags),
         "run.age": max(0.0, (at - run.created_at).total_seconds()),
         "run.status": run.status.value,
@@ -80,8 +80,8 @@ def of_step(step: StepFacts) -> Facts:
     """Return the facts about a step."""
     return {
         "activity.name": step.name,
-        "activity.args": read(step.args),
-        "activity.result": read(step.result),
+        "activity.args": read_json(step.args),
+        "activity.result": read_json(step.result),
         "activity.attempts": step.attempts,
         "activity.level": step.level,
         "activity.elapsed": step.elapsed or 0.0,
@@ -107,7 +107,7 @@ def of_fault(fault: Fault, *, recoverable: bool, exhausted: bool) -> Facts:
     }
 
 
-def read(text: str | None) -> Any:
+def read_json(text: str | None) -> Any:
     """Decode a stored value as rules see it; None if it cannot be decoded."""
     if text is None:
         return None
@@ -122,7 +122,7 @@ def read_tags(tags: Mapping[str, Any]) -> Any:
     if not tags:
         return {}
     text = json.dumps(tags)
-    return (read(text) if MARK in text else None) or cut(tags)
+    return (read_json(text) if MARK in text else None) or cut(tags)
 
 
 def to_json(value: Any) -> Any:

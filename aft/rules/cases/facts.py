@@ -44,7 +44,7 @@ class FactType(StrEnum):
 
 
 #: The facts of every case; sources come on top of them.
-KINDS: Mapping[str, FactType] = {
+FACT_TYPES: Mapping[str, FactType] = {
     "run.id": FactType.TEXT,
     "run.flow": FactType.TEXT,
     "run.version": FactType.WHOLE,
@@ -85,32 +85,32 @@ KINDS: Mapping[str, FactType] = {
 #: Prefix of a source's name.
 SOURCE = "source."
 #: The types that a source may have.
-SOURCE_KINDS = (FactType.ANY, FactType.WHOLE, FactType.TEXT, FactType.TRUTH)
+SOURCE_TYPES = (FactType.ANY, FactType.WHOLE, FactType.TEXT, FactType.TRUTH)
 #: Types whose values may have many entries.
 WIDE = frozenset({FactType.ANY, FactType.TEXTS, FactType.TAGS, FactType.OUTCOMES})
 
 _BLANKS: Mapping[FactType, Any] = {FactType.TEXT: "", FactType.WHOLE: 0, FactType.TRUTH: False, FactType.ANY: None}
 
 
-def kinds(sources: Mapping[str, str]) -> dict[str, FactType]:
+def fact_types(sources: Mapping[str, str]) -> dict[str, FactType]:
     """Return the types of all facts by name, with sources: ``{"weather": "string"}`` declares ``source.weather``.
 
     Raises ValueError for a source whose name or type is invalid.
     """
-    return {**KINDS, **{SOURCE + name: _source_kind(name, kind) for name, kind in sources.items()}}
+    return {**FACT_TYPES, **{SOURCE + name: _source_type(name, kind) for name, kind in sources.items()}}
 
 
-def _source_kind(name: str, kind: str) -> FactType:
+def _source_type(name: str, kind: str) -> FactType:
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
         raise ValueError(f"a source cannot be named {name!r}; use letters, digits and _, as in 'free_seats'")
-    if kind not in SOURCE_KINDS:
-        raise ValueError(f"source {name!r} cannot be of type {kind!r}; it is one of {', '.join(SOURCE_KINDS)}")
+    if kind not in SOURCE_TYPES:
+        raise ValueError(f"source {name!r} cannot be of type {kind!r}; it is one of {', '.join(SOURCE_TYPES)}")
     return FactType(kind)
 
 
 def blank(sources: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a case in which every fact is blank."""
-    return {name: _blank(kind) for name, kind in kinds(sources or {}).items()}
+    return {name: _blank(kind) for name, kind in fact_types(sources or {}).items()}
 
 
 def _blank(kind: FactType) -> Any:

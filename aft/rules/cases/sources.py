@@ -46,17 +46,17 @@ class FactSource:
     timeout: timedelta
     type: str = "dyn"
     #: The last answer, and when it came.
-    _heard: list[tuple[float, Any]] = field(default_factory=list, repr=False)
+    _cached: list[tuple[float, Any]] = field(default_factory=list, repr=False)
     #: One for each call that may be under way. No lock: a child after a fork could find it held.
     _free: deque[None] = field(default_factory=lambda: deque([None] * MOST_HANGING), repr=False)
 
     def fetch(self) -> Any:
         """Return its answer, at most FRESH seconds old, or its default."""
-        heard = self._heard
-        if heard and _clock.ticks() - heard[0][0] < FRESH:
-            return heard[0][1]
+        cached = self._cached
+        if cached and _clock.ticks() - cached[0][0] < FRESH:
+            return cached[0][1]
         answer = self._fetch()
-        heard[:] = [(_clock.ticks(), answer)]
+        cached[:] = [(_clock.ticks(), answer)]
         return answer
 
     def _fetch(self) -> Any:

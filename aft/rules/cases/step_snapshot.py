@@ -13,7 +13,7 @@ from typing import Any
 from aft.codec.text import StoredJson
 from aft.fault import Fault, FaultKind
 from aft.rules.cases.case import Facts, StepFacts, read_tags
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs.rulings import Ruling, RulingAction
 
 
@@ -52,7 +52,7 @@ def encode(step: StepFacts, before: Fault | None = None, facts: Facts | None = N
     return json.dumps({name: value for name in StepSnapshot.__slots__ if (value := getattr(kept, name))})
 
 
-def read(fault: Fault) -> StepSnapshot:
+def read_snapshot(fault: Fault) -> StepSnapshot:
     """Decode what a fault stores."""
     return _STORED.read(fault.step_snapshot) if fault.step_snapshot else StepSnapshot()
 
@@ -62,7 +62,7 @@ def run_facts(fault: Fault) -> Facts:
 
     Empty for a fault that is not decided about yet: rules see the run as it is now.
     """
-    if known := read(fault).run:
+    if known := read_snapshot(fault).run:
         return dict(known)
     if fault.run_status is None:
         return {}
@@ -71,14 +71,14 @@ def run_facts(fault: Fault) -> Facts:
 
 def failures(fault: Fault) -> int:
     """Return how often the step of a fault has failed; a violated constraint is no failure."""
-    return read(fault).failures if fault.kind is FaultKind.CONSTRAINT else fault.attempt
+    return read_snapshot(fault).failures if fault.kind is FaultKind.CONSTRAINT else fault.attempt
 
 
 def changes(fault: Fault | None) -> dict[str, Any]:
     """Return the arguments of a step that rules have changed, by name: they hold for every try of it."""
     if fault is None:
         return {}
-    return {**read(fault).changed, **(Ruling.decode(fault.ruling).args or {})}
+    return {**read_snapshot(fault).changed, **(Ruling.decode(fault.ruling).args or {})}
 
 
 def begin_again(fault: Fault) -> str | None:
@@ -94,10 +94,10 @@ def begin_again(fault: Fault) -> str | None:
 
 def had_effect(fault: Fault) -> bool:
     """Return whether the step of a fault had its effect: rules have objected to its result."""
-    return fault.rule_type == On.ACTIVITY_POST.value
+    return fault.rule_type == RuleType.ACTIVITY_POST.value
 
 
 def _restarts_until_now(before: Fault | None) -> int:
     if before is None:
         return 0
-    return read(before).restarts + (Ruling.decode(before.ruling).do is RulingAction.RESTART)
+    return read_snapshot(before).restarts + (Ruling.decode(before.ruling).do is RulingAction.RESTART)

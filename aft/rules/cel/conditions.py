@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from aft.errors import RuleRefused
-from aft.rules.cases.facts import MOST_IN_ALL, Facts, FactType, blank, complete, kinds
+from aft.rules.cases.facts import MOST_IN_ALL, Facts, FactType, blank, complete, fact_types
 from aft.rules.cel import bounds
 from aft.rules.cel.refusals import refusal, translate
 from aft.texts import with_article
@@ -72,7 +72,7 @@ class _Language:
             FactType.TAGS: of.Map(of.STRING, of.DYN),
             FactType.OUTCOMES: of.Map(of.INT, of.STRING),
         }
-        self.kinds = kinds(sources)
+        self.kinds = fact_types(sources)
         self.blanks = blank(sources)
         self.error, self.truth, self.any = of.ERROR, of.BOOL, of.DYN
         self.env: Any = cel.NewEnv(variables={name: types[kind] for name, kind in self.kinds.items()})
@@ -95,9 +95,9 @@ class _Language:
         program = env.compile(f"''.matches({pattern.text})")
         tried = program.eval(data={})
         if tried.type() == self.error:
-            said = _STATUS.sub("", tried.value()).removeprefix("invalid regular expression: ")
+            text = _STATUS.sub("", tried.value()).removeprefix("invalid regular expression: ")
             raise refusal(
-                source, pattern.at, f"the regular expression is invalid: {said}", 'they are RE2\'s; see "re2 syntax"'
+                source, pattern.at, f"the regular expression is invalid: {text}", 'they are RE2\'s; see "re2 syntax"'
             )
 
 
@@ -172,9 +172,9 @@ class Expression:
     def _case(self, facts: Facts | PreparedFacts) -> PreparedFacts:
         return facts if isinstance(facts, PreparedFacts) else PreparedFacts(facts, self._sources, self.names)
 
-    def _warn(self, said: str) -> str:
+    def _warn(self, text: str) -> str:
         shown = self.source if len(self.source) <= _SHOWN else self.source[:_SHOWN] + "…"
-        return f"{shown!r} could not be evaluated: {_readable(said)}"
+        return f"{shown!r} could not be evaluated: {_readable(text)}"
 
 
 class Condition(Expression):
@@ -220,14 +220,14 @@ def _hint_kind(name: str) -> str:
     return "compare it with a number: … > 0" if name in ("int", "uint", "double") else "compare it with something: … =="
 
 
-def _readable(said: str) -> str:
-    if found := _KEY.search(said):
+def _readable(text: str) -> str:
+    if found := _KEY.search(text):
         return f"there is no key {found[1]}; has(…) asks whether there is"
-    if found := _OVERLOAD.search(said):
+    if found := _OVERLOAD.search(text):
         return f"{_operator(found[1])} cannot be applied to {_types(found[2]) or 'the values that it met'}"
-    if "Applying SELECT" in said:
+    if "Applying SELECT" in text:
         return "something that is not a map was asked for a part by name"
-    return _STATUS.sub("", said)
+    return _STATUS.sub("", text)
 
 
 def _operator(formatted: str) -> str:

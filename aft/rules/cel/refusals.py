@@ -45,18 +45,18 @@ def refusal(source: str, at: int, what: str, hint: str) -> RuleRefused:
     return RuleRefused(f"line {line}, column {column}: {what}\n  {shown[left : left + 160]}\n  {caret}\nhint: {hint}")
 
 
-def translate(source: str, complaint: str, names: Iterable[str]) -> RuleRefused:
-    """Return the error for CEL's complaint about a condition that may mention these facts."""
-    if _DEEP.search(complaint):
+def translate(source: str, error: str, names: Iterable[str]) -> RuleRefused:
+    """Return our error for CEL's error about a condition that may mention these facts."""
+    if _DEEP.search(error):
         return refusal(source, 0, "it is nested too deeply", "CEL goes 32 levels deep; make two rules of it, or more")
-    found = _ERROR.search(complaint)
+    found = _ERROR.search(error)
     if found is None:
-        return refusal(source, 0, "it cannot be read", complaint.removesuffix(" [INVALID_ARGUMENT]"))
-    line, column, said = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
+        return refusal(source, 0, "it cannot be read", error.removesuffix(" [INVALID_ARGUMENT]"))
+    line, column, text = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
     at = _offset(source, line, column)
-    if unknown := _UNKNOWN.match(said):
+    if unknown := _UNKNOWN.match(text):
         return _unknown(source, at, unknown[1], names)
-    return refusal(source, at, *_explain(said))
+    return refusal(source, at, *_explain(text))
 
 
 def _offset(source: str, line: int, column: int) -> int:
@@ -90,28 +90,28 @@ def _meant(name: str, names: list[str]) -> str:
     return "facts begin with run., activity., fault., history., timeout., trigger. or source.; texts need quotes"
 
 
-def _explain(said: str) -> tuple[str, str]:
+def _explain(text: str) -> tuple[str, str]:
     """Return what is wrong, and a hint."""
-    if found := _OVERLOAD.match(said):
+    if found := _OVERLOAD.match(text):
         return _mismatch(found[1], found[2])
-    if found := _SELECT.match(said):
+    if found := _SELECT.match(text):
         return (
             f"{with_article(found[1])} has no parts to be named after a dot",
             "only maps have: run.args.NAME, run.tags.NAME",
         )
-    if found := _RANGE.match(said):
+    if found := _RANGE.match(text):
         return (
             f"{with_article(found[1])} cannot be looped over",
             "loop over a list or a map: fault.bases.exists(b, b == '…')",
         )
-    said = said.removeprefix("Syntax error: ")
-    if found := _TOKEN.match(said):
+    text = text.removeprefix("Syntax error: ")
+    if found := _TOKEN.match(text):
         return f"{found[1]!r} cannot be read", _hint_token(found[1])
-    if found := _STRAY.match(said):
+    if found := _STRAY.match(text):
         if found[1] == "<EOF>":
             return "it ends too early", "something is missing at the end, or a bracket is not closed"
         return f"{found[1]!r} is not expected here", _hint_stray(found[1])
-    return said, "CEL's own words; the language is described at https://cel.dev"
+    return text, "CEL's own words; the language is described at https://cel.dev"
 
 
 def _hint_token(text: str) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from aft.errors import RuleRefused
 from aft.rules.exlets import primitives, validate
 from aft.rules.exlets.primitives import Continue, Notify, Park, Primitive, Remove, Retry, Set, Suspend, Target, Unwind
-from aft.rules.rule_types import RUN_LEVEL, On
-from aft.texts import show
+from aft.rules.rule_types import RUN_LEVEL, RuleType
+from aft.texts import format_value
 
 #: Primitives of one exlet.
 MOST_STEPS = 50
@@ -34,7 +34,9 @@ class Exlet:
 
     def __init__(self, name: str, steps: Iterable[Primitive], about: str = "") -> None:
         if isinstance(steps, str | Mapping) or not isinstance(steps, Iterable):
-            raise RuleRefused(f"exlet {show(name)}: steps must be a list of primitives: [aft.do.retry()], for example")
+            raise RuleRefused(
+                f"exlet {format_value(name)}: steps must be a list of primitives: [aft.do.retry()], for example"
+            )
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "steps", tuple(steps))
         object.__setattr__(self, "about", about)
@@ -58,10 +60,10 @@ class Exlet:
     def decode(cls, value: Any) -> Exlet:
         """Decode what :meth:`encode` wrote; raises RuleRefused. Does not run :func:`check` again."""
         found = dict(validate.table(value, "an exlet"))
-        return read(found.pop("name", None), found)
+        return read_exlet(found.pop("name", None), found)
 
 
-def read(name: Any, value: Mapping[str, Any]) -> Exlet:
+def read_exlet(name: Any, value: Mapping[str, Any]) -> Exlet:
     """Read an exlet from a file's table, ``about`` and ``steps`` under its name; raises RuleRefused."""
     validate.name(name, "an exlet")
     for key in value:
@@ -71,8 +73,8 @@ def read(name: Any, value: Mapping[str, Any]) -> Exlet:
             )
     steps = value.get("steps")
     if not isinstance(steps, list):
-        told = "is missing" if steps is None else f"is {show(steps)}"
-        raise RuleRefused(f'exlet {name!r}: steps {told}; it must be a list: [{{do = "retry"}}], for example')
+        problem = "is missing" if steps is None else f"is {format_value(steps)}"
+        raise RuleRefused(f'exlet {name!r}: steps {problem}; it must be a list: [{{do = "retry"}}], for example')
     found: list[Primitive] = []
     for number, step in enumerate(steps[: MOST_STEPS + 1], start=1):
         try:
@@ -111,7 +113,9 @@ def check(exlet: Exlet, sources: Mapping[str, str] = MappingProxyType({})) -> Ex
         raise RuleRefused(f"exlet {exlet.name!r} has more than {MOST_STEPS} primitives; make two of it")
     for number, one in enumerate(exlet.steps, start=1):
         if not isinstance(one, Primitive):
-            raise RuleRefused(f"exlet {exlet.name!r}, primitive {number}: {show(one)} is none; make it with aft.do")
+            raise RuleRefused(
+                f"exlet {exlet.name!r}, primitive {number}: {format_value(one)} is none; make it with aft.do"
+            )
     _check_size(exlet)
     _Walk(exlet).check()
     for number, one in enumerate(exlet.steps, start=1):
@@ -119,8 +123,8 @@ def check(exlet: Exlet, sources: Mapping[str, str] = MappingProxyType({})) -> Ex
     return exlet
 
 
-def check_for(exlet: Exlet, on: On) -> Exlet:
-    """Return the exlet if it can answer that type of exception; raises RuleRefused."""
+def check_for(exlet: Exlet, on: RuleType) -> Exlet:
+    """Return the exlet if it can answer that rule type; raises RuleRefused."""
     if on in RUN_LEVEL:
         for number, one in enumerate(exlet.steps, start=1):
             if primitives.needs_activity(one):

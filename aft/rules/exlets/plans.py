@@ -110,18 +110,18 @@ def find_due(store: Store, namespace: str) -> list[str]:
 
 
 def of_run(connection: Connection, run_id: str) -> list[Plan]:
-    """Return every plan for a run, oldest first; one whose row was spoilt has an exlet that says so."""
+    """Return every plan for a run, oldest first; one whose row was damaged has an exlet that says so."""
     statement = select(*_COLUMNS).where(plans.c.run_id == run_id).order_by(plans.c.id)
     return [_plan_or_reason(row) for row in connection.execute(statement)]
 
 
 def advance(connection: Connection, plan: Plan, note: str | None) -> None:
     """Move on to the next primitive."""
-    told = "; ".join(text for text in (plan.note, note) if text) or None
-    _change(connection, plan, position=plan.position + 1, reached=None, note=told, due_at=later(HOLD))
+    notes = "; ".join(text for text in (plan.note, note) if text) or None
+    _change(connection, plan, position=plan.position + 1, reached=None, note=notes, due_at=later(HOLD))
 
 
-def reach(connection: Connection, plan: Plan, run_id: str) -> None:
+def record_progress(connection: Connection, plan: Plan, run_id: str) -> None:
     """Record how far a primitive for many runs has come."""
     _change(connection, plan, reached=run_id, due_at=later(HOLD))
 
@@ -133,8 +133,8 @@ def put_off(connection: Connection, plan_id: str, note: str, seconds: float) -> 
 
 def end(connection: Connection, plan: Plan, state: PlanState, note: str | None = None) -> None:
     """End a plan."""
-    told = "; ".join(text for text in (plan.note, note) if text) or None
-    _change(connection, plan, state=state.value, note=told, ended_at=now())
+    notes = "; ".join(text for text in (plan.note, note) if text) or None
+    _change(connection, plan, state=state.value, note=notes, ended_at=now())
 
 
 def drop(connection: Connection, plan_id: str, note: str) -> tuple[RunId, str] | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias, get_args
 from aft.codec import tagged_to_json
 from aft.errors import RuleRefused
 from aft.rules.exlets import validate
-from aft.texts import check_storable, find_choice, find_unstorable, show
+from aft.texts import check_storable, find_choice, find_unstorable, format_value
 
 
 class Target(StrEnum):
@@ -50,8 +50,8 @@ class _Primitive:
     def encode(self) -> dict[str, Any]:
         """Return it for JSON: its word, and the fields that are set."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        said = {name: value for name, value in found.items() if value not in (None, "", False, {}, NOTHING)}
-        return {"do": self.do, **said}
+        content = {name: value for name, value in found.items() if value not in (None, "", False, {}, NOTHING)}
+        return {"do": self.do, **content}
 
     def _put(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -65,7 +65,9 @@ class _Aimed(_Primitive):
     def __post_init__(self) -> None:
         target = find_choice(self.target, Target)
         if target is None:
-            raise RuleRefused(f"{self.do}: {show(self.target)} is not a target; {validate.hint(self.target, Target)}")
+            raise RuleRefused(
+                f"{self.do}: {format_value(self.target)} is not a target; {validate.hint(self.target, Target)}"
+            )
         self._put("target", target)
 
     def encode(self) -> dict[str, Any]:
@@ -138,11 +140,11 @@ class Complete(_Primitive):
 
     def encode(self) -> dict[str, Any]:
         """Return it for JSON."""
-        told = {"computed": self.computed} if self.computed is not None else {"result": self.result}
-        return {"do": self.do, **{name: value for name, value in told.items() if value is not None}}
+        content = {"computed": self.computed} if self.computed is not None else {"result": self.result}
+        return {"do": self.do, **{name: value for name, value in content.items() if value is not None}}
 
     def __str__(self) -> str:
-        result = self.computed if self.computed is not None else show(tagged_to_json(self.result))
+        result = self.computed if self.computed is not None else format_value(tagged_to_json(self.result))
         return f"complete with {result}"
 
 
@@ -159,7 +161,7 @@ class Fail(_Primitive):
         validate.flag(self.proceed, "fail: proceed")
 
     def __str__(self) -> str:
-        return f"fail{' and proceed' if self.proceed else ''} with {show(self.message)}"
+        return f"fail{' and proceed' if self.proceed else ''} with {format_value(self.message)}"
 
 
 @dataclass(frozen=True)
@@ -181,12 +183,12 @@ class Retry(_Primitive):
             self._put("ladder", validate.format_ladder(self.ladder, "retry: ladder"))
         most = validate.MOST_LEVELS if self.ladder is None else validate.count_levels(self.ladder, "retry: ladder")
         if self.level is not None and (type(self.level) is not int or not 1 <= self.level <= most):
-            of = "" if self.ladder is None else f" of ladder {show(self.ladder)}"
-            raise RuleRefused(f"retry: level {show(self.level)}{of} must be a whole number from 1 to {most}")
+            of = "" if self.ladder is None else f" of ladder {format_value(self.ladder)}"
+            raise RuleRefused(f"retry: level {format_value(self.level)}{of} must be a whole number from 1 to {most}")
 
     def __str__(self) -> str:
         at = "" if self.level is None else f" at level {self.level}"
-        by = "" if self.ladder is None else f" by ladder {show(self.ladder)}"
+        by = "" if self.ladder is None else f" by ladder {format_value(self.ladder)}"
         return f"retry{at}{by}{'' if self.after is None else f' after {self.after}'}"
 
 
@@ -281,8 +283,8 @@ class Set(_Primitive):
     def encode(self) -> dict[str, Any]:
         """Return it for JSON."""
         result = {} if self.result is NOTHING else {"result": self.result}
-        said = {"args": dict(self.args), "tags": dict(self.tags), "computed": dict(self.computed)}
-        return {"do": self.do, **{name: value for name, value in said.items() if value}, **result}
+        content = {"args": dict(self.args), "tags": dict(self.tags), "computed": dict(self.computed)}
+        return {"do": self.do, **{name: value for name, value in content.items() if value}, **result}
 
     def __str__(self) -> str:
         return f"set {', '.join(self.changes)}"
@@ -300,18 +302,18 @@ def decode(value: Any) -> Primitive:
     word = found.get("do")
     if not isinstance(word, str) or word not in WORDS:
         if word is None:
-            raise RuleRefused(f"{show(value)} has no 'do'; write do = \"retry\", for example")
-        raise RuleRefused(f"{show(word)} is nothing that an exlet can do; {validate.hint(word, WORDS)}")
+            raise RuleRefused(f"{format_value(value)} has no 'do'; write do = \"retry\", for example")
+        raise RuleRefused(f"{format_value(word)} is nothing that an exlet can do; {validate.hint(word, WORDS)}")
     known = {one.name: one for one in fields(WORDS[word])}
-    said = {name: item for name, item in found.items() if name != "do"}
-    for name in said:
+    content = {name: item for name, item in found.items() if name != "do"}
+    for name in content:
         if name not in known:
             takes = validate.hint(name, known) if known else "it takes nothing"
             raise RuleRefused(f"{word}: {name!r} is not a field of it; {takes}")
     for name, one in known.items():
-        if one.default is MISSING and one.default_factory is MISSING and name not in said:
+        if one.default is MISSING and one.default_factory is MISSING and name not in content:
             raise RuleRefused(f"{word}: {name!r} is missing")
-    return WORDS[word](**said)
+    return WORDS[word](**content)
 
 
 def is_deciding(one: Primitive) -> bool:

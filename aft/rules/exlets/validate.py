@@ -13,7 +13,7 @@ from aft import durations
 from aft.codec import MOST_DEPTH, decode_untyped
 from aft.errors import CodecError, RuleRefused
 from aft.runs.records.notices import check_url
-from aft.texts import find_unstorable, show, with_article
+from aft.texts import find_unstorable, format_value, with_article
 
 #: Characters of a message, a reason, a note, an expression.
 MOST_TEXT = 1_000
@@ -54,10 +54,10 @@ def text(value: object, where: str, *, most: int = MOST_TEXT, empty: bool = Fals
     """Return a text that is not too long, and not blank unless ``empty`` is allowed."""
     if not isinstance(value, str) or len(value) > most or not (empty or value.strip()):
         raise RuleRefused(
-            f"{where} is {show(value)}; it must be a text of {'up' if empty else '1'} to {most} characters"
+            f"{where} is {format_value(value)}; it must be a text of {'up' if empty else '1'} to {most} characters"
         )
     if (found := find_unstorable(value, lines=True)) is not None:
-        raise RuleRefused(f"{where} is {show(value)}, which holds {found}; leave that out")
+        raise RuleRefused(f"{where} is {format_value(value)}, which holds {found}; leave that out")
     return value
 
 
@@ -66,7 +66,7 @@ def name(value: object, what: str) -> str:
     fits = isinstance(value, str) and 0 < len(value) <= MOST_NAME and value.isprintable() and value == value.strip()
     if not isinstance(value, str) or not fits or "/" in value or "@" in value:
         raise RuleRefused(
-            f"{show(value)} cannot name {what}: 1 to {MOST_NAME} printable characters, without '/' and '@', "
+            f"{format_value(value)} cannot name {what}: 1 to {MOST_NAME} printable characters, without '/' and '@', "
             "and no blanks around them"
         )
     return value
@@ -75,14 +75,14 @@ def name(value: object, what: str) -> str:
 def flag(value: object, where: str) -> bool:
     """Return a bool; refuse any other type."""
     if not isinstance(value, bool):
-        raise RuleRefused(f"{where} is {show(value)}; it must be true or false")
+        raise RuleRefused(f"{where} is {format_value(value)}; it must be true or false")
     return value
 
 
 def table(value: object, where: str) -> dict[str, Any]:
     """Return a table whose keys are texts."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise RuleRefused(f"{where} is {show(value)}; it must be a table of names and values")
+        raise RuleRefused(f"{where} is {format_value(value)}; it must be a table of names and values")
     return value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aft.rules.exlets.exlet import Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class TreeText:
     """
 
     flow: str
-    on: On
+    on: RuleType
     activity: str
     rules: tuple[RuleText, ...] = ()
 
     @classmethod
-    def of(cls, flow: str, on: On, activity: str, rules: Mapping[int, RuleText], root: int | None) -> TreeText:
+    def of(cls, flow: str, on: RuleType, activity: str, rules: Mapping[int, RuleText], root: int | None) -> TreeText:
         """Make a tree of rules that refer to one another by any numbers; raises ValueError if they form none."""
         order: dict[int, int] = {}
         left = [root]
@@ -57,7 +57,7 @@ class TreeText:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """(flow, exception type, activity): there is one tree for each."""
+        """(flow, rule type, activity): there is one tree for each."""
         return self.flow, self.on.value, self.activity
 
     def __str__(self) -> str:

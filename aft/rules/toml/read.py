@@ -44,12 +44,12 @@ from aft.errors import RuleRefused
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets import validate
 from aft.rules.exlets.exlet import Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.toml.documents import RuleDocument, RuleText, TreeText
 from aft.rules.toml.write import NONE, write
-from aft.texts import find_choice, show
+from aft.texts import find_choice, format_value
 
-__all__ = ["RuleDocument", "RuleText", "TreeText", "read", "read_text", "write"]
+__all__ = ["RuleDocument", "RuleText", "TreeText", "read_document", "read_text", "write"]
 
 #: Bytes of one file.
 MOST_BYTES = 16_777_216
@@ -65,7 +65,7 @@ _RULE_KEYS = ("id", "refines", "if", "then", "note", "cornerstone")
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
-def read(path: Path, sources: Mapping[str, str] = _NO_SOURCES) -> RuleDocument:
+def read_document(path: Path, sources: Mapping[str, str] = _NO_SOURCES) -> RuleDocument:
     """Read a file, or all ``*.toml`` of a directory in the order of their names; raises RuleRefused.
 
     ``sources`` are the types of the sources that users have registered, for what exlets compute.
@@ -162,7 +162,7 @@ class _Reader:
 
     def _take_exlet(self, name: str, value: Any, file: str) -> None:
         where = f"exlet {name!r}"
-        exlet = exlets.read(name, validate.table(_to_json(value, where), where))
+        exlet = exlets.read_exlet(name, validate.table(_to_json(value, where), where))
         exlets.check(exlet, self.sources)
         if name in self.exlets:
             raise RuleRefused(f"{where} is in {self.exlets[name][1]} as well; keep one of them")
@@ -179,9 +179,9 @@ class _Reader:
         if tree.key in self.trees:
             raise RuleRefused(f"{where} is in {self.trees[tree.key][1]} as well; keep one of them")
         self.trees[tree.key] = tree, file
-        told = len(self.problems)
+        known_problems = len(self.problems)
         rules = self._read_rules(_tables(found.get("rules", []), f"{where}: rules"), f"{file}: {where}")
-        if len(self.problems) == told:
+        if len(self.problems) == known_problems:
             self.trees[tree.key] = TreeText.of(flow, on, tree.activity, _link(rules), 0 if rules else None), file
 
     def _read_rules(self, tables: list[Any], where: str) -> list[tuple[RuleText, int | None]]:
@@ -249,16 +249,16 @@ def _read_rule(found: dict[str, Any]) -> RuleText:
     )
 
 
-def _read_on(value: Any, where: str) -> On:
+def _read_on(value: Any, where: str) -> RuleType:
     if value is None:
-        raise RuleRefused(f"{where}: 'on' is missing; there are {', '.join(map(repr, map(str, On)))}")
-    if (found := find_choice(value, On)) is None:
-        hint = validate.hint(value, [one.value for one in On])
-        raise RuleRefused(f"{where}: on = {show(value)} is not a type of exception; {hint}")
+        raise RuleRefused(f"{where}: 'on' is missing; there are {', '.join(map(repr, map(str, RuleType)))}")
+    if (found := find_choice(value, RuleType)) is None:
+        hint = validate.hint(value, [one.value for one in RuleType])
+        raise RuleRefused(f"{where}: on = {format_value(value)} is not a rule type; {hint}")
     return found
 
 
-def _read_activity(value: Any, on: On, where: str) -> str:
+def _read_activity(value: Any, on: RuleType, where: str) -> str:
     if on in RUN_LEVEL:
         if value != "":
             raise RuleRefused(f"{where}: on = {on.value!r} is about a run as a whole; leave 'activity' out")

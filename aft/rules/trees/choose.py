@@ -13,14 +13,14 @@ from typing import Any
 
 from aft.codec.text import StoredJson
 from aft.rules.cases.case import Case
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.trees.tree import CompiledTree
 
 #: Stands for every flow, or every activity.
 ANY = "*"
 
 
-def keys(on: On, flow: str, activity: str) -> Iterator[tuple[str, On, str]]:
+def keys(on: RuleType, flow: str, activity: str) -> Iterator[tuple[str, RuleType, str]]:
     """Yield the keys of trees that may answer, the most specific first."""
     activities = [""] if on in RUN_LEVEL else [activity, ANY] if activity else [ANY]
     for of_flow in (flow, ANY):
@@ -71,7 +71,7 @@ class RuleChoice:
 _STORED: StoredJson[RuleChoice] = StoredJson(RuleChoice)
 
 
-def choose_rule(trees: Sequence[CompiledTree], on: On, case: Case) -> RuleChoice | None:
+def choose_rule(trees: Sequence[CompiledTree], on: RuleType, case: Case) -> RuleChoice | None:
     """Ask trees in this order; return None if nothing was chosen. Warnings are added to the case."""
     asked: list[AskedTree] = []
     names: set[str] = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.tree import ALL, Node, Tree
 
 _FAULT = (
@@ -29,13 +29,13 @@ _ABORT = (
 )
 
 
-def _tree(on: On, nodes: tuple[Node, ...]) -> Tree:
+def _tree(on: RuleType, nodes: tuple[Node, ...]) -> Tree:
     return Tree(ALL, on, ALL, nodes={node.id: node for node in nodes}, root=1)
 
 
 #: An activity or a compensator raised.
-FAULT = _tree(On.FAULT, _FAULT)
+FAULT = _tree(RuleType.FAULT, _FAULT)
 #: A worker was lost; ``fault.exhausted`` says that this has happened too often.
-ABORT = _tree(On.ABORT, _ABORT)
+ABORT = _tree(RuleType.ABORT, _ABORT)
 #: The built-in trees by type; the other types have none: without rules for them, nothing happens.
-DEFAULTS: Mapping[On, Tree] = MappingProxyType({On.FAULT: FAULT, On.ABORT: ABORT})
+DEFAULTS: Mapping[RuleType, Tree] = MappingProxyType({RuleType.FAULT: FAULT, RuleType.ABORT: ABORT})

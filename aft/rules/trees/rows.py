@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Row, Table, and_, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aft.errors import RuleRefused
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.tree import Tree
 from aft.store.db_time import now
 from aft.store.tables import exlets, rule_books, rule_trees
 
-#: Flow, type of exception, activity.
-Key = tuple[str, On, str]
+#: Flow, rule type, activity.
+Key = tuple[str, RuleType, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +176,4 @@ def read_tree(revision: Revision) -> Tree:
 def decode_key(key: tuple[str, ...]) -> Key:
     """Decode the key of a tree's row."""
     flow, on, activity = key
-    return flow, On(on), activity
+    return flow, RuleType(on), activity

@@ -22,7 +22,7 @@ from aft.clock import Clock
 from aft.errors import AftError, StoreError
 from aft.rules.cases import sources
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import rows
 from aft.rules.trees.choose import keys
 from aft.rules.trees.defaults import DEFAULTS
@@ -45,11 +45,11 @@ class RuleSet:
     version: int
     trees: Mapping[Key, CompiledTree]
     exlets: Mapping[str, Exlet]
-    #: Exception types that there are rules for, besides the built-in ones.
-    taught: frozenset[On]
+    #: Rule types that there are rules for, besides the built-in ones.
+    taught: frozenset[RuleType]
     _found: dict[Key, list[CompiledTree]] = field(default_factory=dict, repr=False)
 
-    def find(self, on: On, flow: str, activity: str) -> list[CompiledTree]:
+    def find(self, on: RuleType, flow: str, activity: str) -> list[CompiledTree]:
         """Return the trees that may answer, the most specific first."""
         key = (flow, on, activity)
         found = self._found.get(key)
@@ -58,7 +58,7 @@ class RuleSet:
             self._found[key] = found
         return found
 
-    def is_taught(self, on: On, flow: str, activity: str) -> bool:
+    def is_taught(self, on: RuleType, flow: str, activity: str) -> bool:
         """Return whether a rule was taught about this: if not, only the built-in trees can answer."""
         return on in self.taught and any(tree.tree.revision > 0 for tree in self.find(on, flow, activity))
 

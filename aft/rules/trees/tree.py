@@ -25,9 +25,9 @@ from pydantic import ConfigDict
 
 from aft.codec.text import StoredJson
 from aft.errors import RuleRefused
-from aft.rules.cases.facts import Facts, kinds
+from aft.rules.cases.facts import Facts, fact_types
 from aft.rules.cel.conditions import NO_SOURCES, Condition, Evaluation, PreparedFacts, Sources, names
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 
 #: Flow or activity of a tree: all of them.
 ALL = "*"
@@ -94,10 +94,10 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The rules for one exception type of one activity of one flow. Raises ValueError unless it is a tree."""
+    """The rules for one rule type of one activity of one flow. Raises ValueError unless it is a tree."""
 
     flow: str  #: "*": all
-    on: On
+    on: RuleType
     activity: str  #: "*": all; "" where the exception is a run's
     revision: int = 0
     nodes: Mapping[int, Node] = field(default_factory=dict, hash=False)
@@ -160,7 +160,7 @@ class _StoredTree:
     """A tree as it is stored: its rules are a list."""
 
     flow: str
-    on: On
+    on: RuleType
     activity: str
     revision: int
     nodes: list[Node]
@@ -221,7 +221,7 @@ class CompiledTree:
     def names(self) -> frozenset[str]:
         """The facts that its conditions mention: only these need to be gathered."""
         if self._names is None:
-            known = kinds(self.sources)
+            known = fact_types(self.sources)
             found = (names(node.condition, known) for node in self.tree.nodes.values())
             self._names = frozenset().union(*found)
         return self._names

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
-from aft.runs.run_rows import NAMES, RunRow, read
+from aft.runs.run_rows import NAMES, RunRow, read_run
 from aft.runs.states import GOING, Status
 from aft.store import Store
 from aft.store.batch.statements import PreparedQuery
@@ -81,7 +81,7 @@ def claim_now(
 
 
 def _read_all(found: Iterable[Sequence[Any]]) -> list[RunRow]:
-    return [read(row) for row in found]
+    return [read_run(row) for row in found]
 
 
 def find_due(

@@ -34,7 +34,7 @@ class ExecutingRuns:
         self._held: Counter[RunId] = Counter()
 
     def claim(self, claim: Callable[[Expect], list[RunRow]]) -> list[RunRow]:
-        """Claim runs and register them; the caller calls ``release_run`` for each when its execution has ended."""
+        """Claim runs and register them; the caller calls ``unregister`` for each when its execution has ended."""
         expected: list[RunId] = []
 
         def expect(ids: Iterable[RunId]) -> None:
@@ -50,10 +50,10 @@ class ExecutingRuns:
             brought = {row.id for row in claimed}
             for run_id in expected:
                 if run_id not in brought:
-                    self.release_run(run_id)
+                    self.unregister(run_id)
         return claimed
 
-    def release_run(self, run_id: RunId) -> None:
+    def unregister(self, run_id: RunId) -> None:
         """Record that a run is no longer executed here."""
         with self._lock:
             self._held[run_id] -= 1

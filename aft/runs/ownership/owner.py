@@ -32,8 +32,8 @@ from aft.runs.records.inbox import InboxItem
 from aft.runs.run_rows import RunRow
 from aft.runs.waits import Wait, WaitKind, encode
 from aft.store import Store
-from aft.store.batch.driver import write_within
-from aft.store.batch.statements import Answer, PreparedQuery
+from aft.store.batch.execute_batch import write_within
+from aft.store.batch.statements import PreparedQuery, Rows
 from aft.store.leases import Lease
 from aft.store.tables import runs
 
@@ -79,7 +79,7 @@ class Owner:
         self.inbox_seq = run.inbox_seq
         #: The number up to which the inbox was read, and the entries that only point at other rows (``inbox.HINTS``).
         self.read_to = 0
-        self.heard: list[int] = []
+        self.pointers_read: list[int] = []
         #: The length of the inbox when late effects were last looked for: they raise it, too.
         self.late_checked_to = -1
         #: Orders to undo to a savepoint, oldest first, each until a step in that savepoint has been interrupted.
@@ -176,13 +176,13 @@ class Owner:
             with self.store.read() as connection:
                 return read(connection)
 
-        return self.patiently(in_transaction)
+        return self.retry_while_leased(in_transaction)
 
-    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+    def query(self, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
         """Execute several queries in one round trip; retries while the database is away, as ``write`` does."""
-        return self.patiently(lambda: self.store.query(questions))
+        return self.retry_while_leased(lambda: self.store.query(questions))
 
-    def patiently(self, read: Callable[[], T]) -> T:
+    def retry_while_leased(self, read: Callable[[], T]) -> T:
         """Call ``read``; retries while the database is away, until our lease is over."""
         found: list[T] = []
         for attempt in self._while_leased():
@@ -224,7 +224,7 @@ class Owner:
         with self.lock:
             self.inbox_seq = max(self.inbox_seq, inbox_seq)
 
-    def forget_wait(self, path: str) -> None:
+    def remove_wait(self, path: str) -> None:
         """Remove a step's wait from the run in memory."""
         with self.lock:
             self.change(waits=tuple(wait for wait in self.run.waits if wait.path != path))

@@ -15,7 +15,7 @@ from itertools import groupby
 from sqlalchemy import Table
 
 from aft.fault import FaultState
-from aft.runs.records.faults import UNSETTLED
+from aft.runs.records.faults import UNRESOLVED
 from aft.store.batch.row_format import as_record, insert_one, type_of
 from aft.store.db_time import SQLITE_NOW, Moment
 from aft.store.outbox import put_selected
@@ -40,7 +40,7 @@ DEATHS = ("deaths", "deaths_alone")
 _ONCE = ("first_args", "pivoted_at")
 #: Ends the name of a time that is given in seconds from now.
 FROM_NOW = "_in"
-_UNSETTLED = ", ".join(f"'{state}'" for state in UNSETTLED)
+_UNSETTLED = ", ".join(f"'{state}'" for state in UNRESOLVED)
 _NOW, _LATER_BY = "statement_timestamp()", "statement_timestamp() + make_interval(secs => {})"
 #: The names of parameters, in order: those of each part.
 Names = tuple[tuple[str, tuple[str, ...]], ...]

@@ -210,5 +210,5 @@ def _write_one(connection: Executor, item: FencedWrite, fence: str) -> tuple[int
         connection.execute(statements.SETTLED, (state.value, id))
     if write.ends:
         connection.execute(statements.DROPPED, (run_id,))
-    told = None if write.message is None else connection.execute(PUT_SQLITE, write.message).fetchall()[0][0]
-    return found[0][0], told
+    message_id = None if write.message is None else connection.execute(PUT_SQLITE, write.message).fetchall()[0][0]
+    return found[0][0], message_id

@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Select, case, exists, func, in
 
 from aft import names
 from aft.envelope import Message, MessageKind
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.ids import FaultId, RunId, WorkerId, new_id
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.records import faults
@@ -40,7 +40,7 @@ from aft.telemetry import RunRescued
 #: Rescues in a row without progress that count as no death; each further one counts as a death.
 MOST_LAPSES = 5
 #: A namespace that no user can have.
-REHEARSAL = "~"
+WARM_UP = "~"
 
 _COLUMNS = [runs.c.id, runs.c.flow, runs.c.epoch, runs.c.worker_id, runs.c.deaths, runs.c.deaths_alone]
 #: The fault's message: the worker died; its lease expired although it lives; it owns the run but does not execute it.
@@ -107,16 +107,16 @@ def rescue_expired(
     return _rescue(connection, namespace, at, expired, ~leased, hold=HOLD)
 
 
-def rehearse(connection: Connection, at: datetime) -> None:
+def rescue_for_warm_up(connection: Connection, at: datetime) -> None:
     """Rescue a run that is made for this, in a transaction that the caller rolls back.
 
     The first rescue in a process compiles its statements and takes several times as long as the next ones; runs wait
     for each rescue.
     """
-    values = {"id": new_id(), "namespace": REHEARSAL, "flow": REHEARSAL, "version": 0, "args": "{}", "epoch": 1}
+    values = {"id": new_id(), "namespace": WARM_UP, "flow": WARM_UP, "version": 0, "args": "{}", "epoch": 1}
     values |= {"root_id": values["id"], "worker_id": new_id(), "status": Status.RUNNING.value}
     connection.execute(insert(runs).values(created_at=at, updated_at=at, **values))
-    rescue_expired(connection, REHEARSAL, at, 1)
+    rescue_expired(connection, WARM_UP, at, 1)
 
 
 def rescue_orphans(
@@ -180,8 +180,8 @@ def _rescue(
         )
         if not taken.rowcount:
             continue
-        told = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
-        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, told, at)
+        reason = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
+        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, reason, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
@@ -203,7 +203,8 @@ def _lapses(connection: Connection, run_id: RunId) -> int:
 def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: datetime, steps: str = "[]") -> Fault:
     """Make the fault of a run whose owner was lost; ``deaths`` in a row.
 
-    ``steps`` are the steps in doubt, as ``flows.session.doubts`` encodes them; empty: those at the replay's frontier.
+    ``steps`` are the steps in doubt, as ``flows.session.unknown_outcomes`` encodes them; empty: those where the
+    journal ends.
     """
     return Fault(
         id=FaultId(new_id()),
@@ -220,7 +221,7 @@ def make_abort(run_id: RunId, flow: str, epoch: int, deaths: int, why: str, at: 
         args=steps,
         args_exact=True,
         traceback="",
-        own_answer=Answer.RECOVERABLE,
+        own_answer=Recoverability.RECOVERABLE,
         declared_answer=None,
         http_status=None,
         after=None,

@@ -60,16 +60,16 @@ def write_about(connection: Connection, actor: str, action: str, what: str) -> N
 def of_run(connection: Connection, run_id: RunId) -> list[AuditEntry]:
     """Return the actions on a run, oldest first."""
     statement = select(audit).where(audit.c.run_id == run_id).order_by(audit.c.id)
-    return [read(row) for row in connection.execute(statement)]
+    return [read_entry(row) for row in connection.execute(statement)]
 
 
 def newest(connection: Connection, limit: int) -> list[AuditEntry]:
     """Return the latest actions in this database, newest first."""
     statement = select(audit).order_by(audit.c.id.desc()).limit(limit)
-    return [read(row) for row in connection.execute(statement)]
+    return [read_entry(row) for row in connection.execute(statement)]
 
 
-def read(row: Row[tuple[object, ...]]) -> AuditEntry:
+def read_entry(row: Row[tuple[object, ...]]) -> AuditEntry:
     """Read an entry from its row."""
     return AuditEntry(**row._mapping)
 

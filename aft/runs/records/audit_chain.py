@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, func, select, text, update
 
-from aft.runs.records.audit import AuditEntry, read
+from aft.runs.records.audit import AuditEntry, read_entry
 from aft.store.tables import audit
 
 #: The hash that the first record of a chain follows.
@@ -70,7 +70,7 @@ def extend(connection: Connection, limit: int) -> int:
     free = connection.execute(beyond).scalar()
     limit = limit if free is None else min(limit, free - seq - 1)
     loose = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.id).limit(limit)
-    found = [read(row) for row in connection.execute(loose)]
+    found = [read_entry(row) for row in connection.execute(loose)]
     for entry in found:
         seq, before = seq + 1, hash_of(entry, before)
         connection.execute(update(audit).where(audit.c.id == entry.id).values(seq=seq, hash=before))
@@ -134,7 +134,7 @@ def _go_through(connection: Connection) -> Iterator[AuditEntry]:
     while rows := connection.execute(
         select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(PAGE)
     ).fetchall():
-        yield from map(read, rows)
+        yield from map(read_entry, rows)
         last = rows[-1].seq
 
 

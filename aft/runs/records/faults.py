@@ -10,21 +10,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
 
 from aft.errors import UnknownFault
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.ids import RunId
 from aft.store import db_time
 from aft.store.batch.row_format import has_part
 from aft.store.batch.statements import PreparedQuery
 from aft.store.db_time import now
 from aft.store.tables import faults
-from aft.texts import require_text, show
+from aft.texts import format_value, require_text
 
 #: The columns of a fault's row, in the order in which they are read where a statement is written out.
 NAMES = tuple(column.name for column in faults.columns)
 #: States of a fault that still determines what its step does next.
 LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.FINAL, FaultState.PARKED)
 #: Those of them that are closed when their run ends.
-UNSETTLED = [state.value for state in LIVE if state is not FaultState.FINAL]
+UNRESOLVED = [state.value for state in LIVE if state is not FaultState.FINAL]
 #: The faults of several runs that are in a live state, each run's oldest first.
 LIVE_OF_RUNS = PreparedQuery.about(
     f"SELECT {', '.join(NAMES)} FROM {faults.name} WHERE run_id {{among}} "
@@ -46,9 +46,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "state": FaultState,
     "lineage": lambda text: tuple(json.loads(text)),
     "args_exact": bool,
-    **dict.fromkeys(("own_answer", "declared_answer"), Answer),
+    **dict.fromkeys(("own_answer", "declared_answer"), Recoverability),
     **dict.fromkeys(("after", "wait"), lambda seconds: timedelta(seconds=seconds)),
-    **dict.fromkeys(("raised_at", "due_at", "decided_at", "settled_at"), db_time.read),
+    **dict.fromkeys(("raised_at", "due_at", "decided_at", "settled_at"), db_time.read_time),
 }
 _INSERT = insert(faults)
 
@@ -67,10 +67,10 @@ def fields(namespace: str, fault: Fault) -> dict[str, Any]:
 
 def from_row(row: Row[Any]) -> Fault:
     """Read a whole row of the faults table."""
-    return read(row._asdict())
+    return read_fault(row._asdict())
 
 
-def read(row: Mapping[str, Any]) -> Fault:
+def read_fault(row: Mapping[str, Any]) -> Fault:
     """Read a whole row of the faults table, also with the raw values of the driver."""
     values = {name: row[column] for name, column in _COLUMN_OF.items()}
     for name, reads in _READERS.items():
@@ -82,7 +82,7 @@ def read(row: Mapping[str, Any]) -> Fault:
 def _read_or_stand_in(row: dict[str, Any]) -> Fault:
     """Read a row; a corrupt one becomes a parked stand-in that says why, so that the others are still listed."""
     try:
-        return read(row)
+        return read_fault(row)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         why = f"its row in the database cannot be read: {error}"
         harmless = {
@@ -93,23 +93,23 @@ def _read_or_stand_in(row: dict[str, Any]) -> Fault:
             "wait_seconds": None,
         }
         kinds = {"kind": FaultKind.FLOW.value, "state": FaultState.PARKED.value, "message": why, "why": why}
-        return read({**row, **harmless, **kinds})
+        return read_fault({**row, **harmless, **kinds})
 
 
-def get(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
+def get_fault(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
     """Return one fault, or None."""
     statement = select(faults).where(faults.c.id == fault_id, faults.c.namespace == namespace)
     row = connection.execute(statement).one_or_none()
     return None if row is None else from_row(row)
 
 
-def find(connection: Connection, namespace: str, part: str) -> Fault | None:
+def find_fault(connection: Connection, namespace: str, part: str) -> Fault | None:
     """Return the one fault whose id matches what a person typed, or None; raises UnknownFault if several do."""
     require_text("fault_id", part, UnknownFault)
     statement = select(faults).where(faults.c.namespace == namespace, has_part(faults.c.id, part))
     found = connection.execute(statement.limit(2)).all() if part else []
     if len(found) > 1:
-        raise UnknownFault(f"several faults match {show(part)}; give more of the id")
+        raise UnknownFault(f"several faults match {format_value(part)}; give more of the id")
     return from_row(found[0]) if found else None
 
 
@@ -146,7 +146,7 @@ def close(connection: Connection, ids: Collection[str], state: FaultState) -> No
 
 def close_rest(connection: Connection, run_id: RunId) -> None:
     """Resolve the faults of a run that ends; those that failed a step for good stay ``final``."""
-    _close(connection, FaultState.RESOLVED, faults.c.run_id == run_id, faults.c.state.in_(UNSETTLED))
+    _close(connection, FaultState.RESOLVED, faults.c.run_id == run_id, faults.c.state.in_(UNRESOLVED))
 
 
 def close_all(connection: Connection, run_id: RunId) -> None:
@@ -156,7 +156,7 @@ def close_all(connection: Connection, run_id: RunId) -> None:
 
 
 def close_final(connection: Connection, run_id: RunId, paths: Collection[str], state: FaultState) -> None:
-    """Move the final faults of these steps to another state, because the journal forgets the steps."""
+    """Move the final faults of these steps to another state, because their journal entries are deleted."""
     if paths:
         final = (faults.c.path.in_(paths), faults.c.state == FaultState.FINAL.value)
         _close(connection, state, faults.c.run_id == run_id, *final)
@@ -164,7 +164,7 @@ def close_final(connection: Connection, run_id: RunId, paths: Collection[str], s
 
 def keep_aborts(connection: Connection, run_id: RunId) -> None:
     """Make the open abort faults of a run final: it ends with the effects of lost workers unknown."""
-    aborts = (faults.c.kind == FaultKind.ABORT.value, faults.c.state.in_(UNSETTLED))
+    aborts = (faults.c.kind == FaultKind.ABORT.value, faults.c.state.in_(UNRESOLVED))
     _close(connection, FaultState.FINAL, faults.c.run_id == run_id, *aborts)
 
 

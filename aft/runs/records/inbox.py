@@ -123,20 +123,20 @@ def unread(connection: Connection, run_id: RunId, after: int = 0) -> list[InboxI
         .where(inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after)
         .order_by(inbox.c.seq)
     )
-    return [read(row) for row in connection.execute(statement)]
+    return [read_item(row) for row in connection.execute(statement)]
 
 
-def read(values: Sequence[Any]) -> InboxItem:
+def read_item(values: Sequence[Any]) -> InboxItem:
     """Read an entry: one ``UNREAD`` row without the run's id, with the driver's values or SQLAlchemy's."""
     seq, order, kind, payload, actor, at, read_epoch, note = values
-    sent_at = cast(datetime, db_time.read(at))
+    sent_at = cast(datetime, db_time.read_time(at))
     return InboxItem(seq, order, InboxVerb(kind), json.loads(payload), actor, sent_at, read_epoch is not None, note)
 
 
 def of_run(connection: Connection, run_id: RunId) -> list[InboxItem]:
     """Return all items that were ever sent to a run, in order."""
     statement = select(*_COLUMNS).where(inbox.c.run_id == run_id).order_by(inbox.c.seq)
-    return [read(row) for row in connection.execute(statement)]
+    return [read_item(row) for row in connection.execute(statement)]
 
 
 def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
@@ -171,7 +171,7 @@ def mark_pointers_read(connection: Connection, run_id: RunId, epoch: int, number
     _change(connection, run_id, inbox.c.seq.in_(list(numbers)), read_epoch=epoch)
 
 
-def give_back(connection: Connection, run_id: RunId, name: str, value: str | None) -> None:
+def mark_unread(connection: Connection, run_id: RunId, name: str, value: str | None) -> None:
     """Mark the last taken signal of this name and value as unread, so that the next wait takes it."""
     taken = (inbox.c.kind == InboxVerb.SIGNAL.value, inbox.c.read_epoch.is_not(None), inbox.c.note.is_(None))
     statement = select(inbox.c.seq, inbox.c.payload).where(inbox.c.run_id == run_id, *taken)

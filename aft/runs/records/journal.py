@@ -97,7 +97,7 @@ def fields(entry: Entry, epoch: int, beside: int | None = None) -> dict[str, Any
     }
 
 
-def forget(connection: Connection, run_id: RunId) -> None:
+def delete_all(connection: Connection, run_id: RunId) -> None:
     """Delete all outcomes of a run."""
     _delete(connection, run_id)
 
@@ -120,20 +120,20 @@ def _delete(connection: Connection, run_id: RunId, *which: ColumnElement[bool]) 
 def load(connection: Connection, run_id: RunId) -> list[Entry]:
     """Read the run's outcomes, in the order in which they were completed."""
     statement = select(*_LOAD_COLUMNS).where(journal.c.run_id == run_id).order_by(journal.c.seq)
-    return [read(row) for row in connection.execute(statement)]
+    return [read_entry(row) for row in connection.execute(statement)]
 
 
 def failed(connection: Connection, run_id: RunId) -> list[Entry]:
     """Read the outcomes of a run's steps that failed for good, in order."""
     of_run = (journal.c.run_id == run_id, journal.c.outcome == Outcome.FAILED.value)
     found = connection.execute(select(*_LOAD_COLUMNS).where(*of_run).order_by(journal.c.seq))
-    return [read(row) for row in found]
+    return [read_entry(row) for row in found]
 
 
-def read(values: Sequence[Any]) -> Entry:
+def read_entry(values: Sequence[Any]) -> Entry:
     """Read an outcome: one ``OF_RUNS`` row without the run's id, with the driver's values or SQLAlchemy's."""
     path, scope, kind, name, outcome, at, *rest = values
-    moment = cast(datetime, db_time.read(at))
+    moment = cast(datetime, db_time.read_time(at))
     return Entry(path, scope, EntryKind(kind), name, Outcome(outcome), moment, *rest)
 
 

@@ -2,7 +2,7 @@
 
 Writing one is the only write without an epoch: the former owner does not own the run any more, but its effect exists.
 A late effect is decided about by the run's owner, where a step has failed for good and where the run is undone
-(``flows.steps.late_effects``), or by the sweeper, if the run has no owner. Both decide by the same rules:
+(``flows.steps.push_late_effects``), or by the sweeper, if the run has no owner. Both decide by the same rules:
 
 - another worker owns the run: it may record that step, or be undoing it; wait, look again later;
 - the same step was recorded under the same key, and stands: the effect is the recorded one; drop it. After

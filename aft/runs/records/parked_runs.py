@@ -50,8 +50,8 @@ def _unreported(namespace: str | ColumnElement[str], *columns: Any) -> Select[An
 
 def _is_untold() -> ColumnElement[bool]:
     """Return the condition of the index ``ix_aft_runs_untold``: parked, without an order, and not reported since."""
-    told = runs.c.parked_told.is_(None) | (runs.c.parked_told != runs.c.epoch)
-    return (runs.c.status == Status.PARKED.value) & runs.c.wake_id.is_(None) & told
+    is_unreported = runs.c.parked_told.is_(None) | (runs.c.parked_told != runs.c.epoch)
+    return (runs.c.status == Status.PARKED.value) & runs.c.wake_id.is_(None) & is_unreported
 
 
 #: Whether a parked run in a namespace has no notice yet.

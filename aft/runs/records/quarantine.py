@@ -131,7 +131,7 @@ def listing(connection: Connection, namespace: str, limit: int = 50, *, settled:
     return [_from_row(row) for row in found]
 
 
-def find(connection: Connection, namespace: str, part: str) -> Refusal:
+def find_refusal(connection: Connection, namespace: str, part: str) -> Refusal:
     """Return the one refused message whose id matches what a person typed; raises UnknownFault."""
     found = search(connection, namespace, part)
     if found is None:
@@ -171,13 +171,13 @@ def objection(connection: Connection, namespace: str, refusal: Refusal) -> str |
     if not _is_ours(namespace, refusal.queue):
         return f"{refusal.queue!r} is not a queue of namespace {namespace!r}"
     try:
-        run_rows.get(connection, namespace, envelope.decode(refusal.body).run)
+        run_rows.get_run(connection, namespace, envelope.decode(refusal.body).run)
     except (envelope.MessageRefused, UnknownRun) as reason:
         return str(reason)
     return None
 
 
-def release(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
+def requeue(connection: Connection, namespace: str, refusal: Refusal, by: str, note: str | None = None) -> None:
     """Publish a message again after a fix; raises OrderRefused if it would be refused again, or is not held."""
     if refusal.state is not QuarantineState.HELD:
         raise OrderRefused(_why_not(connection, namespace, refusal))
@@ -187,7 +187,7 @@ def release(connection: Connection, namespace: str, refusal: Refusal, by: str, n
             f"message {refusal.id} cannot be let in: {reason}; "
             "release it after the fix, or discard it with a note that says why"
         )
-    _settle(connection, namespace, refusal, QuarantineState.RELEASED, by, note)
+    _close(connection, namespace, refusal, QuarantineState.RELEASED, by, note)
     outbox.put(connection, namespace, [(_address(connection, namespace, refusal), refusal.body.decode())])
 
 
@@ -195,10 +195,10 @@ def discard(connection: Connection, namespace: str, refusal: Refusal, by: str, n
     """Discard a message; it stays on record with who and why. Raises OrderRefused if it is not held any more."""
     if not note.strip():
         raise OrderRefused(f"to discard message {refusal.id} needs a note that says why")
-    _settle(connection, namespace, refusal, QuarantineState.DISCARDED, by, note)
+    _close(connection, namespace, refusal, QuarantineState.DISCARDED, by, note)
 
 
-def _settle(
+def _close(
     connection: Connection, namespace: str, refusal: Refusal, state: QuarantineState, by: str, note: str | None
 ) -> None:
     held = update(quarantine).where(quarantine.c.id == refusal.id, quarantine.c.namespace == namespace, _HELD)
@@ -225,7 +225,7 @@ def _address(connection: Connection, namespace: str, refusal: Refusal) -> str:
     """Return the address of a released message; a wake-up goes to workers that have its run's flow."""
     if refusal.queue == names.faults(namespace):
         return refusal.queue
-    run = run_rows.get(connection, namespace, envelope.decode(refusal.body).run)
+    run = run_rows.get_run(connection, namespace, envelope.decode(refusal.body).run)
     return names.address(refusal.queue, names.key(run.flow, run.version))
 
 

@@ -26,7 +26,7 @@ from cronsim import CronSim, CronSimError
 
 from aft import durations
 from aft.errors import DefinitionError
-from aft.texts import show
+from aft.texts import format_value
 
 #: An occurrence that was not fired in this time was missed.
 LATE = timedelta(minutes=1)
@@ -70,7 +70,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class DueMoments:
+class DueOccurrences:
     """The decision about the occurrences up to now."""
 
     #: To be fired, oldest first.
@@ -78,7 +78,7 @@ class DueMoments:
     #: The first one that is skipped because it was missed.
     missed: datetime | None = None
     #: The next one; None: there are no more.
-    then: datetime | None = None
+    next: datetime | None = None
 
 
 class Calendar:
@@ -149,7 +149,7 @@ class Calendar:
         return None
 
 
-def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> DueMoments:
+def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp) -> DueOccurrences:
     """Decide about the occurrences from ``first`` to ``at``.
 
     Those that are at most ``LATE`` late are not missed, and each is fired, the latest ``MOST_MISSED`` of them. Earlier
@@ -163,7 +163,7 @@ def decide(calendar: Calendar, first: datetime, at: datetime, catch_up: CatchUp)
             fire = calendar.latest(first, at, 1)
     earliest = calendar.after(first - _TICK)
     is_missed = earliest is not None and earliest <= at and (not fire or fire[0] != earliest)
-    return DueMoments(fire, earliest if is_missed else None, calendar.after(at))
+    return DueOccurrences(fire, earliest if is_missed else None, calendar.after(at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def check_timing(timing: Timing) -> Timing:
     if (timing.cron is None) == (timing.every is None):
         raise DefinitionError("a schedule has either cron='0 3 * * *' or every='15m'; give one of the two")
     if not isinstance(timing.zone, str):
-        raise DefinitionError(f"zone={show(timing.zone)} must be a name, like 'Europe/Vienna' or 'UTC'")
+        raise DefinitionError(f"zone={format_value(timing.zone)} must be a name, like 'Europe/Vienna' or 'UTC'")
     _find_zone(timing.zone)
     if timing.every is not None and not SHORTEST <= timing.every <= durations.LONGEST:
         raise DefinitionError(
@@ -208,7 +208,7 @@ def check_timing(timing: Timing) -> Timing:
 
 def _check_cron(cron: str) -> None:
     if not isinstance(cron, str) or len(cron) > MOST_CRON:
-        raise DefinitionError(f"cron={show(cron)} is not a text of {MOST_CRON} characters at the most")
+        raise DefinitionError(f"cron={format_value(cron)} is not a text of {MOST_CRON} characters at the most")
     if len(cron.split()) != 5:
         raise DefinitionError(
             f"cron={cron!r} must have five fields: minute, hour, day of the month, month, day of the week; "
@@ -234,4 +234,4 @@ def _find_zone(name: str) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         near = difflib.get_close_matches(str(name), sorted(available_timezones()), n=1)
         hint = f"did you mean {near[0]!r}?" if near else "write one like 'Europe/Vienna', or 'UTC'"
-        raise DefinitionError(f"zone={show(name)} is not a time zone that this machine knows; {hint}") from None
+        raise DefinitionError(f"zone={format_value(name)} is not a time zone that this machine knows; {hint}") from None

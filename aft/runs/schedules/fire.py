@@ -86,7 +86,7 @@ class _Firing:
         row = self._row
         policy = _catch_up(row)
         turn = calendar.decide(row.calendar(), row.next_at or self._at, self._at, policy)
-        then = turn.then
+        then = turn.next
         if turn.missed is not None:
             self._skip(turn.missed, f"it was missed, and catch_up is {policy.value!r}")
         for moment in turn.fire:

@@ -22,7 +22,7 @@ from aft.runs.records import audit
 from aft.runs.schedules.calendar import Calendar, CatchUp, Timing
 from aft.store.db_time import now
 from aft.store.tables import schedules
-from aft.texts import show
+from aft.texts import format_value
 
 #: The options of a run that a schedule stores for its runs, which have keys and times of their own.
 STORED_OPTIONS = ("priority", "owner", "expected", "resources", "tags", "deadline")
@@ -34,8 +34,8 @@ _STORED: StoredJson[RunOptions] = StoredJson(RunOptions)
 
 def encode_options(options: RunOptions) -> str:
     """Encode the options of a schedule's runs for their column."""
-    said = {name: getattr(options, name) for name in STORED_OPTIONS}
-    kept = {name: value for name, value in said.items() if name not in _NOT_IN_OLD_ROWS or value not in (None, {})}
+    values = {name: getattr(options, name) for name in STORED_OPTIONS}
+    kept = {name: value for name, value in values.items() if name not in _NOT_IN_OLD_ROWS or value not in (None, {})}
     return json.dumps(kept, sort_keys=True, default=timedelta.total_seconds)
 
 
@@ -212,7 +212,7 @@ def resume(connection: Connection, namespace: str, name: str, by: str) -> None:
     try:
         following = row.calendar().after(read_time(connection))
     except DefinitionError as error:
-        raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it anew") from None
+        raise OrderRefused(f"schedule {name!r} cannot be resumed: {error}; declare it again") from None
     _change(connection, row, by, paused=False, broken=None, next_at=following)
     audit.write_about(connection, by, "schedule resume", name)
 
@@ -249,7 +249,7 @@ def write(connection: Connection, row: ScheduleRow, **changes: Any) -> None:
 # Looking --------------------------------------------------------------------------------------------------------
 
 
-def get(connection: Connection, namespace: str, name: str) -> ScheduleRow:
+def get_schedule(connection: Connection, namespace: str, name: str) -> ScheduleRow:
     """Return a schedule, or raise UnknownSchedule."""
     return _found(connection.execute(_named(namespace, name)).one_or_none(), namespace, name)
 
@@ -277,7 +277,7 @@ def _named(namespace: str, name: str) -> Select[Any]:
 def _found(row: Row[Any] | None, namespace: str, name: str) -> ScheduleRow:
     if row is None:
         raise UnknownSchedule(
-            f"no schedule has the name {show(name)} in namespace {namespace!r}; "
+            f"no schedule has the name {format_value(name)} in namespace {namespace!r}; "
             "`aft schedules list` shows what there is"
         )
     return from_row(row)

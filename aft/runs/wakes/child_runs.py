@@ -27,7 +27,7 @@ ANY = PreparedQuery.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} 
 NAMED = PreparedQuery.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
 
 
-def find(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
+def find_child(connection: Connection, namespace: str, run_id: RunId) -> RunRow | None:
     """Return a run; None if there is none."""
     row = connection.execute(select(*COLUMNS).where(runs.c.id == run_id, runs.c.namespace == namespace)).one_or_none()
     return None if row is None else from_row(row)
@@ -83,10 +83,10 @@ def unframed(connection: Connection, run_id: RunId, under: str = "", generation:
         runs.c.parent_id == run_id, stays, runs.c.id.not_in(framed), *_under(under, generation)
     )
     found = [from_row(row) for row in connection.execute(statement.order_by(runs.c.ended_at))]
-    return [child for child in found if stands(connection, child)]
+    return [child for child in found if has_effects_left(connection, child)]
 
 
-def stands(connection: Connection, child: RunRow) -> bool:
+def has_effects_left(connection: Connection, child: RunRow) -> bool:
     """Return whether a child has, or may have, effects left that its parent would have to undo, or could not.
 
     A frame that a person skipped counts, and so do effects of grandchildren without a frame in the child's stack. A
@@ -126,10 +126,10 @@ def order(connection: Connection, namespace: str, run_id: RunId, post: NewInboxI
         return False  # past its pivot it only goes forward
     if run.ended_as is not None and post.verb is InboxVerb.CANCEL:
         return False  # it has ended just before: its frame is undone when its turn has come
-    return wake.send(connection, run, post, _may_obey)
+    return wake.send(connection, run, post, _may_apply)
 
 
-def _may_obey(row: RunRow) -> bool:
+def _may_apply(row: RunRow) -> bool:
     """Return whether a child is woken for its parent's order; one that is parked while unwinding waits for a person."""
     return row.status is not Status.PARKED or row.cause is None
 
@@ -165,7 +165,7 @@ def _item_about(child: RunRow, at: datetime, grace: timedelta) -> NewInboxItem:
 # parent waiting for it. A crash leaves the rest to the next round.
 
 
-def find_standing(connection: Connection, namespace: str, limit: int) -> list[RunId]:
+def find_parked_after_end(connection: Connection, namespace: str, limit: int) -> list[RunId]:
     """Return children that are parked after their end, and whose parents are ``compensated``."""
     child, parent = runs.alias(), runs.alias()
     statement = (
@@ -184,7 +184,7 @@ def find_standing(connection: Connection, namespace: str, limit: int) -> list[Ru
 
 
 def park_parent(connection: Connection, namespace: str, child_id: RunId, at: datetime) -> tuple[RunId, str] | None:
-    """Park the parent of such a child until the child returns to its end; returns the parent's id and the reason.
+    """Park a compensated run while a child of it is parked for a late effect; return its id and the reason.
 
     None if this is not the case any more, or the parent has an owner or a wake: then it is checked again later.
     """
@@ -195,8 +195,8 @@ def park_parent(connection: Connection, namespace: str, child_id: RunId, at: dat
     if parent is None or parent.status is not Status.COMPENSATED or (parent.worker_id or parent.wake_id):
         return None
     reason = (
-        f"an effect arrived late below, and stands: child {child.id} of flow {child.flow!r} is parked for it; "
-        "settle that one, and this run follows"
+        f"a late effect remains below: child {child.id} of flow {child.flow!r} is parked for it; "
+        "handle that child, and this run follows"
     )
     wait = Wait(StepPath(child.parent_path or ""), WaitKind.CHILD, child.id, at)
     values = {"status": Status.PARKED.value, "reason": reason, "waits": waits.encode([wait])}

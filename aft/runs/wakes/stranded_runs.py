@@ -1,11 +1,11 @@
 """Wakes runs that nothing else would ever wake: the last fallback, for a bug in aft or a row that was changed by hand.
 
 A run without an owner that has not ended is continued by one of these: a wake, a timer, something it waits for, a fault
-that is to be decided about or retried, a person. A run that has none of them is forgotten. Its next owner does as any
+that is to be decided about or retried, a person. A run that has none of them is stranded. Its next owner does as any
 owner does: it replays, and goes on where the journal ends.
 
 Who may run at the same time: any number of sweepers, and all who wake or claim the run. Locked rows are skipped; a run
-that is not forgotten any more is not found. A crash before the commit leaves it for the next round.
+that is not stranded any more is not found. A crash before the commit leaves it for the next round.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from aft.runs.wakes import wake as waking
 from aft.store.db_time import later
 from aft.store.tables import faults, runs
 
-#: Seconds without a change after which a run counts as forgotten.
+#: Seconds without a change after which a run counts as stranded.
 QUIET = 60.0
 #: The states of a fault that the dispatcher acts on. One that waits for a time is none: its run has a timer, too.
 _ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
 
 
-def any_forgotten(connection: Connection, namespace: str) -> bool:
-    """Return whether there is a forgotten run; locks nothing."""
-    return connection.execute(select(runs.c.id).where(*_forgotten(namespace)).limit(1)).first() is not None
+def any_stranded(connection: Connection, namespace: str) -> bool:
+    """Return whether there is a stranded run; locks nothing."""
+    return connection.execute(select(runs.c.id).where(*_stranded(namespace)).limit(1)).first() is not None
 
 
 def wake(connection: Connection, namespace: str, limit: int) -> list[RunId]:
-    """Wake up to ``limit`` forgotten runs, due at once for any worker's timer; returns their ids."""
-    statement = select(runs.c.id).where(*_forgotten(namespace)).limit(limit).with_for_update(skip_locked=True)
+    """Wake up to ``limit`` stranded runs, due at once for any worker's timer; returns their ids."""
+    statement = select(runs.c.id).where(*_stranded(namespace)).limit(limit).with_for_update(skip_locked=True)
     found = [RunId(id) for id in connection.execute(statement).scalars()]
     for run_id in found:
         due = waking.wake_up(OrderId(new_id()), timedelta(0))
@@ -42,7 +42,7 @@ def wake(connection: Connection, namespace: str, limit: int) -> list[RunId]:
     return found
 
 
-def _forgotten(namespace: str) -> tuple[ColumnElement[bool], ...]:
+def _stranded(namespace: str) -> tuple[ColumnElement[bool], ...]:
     awaits_signal = (faults.c.state == FaultState.WAITING.value) & faults.c.signal.is_not(None)
     acted_on = faults.c.state.in_([state.value for state in _ACTED_ON]) | awaits_signal
     return (

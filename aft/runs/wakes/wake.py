@@ -55,7 +55,7 @@ def send(connection: Connection, run: RunRow, post: NewInboxItem, wakes: Callabl
         return False
     seq, order = run.inbox_seq + 1, OrderId(new_id())
     changes: dict[str, Any] = {"inbox_seq": seq}
-    if run.worker_id is None and (wakes(run) or _is_spoilt(run)):
+    if run.worker_id is None and (wakes(run) or _is_damaged(run)):
         changes |= wake_up(order, post.grace)
         message = Message.about_order(run.id, order, post.at)
         find_address = names.resume_run if post.verb in FINDS else names.order_run
@@ -66,7 +66,7 @@ def send(connection: Connection, run: RunRow, post: NewInboxItem, wakes: Callabl
     return True
 
 
-def _is_spoilt(run: RunRow) -> bool:
+def _is_damaged(run: RunRow) -> bool:
     """Return whether a run's waits cannot be read: it is woken, and its next owner parks it with the reason."""
     return run.unreadable is not None and run.status in (Status.WAITING, Status.RECOVERING)
 

@@ -78,7 +78,7 @@ class _Waiting:
         #: A lock used as a signal: released when the thread may go on. None if it does not wait.
         self.called: threading.Lock | None = None
 
-    def told(self, answer: Any) -> None:
+    def set_answer(self, answer: Any) -> None:
         self.answer, self.error = answer, None
 
 
@@ -135,7 +135,7 @@ class Committer(Generic[T]):
         try:
             answers = self._write([waiting.item for waiting in self._batch])
             for waiting, answer in zip(self._batch, answers, strict=True):
-                waiting.told(answer)
+                waiting.set_answer(answer)
         except Exception as error:
             if not isinstance(error, StoreError):
                 logger.exception("a batch cannot be written: kind=%s", type(self._batch_write).__name__)

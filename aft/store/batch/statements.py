@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 #: The rows of one query, with the raw values of the driver.
-Answer = list[tuple[Any, ...]]
+Rows = list[tuple[Any, ...]]
 #: The condition that a column is among the ids of a query's JSON array.
 AMONG_POSTGRESQL = "= ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
 AMONG_SQLITE = "IN (SELECT value FROM json_each(?))"
@@ -58,7 +58,7 @@ class PreparedQuery:
         return cls(str(on_postgresql).replace(_GIVEN, "%s"), str(on_sqlite).replace(_GIVEN, "?"))
 
 
-def query_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Answer]:
+def query_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
     """Execute queries one after the other, in one transaction."""
     connection.execute("BEGIN")
     try:
@@ -67,7 +67,7 @@ def query_sqlite(connection: sqlite3.Connection, questions: Sequence[tuple[Prepa
         connection.execute("COMMIT")
 
 
-def execute_sqlite(connection: sqlite3.Connection, words: PreparedQuery, given: str) -> Answer:
+def execute_sqlite(connection: sqlite3.Connection, words: PreparedQuery, given: str) -> Rows:
     """Execute one statement that writes, in a transaction of its own."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -82,7 +82,7 @@ def execute_sqlite(connection: sqlite3.Connection, words: PreparedQuery, given: 
 
 def query_postgresql(
     connection: psycopg.Connection[Any], prepared: set[bytes], questions: Sequence[tuple[PreparedQuery, str]]
-) -> list[Answer]:
+) -> list[Rows]:
     """Execute queries in one round trip."""
     asked = [(_numbered(question.postgresql), [given]) for question, given in questions]
     if len(asked) == 1:
@@ -98,9 +98,9 @@ def _numbered(words: str) -> str:
     return words.replace("%s", "$1").replace("%%", "%")
 
 
-def _rows(connection: psycopg.Connection[Any], found: PGresult) -> Answer:
+def _rows(connection: psycopg.Connection[Any], found: PGresult) -> Rows:
     from psycopg.adapt import Transformer
 
     reader = Transformer.from_context(connection)
     reader.set_pgresult(found)
-    return cast(Answer, reader.load_rows(0, found.ntuples, tuple))
+    return cast(Rows, reader.load_rows(0, found.ntuples, tuple))

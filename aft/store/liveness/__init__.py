@@ -65,7 +65,7 @@ class LivenessProbe(Protocol):
         """Return whether all locks are held, if that can be found out without the database; else False."""
         ...
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         """Remove what a dead worker's lock has left behind."""
         ...
 
@@ -82,7 +82,7 @@ def make_lock(store: Store) -> LivenessLock:
     return SessionLivenessLock(store.engine)
 
 
-def make_lookout(store: Store) -> LivenessProbe:
+def make_probe(store: Store) -> LivenessProbe:
     """Make the probe for the locks of others."""
     return _liveness_probe(store.file)
 

@@ -113,7 +113,7 @@ class FileLivenessProbe:
         found = {worker: self._is_held(lock) for worker, lock in locks.items()}
         return {worker: held for worker, held in found.items() if held is not None}
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         path = self._path(lock)
         if path is not None:
             with suppress(OSError):  # nobody needs it to be gone
@@ -136,7 +136,7 @@ class FileLivenessProbe:
         return False
 
     def _path(self, lock: object) -> Path | None:
-        """Return the file that a row's lock names; None if it is of another kind, or spoilt."""
+        """Return the file that a row's lock names; None if it is of another kind, or damaged."""
         if not isinstance(lock, str) or not _NAMES_FILE.fullmatch(lock):
             return None
         return self._folder / lock.removeprefix(KIND)

@@ -48,7 +48,7 @@ def number_of(worker: WorkerId) -> int:
 
 
 class SessionLivenessLock:
-    """A session that holds an advisory lock, on a thread that keeps it. Thread-safe."""
+    """A session that holds an advisory lock, with a thread that reconnects when the session is lost. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -166,12 +166,12 @@ class SessionLivenessProbe:
         numbers = {worker: _number(lock, ours) for worker, lock in locks.items()}
         return {worker: number in held for worker, number in numbers.items() if number is not None}
 
-    def forget(self, lock: str) -> None:
+    def clean_up(self, lock: str) -> None:
         """Do nothing: a session leaves nothing behind."""
 
 
 def _number(lock: object, ours: str) -> int | None:
-    """Return the number that a row's lock names; None if it is of another start of the server, or spoilt."""
+    """Return the number that a row's lock names; None if it is of another start of the server, or damaged."""
     if not isinstance(lock, str) or not lock.startswith(ours):
         return None
     number = lock.removeprefix(ours)

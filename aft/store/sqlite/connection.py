@@ -41,7 +41,7 @@ _USE = ("execute", "executemany", "executescript", "fetchone", "fetchmany", "fet
 #: Seconds to wait for a statement that another thread of the activity may have under way.
 PATIENCE = 1.0
 
-#: Reads texts that are not UTF-8, too: a spoilt one must not fail a statement that reads others with it.
+#: Reads texts that are not UTF-8, too: a damaged one must not fail a statement that reads others with it.
 LENIENT = partial(str, encoding="utf-8", errors="replace")
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class SqliteConnection(sqlite3.Connection):
             self._was_cut_off = True
             self._is_busy = not self.access.reclaim(PATIENCE)
 
-    def hopeless(self) -> UnusableReason | None:
+    def find_unusable_reason(self) -> UnusableReason | None:
         """Return why it is unusable: its transaction is over, or a statement does not end; None if it is usable."""
         if self._is_busy:
             return UnusableReason.UNFINISHED
@@ -240,9 +240,9 @@ class SqliteConnection(sqlite3.Connection):
                     self.changed = True
                     self.row_factory = None
                 self.text_factory = LENIENT
-                self.loosen()
+                self.reset_settings()
 
-    def loosen(self) -> None:
+    def reset_settings(self) -> None:
         """Reset settings that would prevent writing."""
         if self.changed and not (self.was_closed or self._is_busy):
             super().set_authorizer(None)

@@ -40,7 +40,7 @@ class Holder(Protocol):
         """Close the connections, and open none before the fork is over; returns the file if one is still open."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Open connections again: the fork is over, in the parent or in the child."""
         ...
 
@@ -65,7 +65,7 @@ class _Forks:
 
     def end(self) -> None:
         for holder in list(self.holders):
-            holder.go_on()
+            holder.resume()
         self.gate.release()
 
     def end_in_child(self) -> None:
@@ -117,7 +117,7 @@ class PoolGuard:
             time.sleep(0.001)
         return self._file if self._open else None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Keep connections again."""
         self.closing = False
 
@@ -136,7 +136,7 @@ class PoolGuard:
             if self._file in _forks.inherited:
                 raise StoreError(
                     f"this process was forked from one that was using {self._url!r} in that moment, which SQLite does "
-                    "not bear: fork while nothing is executed, start the process anew ('spawn'), or use PostgreSQL"
+                    "not bear: fork while nothing is executed, start a new process ('spawn'), or use PostgreSQL"
                 )
             made = dialect.connect(*given, **named, factory=SqliteConnection)
             made.count(self._open)

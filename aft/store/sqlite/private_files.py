@@ -53,7 +53,7 @@ def check_database(path: str, real: str, url: str) -> None:
         raise StoreError(f"the database {url!r} is not used: {why}")
 
 
-def find_unused(database: str) -> list[str]:
+def find_untrusted_files(database: str) -> list[str]:
     """Return a message for each of aft's files beside a database that is a link, or another user's, so not used."""
     found = ((f"{database}{end}", _lstat(f"{database}{end}")) for end in OURS)
     owners = _owners(database)

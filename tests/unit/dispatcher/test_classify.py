@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from aft.dispatcher.classify import classify
-from aft.fault import Answer, Fault, FaultKind
+from aft.fault import Fault, FaultKind, Recoverability
 from tests.faults import make_fault
 
-YES, NO = Answer.RECOVERABLE, Answer.UNRECOVERABLE
+YES, NO = Recoverability.RECOVERABLE, Recoverability.UNRECOVERABLE
 PASSING = ("builtins.TimeoutError", "builtins.OSError", "builtins.Exception")
 LASTING = ("shop.OutOfStock", "builtins.Exception")
 
@@ -24,7 +24,7 @@ def a_fault(lineage: tuple[str, ...] = LASTING) -> Fault:
 @pytest.mark.parametrize("said", [YES, NO])
 @pytest.mark.parametrize("lineage", [PASSING, LASTING])
 def test_what_the_exception_says_of_itself_comes_first(
-    said: Answer, declared: Answer | None, lineage: tuple[str, ...]
+    said: Recoverability, declared: Recoverability | None, lineage: tuple[str, ...]
 ) -> None:
     found = classify(replace(a_fault(lineage), own_answer=said, declared_answer=declared))
     assert found.recoverable == (said is YES)
@@ -33,7 +33,7 @@ def test_what_the_exception_says_of_itself_comes_first(
 
 @pytest.mark.parametrize("declared", [YES, NO])
 @pytest.mark.parametrize("lineage", [PASSING, LASTING])
-def test_the_declaration_comes_before_what_aft_knows(declared: Answer, lineage: tuple[str, ...]) -> None:
+def test_the_declaration_comes_before_what_aft_knows(declared: Recoverability, lineage: tuple[str, ...]) -> None:
     found = classify(replace(a_fault(lineage), declared_answer=declared, http_status=503 if declared is NO else 404))
     assert found.recoverable == (declared is YES)
     assert found.reason == f"'charge' declares {lineage[0].rpartition('.')[2]} {declared.value}"
@@ -54,7 +54,7 @@ def test_what_asks_for_time_is_thought_to_pass() -> None:
 
 
 @pytest.mark.parametrize("said", [None, YES, NO])
-def test_the_loss_of_a_worker_passes_whatever_the_row_says(said: Answer | None) -> None:
+def test_the_loss_of_a_worker_passes_whatever_the_row_says(said: Recoverability | None) -> None:
     found = classify(replace(a_fault(), kind=FaultKind.ABORT, own_answer=said, declared_answer=NO))
     assert found.recoverable
     assert found.reason == "its worker was lost; the run goes on elsewhere"

@@ -9,11 +9,11 @@ import pytest
 
 from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, route
 from aft.fault import Fault, FaultKind
-from aft.recovery.known_exceptions import Expectation
+from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import Ladder, Level
 from tests.faults import make_fault
 
-PASSES, LASTS = Expectation(True, "it passes"), Expectation(False, "it lasts")
+PASSES, LASTS = Classification(True, "it passes"), Classification(False, "it lasts")
 LADDER = Ladder((Level("10s", tries=2), Level("1m"), Level(0)))
 
 
@@ -88,7 +88,7 @@ def test_a_compensator_whose_failure_lasts_parks_at_once() -> None:
 
 
 @pytest.mark.parametrize("verdict", [PASSES, LASTS])
-def test_an_abort_goes_on_at_once_and_uses_up_no_level(verdict: Expectation) -> None:
+def test_an_abort_goes_on_at_once_and_uses_up_no_level(verdict: Classification) -> None:
     abort = replace(a_fault(0, Ladder()), kind=FaultKind.ABORT, path=None, after=timedelta(hours=1))
     assert route(abort, verdict) == RetryLater(timedelta(0), verdict.reason, None, None)
 

@@ -10,10 +10,10 @@ import pytest
 import aft
 from aft.flows.declare.activity import Activity
 from aft.flows.declare.context import AttemptContext, Current, in_attempt
-from aft.replay.example import Example
-from aft.replay.scenario import read_scenarios
-from aft.replay.signals import When, value_of
 from aft.runs.states import Status
+from aft.scenarios.example import Example
+from aft.scenarios.scenario import read_scenarios
+from aft.scenarios.signals import When, value_of
 from examples.cms_ad_approval import cms, database, flow, replay, trouble
 from examples.cms_ad_approval.cms import Decision, State
 from examples.cms_ad_approval.flow import ADMINISTRATOR, REVIEWER, Verdict, ad_slot_approval
@@ -141,7 +141,7 @@ def test_verdicts_decide_and_the_reviewer_is_asked_only_about_what_was_let_in(
 ) -> None:
     people |= {"sysadmin_verdict": [sysadmin], "reviewer_verdict": reviewer}
     assert ad_slot_approval(SLOT) == end
-    assert replay.look(SLOT)[0] == end
+    assert replay.read_state(SLOT)[0] == end
     assert cms.contents(SLOT).reminders == []
 
 
@@ -160,7 +160,7 @@ def test_who_keeps_silent_after_the_reminder_has_the_flow_fail(people: Answers) 
 
 def test_a_slot_that_is_as_submitted_has_no_reminder_left() -> None:
     flow.remind(SLOT, REVIEWER)
-    assert replay.look(SLOT)[0] == "submitted, but audits say [] and there are 0 notices and 1 reminders"
+    assert replay.read_state(SLOT)[0] == "submitted, but audits say [] and there are 0 notices and 1 reminders"
 
 
 def test_tables_that_disagree_are_not_called_approved(people: Answers) -> None:
@@ -168,7 +168,7 @@ def test_tables_that_disagree_are_not_called_approved(people: Answers) -> None:
     ad_slot_approval(SLOT)
     with database.database().write() as connection:
         connection.execute(cms.notices.delete())
-    assert replay.look(SLOT)[0].startswith("approved, but audits say")
+    assert replay.read_state(SLOT)[0].startswith("approved, but audits say")
 
 
 def test_ordered_trouble_strikes_its_activity_as_often_as_ordered() -> None:
@@ -214,7 +214,7 @@ def test_scenarios_cover_every_path_of_the_exception_flow() -> None:
 
 def test_scenarios_cover_every_way_in_which_a_verdict_comes_or_does_not() -> None:
     scenarios = read_scenarios(Path(str(replay.__file__)).parent)
-    cues = [cue for scenario in scenarios for cue in scenario.cues]
+    cues = [cue for scenario in scenarios for cue in scenario.signals]
     assert any(cue.when is When.AT_ONCE and cue.name == "reviewer_verdict" for cue in cues)
     assert any(cue.after == "remind" for cue in cues)
     assert any(cue.kill for cue in cues)
@@ -227,7 +227,7 @@ def test_scenarios_name_only_what_the_flow_has() -> None:
     known = {deed.name for deed, _, _ in DEEDS} | {undo.__name__ for _, undo, _ in DEEDS} | {"remind", "undo_remind"}
     for scenario in read_scenarios(Path(str(replay.__file__)).parent):
         named = {row["at"] for row in scenario.scene.get("trouble", [])}
-        named |= {cue.after for cue in scenario.cues if cue.after is not None}
-        assert all(isinstance(value_of(cue, ad_slot_approval), Verdict) for cue in scenario.cues)
+        named |= {cue.after for cue in scenario.signals if cue.after is not None}
+        assert all(isinstance(value_of(cue, ad_slot_approval), Verdict) for cue in scenario.signals)
         assert named | set(scenario.expected.done) | set(scenario.expected.undone) <= known, scenario.name
         assert scenario.kill == any(row["kind"] == "hang" for row in scenario.scene.get("trouble", []))

@@ -29,7 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aft.recovery.http_hints import http_status, retry_after
-from aft.recovery.known_exceptions import expectation_of, mro_names
+from aft.recovery.known_exceptions import classify_exception, mro_names
 
 NOW = datetime(2024, 2, 29, 12, 0, 0, tzinfo=UTC)
 ENDING = ["builtins.Exception", "builtins.BaseException", "builtins.object"]
@@ -127,13 +127,13 @@ LASTING: list[BaseException] = [
 
 @pytest.mark.parametrize("fault", PASSING, ids=repr)
 def test_a_fault_that_passes_is_recoverable(fault: BaseException) -> None:
-    verdict = expectation_of(mro_names(type(fault)), http_status(fault), str(fault))
+    verdict = classify_exception(mro_names(type(fault)), http_status(fault), str(fault))
     assert verdict.recoverable, verdict.reason
 
 
 @pytest.mark.parametrize("fault", LASTING, ids=repr)
 def test_a_fault_that_lasts_is_unrecoverable(fault: BaseException) -> None:
-    verdict = expectation_of(mro_names(type(fault)), http_status(fault), str(fault))
+    verdict = classify_exception(mro_names(type(fault)), http_status(fault), str(fault))
     assert not verdict.recoverable, verdict.reason
 
 
@@ -246,7 +246,7 @@ EOF_TEXT = "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of pro
     ],
 )
 def test_a_library_s_fault_is_known_by_its_names(spelled: str, message: str, recoverable: bool) -> None:
-    verdict = expectation_of(names(spelled), None, message)
+    verdict = classify_exception(names(spelled), None, message)
     assert verdict.recoverable is recoverable, verdict.reason
 
 
@@ -275,7 +275,7 @@ def wrapped(original: BaseException, kind: Any = sqlalchemy.exc.OperationalError
     ids=lambda found: str(found)[:60],
 )
 def test_what_sqlalchemy_wraps_is_judged_by_what_it_wraps(fault: sqlalchemy.exc.DBAPIError, recoverable: bool) -> None:
-    assert expectation_of(mro_names(type(fault)), None, str(fault)).recoverable is recoverable
+    assert classify_exception(mro_names(type(fault)), None, str(fault)).recoverable is recoverable
 
 
 def test_sqlalchemy_really_names_what_it_wraps() -> None:
@@ -283,29 +283,29 @@ def test_sqlalchemy_really_names_what_it_wraps() -> None:
         with pytest.raises(sqlalchemy.exc.OperationalError) as caught:
             connection.execute(sa.text("SELECT * FROM missing"))
         connection.connection.invalidate()
-    verdict = expectation_of(mro_names(caught.type), None, str(caught.value))
+    verdict = classify_exception(mro_names(caught.type), None, str(caught.value))
     assert not verdict.recoverable
     assert "sqlite3.OperationalError" in verdict.reason
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 502, 503, 504])
 def test_a_status_that_passes_is_recoverable_whatever_the_class(status: int) -> None:
-    assert expectation_of(["builtins.ValueError"], status).recoverable
+    assert classify_exception(["builtins.ValueError"], status).recoverable
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501, 505])
 def test_any_other_refusal_is_unrecoverable_whatever_the_class(status: int) -> None:
-    assert not expectation_of(["builtins.ConnectionError"], status).recoverable
+    assert not classify_exception(["builtins.ConnectionError"], status).recoverable
 
 
 def test_a_status_that_is_no_refusal_says_nothing() -> None:
-    assert expectation_of(["builtins.ConnectionError"], 200).recoverable
-    assert not expectation_of(["builtins.ValueError"], 204).recoverable
+    assert classify_exception(["builtins.ConnectionError"], 200).recoverable
+    assert not classify_exception(["builtins.ValueError"], 204).recoverable
 
 
 def test_a_refusal_that_names_a_time_to_come_back_passes() -> None:
-    assert expectation_of(["httpx.HTTPStatusError"], 403, retry_after=timedelta(seconds=5)).recoverable
-    assert expectation_of(["acme.Busy"], None, retry_after=timedelta(0)).recoverable
+    assert classify_exception(["httpx.HTTPStatusError"], 403, retry_after=timedelta(seconds=5)).recoverable
+    assert classify_exception(["acme.Busy"], None, retry_after=timedelta(0)).recoverable
 
 
 def test_aws_throttles_with_status_400() -> None:
@@ -314,27 +314,27 @@ def test_aws_throttles_with_status_400() -> None:
         f"{BOTO}.ClientError",
         *ENDING,
     ]
-    assert expectation_of(modelled, 400).recoverable
+    assert classify_exception(modelled, 400).recoverable
     plain = [f"{BOTO}.ClientError", *ENDING]
-    assert expectation_of(
+    assert classify_exception(
         plain, 400, "An error occurred (ThrottlingException) when calling the X operation: Rate"
     ).recoverable
-    assert not expectation_of(plain, 400, "An error occurred (ValidationException) when calling X").recoverable
-    assert expectation_of(plain, 500, "An error occurred (InternalError) when calling X").recoverable
+    assert not classify_exception(plain, 400, "An error occurred (ValidationException) when calling X").recoverable
+    assert classify_exception(plain, 500, "An error occurred (InternalError) when calling X").recoverable
 
 
 def test_what_is_unknown_says_what_to_do() -> None:
-    verdict = expectation_of(mro_names(ValueError), None)
+    verdict = classify_exception(mro_names(ValueError), None)
     assert verdict.reason == (
         "ValueError is not known to pass by itself; raise aft.Recoverable or declare recoverable=(ValueError,)"
     )
 
 
 def test_a_reason_names_the_class_and_the_base_that_is_known() -> None:
-    assert expectation_of(mro_names(psycopg.OperationalError)).reason == (
+    assert classify_exception(mro_names(psycopg.OperationalError)).reason == (
         "psycopg.OperationalError is a lost or refused connection"
     )
-    assert "Lost (a builtins.ConnectionError)" in expectation_of(mro_names(Lost)).reason
+    assert "Lost (a builtins.ConnectionError)" in classify_exception(mro_names(Lost)).reason
 
 
 def test_names_begin_with_the_class_itself() -> None:
@@ -364,7 +364,7 @@ def test_every_error_of_postgresql_that_is_known_exists() -> None:
 
 @given(st.lists(st.text(max_size=20), max_size=4), st.none() | st.integers(), st.text())
 def test_judging_always_answers(mro: list[str], status: int | None, message: str) -> None:
-    assert expectation_of(mro, status, message).reason
+    assert classify_exception(mro, status, message).reason
 
 
 # ---------------------------------------------------------------------- what an exception carries
@@ -428,7 +428,7 @@ def test_urllib_s_own_error_carries_status_and_headers() -> None:
     with urllib.error.HTTPError("http://x", 503, "busy", headers, None) as fault:
         assert http_status(fault) == 503
         assert retry_after(fault, NOW) == timedelta(minutes=2)
-        assert expectation_of(mro_names(type(fault)), 503, str(fault)).recoverable
+        assert classify_exception(mro_names(type(fault)), 503, str(fault)).recoverable
 
 
 def with_header(value: Any, name: Any = "Retry-After") -> Carrying:

@@ -23,11 +23,11 @@ from aft.cli.errors import Failure
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console as make_console
 from aft.cli.show.output import json_option, print_json
-from aft.replay.environment import ReplayEnvironment, StageError
-from aft.replay.example import Example, ExampleError
-from aft.replay.load import find, load
-from aft.replay.play import Player, Tell
-from aft.replay.scenario import Scenario, check_cues, choose, read_scenarios
+from aft.scenarios.environment import EnvironmentFailed, ReplayEnvironment
+from aft.scenarios.example import Example, ExampleError
+from aft.scenarios.load import find_example, load_example
+from aft.scenarios.play import Player, Tell
+from aft.scenarios.scenario import Scenario, check_cues, choose, read_scenarios
 
 
 class CannotPlay(click.ClickException):
@@ -55,7 +55,7 @@ def replay(context: click.Context, named: str, wanted: tuple[str, ...], only_lis
 
 def _play(given: object, named: str, wanted: tuple[str, ...], only_list: bool, as_json: bool) -> bool:
     """Play or list what was named; return whether any scenario did not end as declared."""
-    directory = find(named)
+    directory = find_example(named)
     chosen = choose(read_scenarios(directory), wanted)
     if only_list:
         print_json([scenario_as_json(scenario) for scenario in chosen]) if as_json else show_list(chosen)
@@ -63,7 +63,7 @@ def _play(given: object, named: str, wanted: tuple[str, ...], only_list: bool, a
     if isinstance(given, ConnectionOptions):
         _export_settings(given)
     console = Console(quiet=True) if as_json else make_console()
-    example = load(directory)
+    example = load_example(directory)
     check_cues(example.flow, chosen)
     with ReplayEnvironment(directory) as stage:
         results = play_all(stage, example, chosen, console)
@@ -81,7 +81,7 @@ def _translate_errors() -> Iterator[None]:
         yield
     except ExampleError as error:
         raise CannotPlay(str(error)) from error
-    except StageError as error:
+    except EnvironmentFailed as error:
         raise Failure(str(error), error.details) from error
 
 

@@ -17,9 +17,9 @@ from aft.app.views.timeline import StoryEventKind
 from aft.cli.show.draw import draw_timeline
 from aft.cli.show.output import Column, print_table
 from aft.cli.show.styles import status_style
-from aft.replay.check import find_differences, format_fault, names
-from aft.replay.play import ScenarioOutcome
-from aft.replay.scenario import Scenario
+from aft.scenarios.check import find_differences, format_fault, names
+from aft.scenarios.play import ScenarioOutcome
+from aft.scenarios.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

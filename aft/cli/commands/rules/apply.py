@@ -76,7 +76,7 @@ def apply(given: ConnectionOptions, path: Path, note: str | None, modules: tuple
     `aft rules tree --toml` writes such a file.
     """
     with opened(given, load(modules)) as app:
-        sheet = read.read(path, app.rules.sources())
+        sheet = read.read_document(path, app.rules.sources())
         made = compare_exlets(app, sheet)
         trees = _compare_trees(app, sheet)
         show_exlets(made)
@@ -103,8 +103,8 @@ def _compare_trees(app: Aft, sheet: RuleDocument) -> list[TreeChange]:
 
 def _compare_tree(app: Aft, text: TreeText) -> TreeChange:
     before = app.rules.tree(text.flow, text.on, text.activity)
-    said = any(rule.cornerstone is not None for rule in text.rules)
-    return TreeChange(before, of_text(text, before, current_user(), app.clock.now()), said)
+    has_cornerstones = any(rule.cornerstone is not None for rule in text.rules)
+    return TreeChange(before, of_text(text, before, current_user(), app.clock.now()), has_cornerstones)
 
 
 def put(app: Aft, made: list[ExletChange], trees: list[TreeChange], note: str | None, yes: bool) -> None:

@@ -24,9 +24,9 @@ from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import Column, console, json_option, moment, print_json, print_message, print_table
 from aft.errors import RuleRefused
 from aft.rules.cases import sources
-from aft.rules.cases.facts import KINDS
+from aft.rules.cases.facts import FACT_TYPES
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 from aft.rules.toml.documents import RuleDocument
 from aft.rules.toml.write import write
 from aft.rules.trees.choose import ANY
@@ -34,7 +34,7 @@ from aft.rules.trees.defaults import DEFAULTS
 from aft.rules.trees.rows import Key, Revision
 from aft.rules.trees.tree import Tree
 
-TYPES = [on.value for on in On]
+TYPES = [on.value for on in RuleType]
 on_argument = click.argument("on", type=click.Choice(TYPES), metavar="ON")
 
 
@@ -42,7 +42,7 @@ on_argument = click.argument("on", type=click.Choice(TYPES), metavar="ON")
 def rules() -> None:
     """Show and teach the rules that decide about faults.
 
-    A tree of rules is for a FLOW, a type of exception ON, and an ACTIVITY; '*' stands for all of them.
+    A tree of rules is for a FLOW, a rule type ON, and an ACTIVITY; '*' stands for all of them.
 
     \b
     ON is fault, abort, timeout or unavailable; or a constraint's:
@@ -145,7 +145,7 @@ def facts(given: ConnectionOptions, modules: tuple[str, ...], as_json: bool) -> 
             outside = app.rules.sources()
     except NoDatabase:
         outside = {name: one.type for name, one in sources.declared.items()}
-    rows = [[name, KINDS[name].value, meaning] for name, meaning in MEANINGS.items()]
+    rows = [[name, FACT_TYPES[name].value, meaning] for name, meaning in MEANINGS.items()]
     rows += [[f"source.{name}", type_, SOURCE] for name, type_ in sorted(outside.items())]
     if as_json:
         print_json([{"name": name, "type": type_, "meaning": meaning} for name, type_, meaning in rows])
@@ -163,7 +163,7 @@ def facts(given: ConnectionOptions, modules: tuple[str, ...], as_json: bool) -> 
 
 def _key(flow: str, on: str, activity: str | None) -> Key:
     """Return the key of the named tree; an activity must be given, since a missing one may be an oversight."""
-    if On(on) in RUN_LEVEL:
+    if RuleType(on) in RUN_LEVEL:
         if activity:
             raise click.UsageError(f"{on} is about a run as a whole; leave {activity!r} out")
     elif not activity:
@@ -188,17 +188,17 @@ def history(
     try:
         with desk(given) as app:
             found = app.rules.history(key, limit)
-            told = [(one, _what(app, one)) for one in found]
+            changes = [(one, _what(app, one)) for one in found]
             none = f"Nobody has changed {format_key(key) if key else 'any rules'} in namespace {app.namespace!r}."
     except NoDatabase as error:
-        told, none = [], f"No changes: {error}."
+        changes, none = [], f"No changes: {error}."
     if as_json:
-        print_json([documents.revision(one, what) for one, what in told])
-    elif not told:
+        print_json([documents.revision(one, what) for one, what in changes])
+    elif not changes:
         print_message(none)
     else:
-        _print_history(told)
-        if len(told) == limit:
+        _print_history(changes)
+        if len(changes) == limit:
             print_message(f"The newest {limit}; --limit shows more.")
 
 
@@ -206,12 +206,12 @@ def _what(app: Aft, one: Revision) -> str:
     """Return what a revision has changed."""
     flow, on, activity = one.key
     try:
-        return summary(app.rules.tree_at((flow, On(on), activity), one.number - 1), read_tree(one))
+        return summary(app.rules.tree_at((flow, RuleType(on), activity), one.number - 1), read_tree(one))
     except (RuleRefused, ValueError):
         return "it cannot be read"
 
 
-def _print_history(told: list[tuple[Revision, str]]) -> None:
+def _print_history(changes: list[tuple[Revision, str]]) -> None:
     columns = [
         Column("TREE", flexible=True),
         Column("REV", right=True),
@@ -227,7 +227,7 @@ def _print_history(told: list[tuple[Revision, str]]) -> None:
             one.made_by,
             f"{what}: {one.note}" if one.note else what,
         ]
-        for one, what in told
+        for one, what in changes
     ]
     print_table(columns, rows)
 

@@ -54,8 +54,8 @@ def summary(before: Tree, after: Tree) -> str:
     gone = sorted(before.nodes.keys() - after.nodes.keys())
     changed = [number for number in after.nodes.keys() & before.nodes.keys() if _differ(before, after, number)]
     parts = {"added": added, "removed": gone, "changed": sorted(changed)}
-    told = [f"{_named(numbers)} {verb}" for verb, numbers in parts.items() if numbers]
-    return ", ".join(told) or ("the same" if _shape(before) == _shape(after) else "asked in another order")
+    texts = [f"{_named(numbers)} {verb}" for verb, numbers in parts.items() if numbers]
+    return ", ".join(texts) or ("the same" if _shape(before) == _shape(after) else "asked in another order")
 
 
 def _differ(before: Tree, after: Tree, number: int) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from aft.app.rules.retrospective import Preview
+from aft.app.rules.past_faults import Preview
 from aft.app.rules.rule_documents import in_order
 from aft.app.rules.rules import Explanation, Trial
 from aft.cli.show import documents
 from aft.cli.show.documents import document
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
 from aft.rules.exlets.plans import Plan
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.preview import Proposal
 from aft.rules.trees.rows import Key, Revision
@@ -88,7 +88,7 @@ def trial(one: Trial) -> dict[str, Any]:
 
 
 _EXPLANATION = """
-fault=fault.id run=fault.run_id flow name=fault.name state=fault.state fault_why=fault.why told on=walk.on
+fault=fault.id run=fault.run_id flow name=fault.name state=fault.state fault_why=fault.why told=source on=walk.on
 exlet=walk.exlet rule=walk.node why=walk.why default asked facts warnings plan
 """
 
@@ -108,7 +108,7 @@ def explanation(one: Explanation, plan: Plan | None) -> dict[str, Any]:
 
 
 def _asked(one: Explanation, walk: RuleChoice, asked: AskedTree) -> dict[str, Any]:
-    found = one.trees.get((asked.flow, On(walk.on), asked.activity))
+    found = one.trees.get((asked.flow, RuleType(walk.on), asked.activity))
     nodes = {} if found is None else found.nodes
     rules = [
         document(nodes.get(number), "number condition exlet held warning", number=number, held=held, warning=warning)

@@ -32,9 +32,9 @@ from aft.rules.trees.tree import Node, Tree
 MOST_DEPTH = 8
 
 
-def draw_tree(console: Console, tree: Tree, told: str = "") -> None:
+def draw_tree(console: Console, tree: Tree, about: str = "") -> None:
     """Draw a tree: its name and ``told`` about it, then its rules."""
-    print_text(console, title(tree, told))
+    print_text(console, title(tree, about))
     if not tree.nodes:
         print_text(console, Text("  no rules", "dim"))
         return
@@ -47,9 +47,9 @@ def draw_tree(console: Console, tree: Tree, told: str = "") -> None:
         draw_rule(console, f"{node.id:>{width + 2}}  ", depth, _says(word, node, above, depth), _about(tree, node))
 
 
-def title(tree: Tree, told: str = "") -> Text:
+def title(tree: Tree, about: str = "") -> Text:
     """Return a tree's name, and where it comes from."""
-    return Text.assemble((format_key(key_of(tree)), "bold"), (f"  {told or _origin(tree)}", "dim"))
+    return Text.assemble((format_key(key_of(tree)), "bold"), (f"  {about or _origin(tree)}", "dim"))
 
 
 def _origin(tree: Tree) -> str:
@@ -84,8 +84,8 @@ def draw_rule(console: Console, margin: str | Text, depth: int, *lines: Text) ->
 
 
 def _says(word: str, node: Node, above: int | None, depth: int) -> Text:
-    said = rule_text(word, node.condition, node.exlet)
-    return said.append(f"  (refines {above})", "dim") if depth > MOST_DEPTH else said
+    line = rule_text(word, node.condition, node.exlet)
+    return line.append(f"  (refines {above})", "dim") if depth > MOST_DEPTH else line
 
 
 def _about(tree: Tree, node: Node) -> Text:

@@ -130,7 +130,7 @@ def add(given: ConnectionOptions, path: Path, note: str | None, modules: tuple[s
       steps = [{do = "notify", url = "https://example.com/hook"}, {do = "unwind"}]
     """
     with opened(given, load(modules)) as app:
-        sheet = read.read(path, app.rules.sources())
+        sheet = read.read_document(path, app.rules.sources())
         if sheet.trees:
             raise Failure(f"{path} holds trees of rules as well; put all of it in force with `aft rules apply {path}`")
         if not sheet.exlets:

@@ -17,10 +17,10 @@ from aft.cli.commands.rules.prompts import desk, fault_of, modules_option, print
 from aft.cli.errors import one_line
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.output import console, exactly, json_option, print_fields, print_json, print_message, print_text
-from aft.rules.cases.facts import SOURCE, kinds
+from aft.rules.cases.facts import SOURCE, fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets.plans import Plan
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.tree import Node
 
@@ -55,7 +55,7 @@ def explain(given: ConnectionOptions, fault: str, everything: bool, modules: tup
         print_json(documents.explanation(found, plan))
         return
     _print_fault(found)
-    if intro := _INTRO[found.told]:
+    if intro := _INTRO[found.source]:
         click.echo()
         print_line(intro)
     if found.walk is not None:
@@ -72,7 +72,7 @@ def _print_fault(found: Explanation) -> None:
 def _print_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
     out = console()
     named: set[str] = set()
-    if found.told is not ExplanationSource.BUILT_IN and found.fault.rule_type not in (None, walk.on):
+    if found.source is not ExplanationSource.BUILT_IN and found.fault.rule_type not in (None, walk.on):
         click.echo()
         print_line(f"No rule about {found.fault.rule_type} held; so the rules about {walk.on} were asked.")
     for asked in walk.asked:
@@ -89,11 +89,11 @@ def _print_walk(found: Explanation, walk: RuleChoice, everything: bool) -> None:
 
 def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: AskedTree, everything: bool) -> set[str]:
     """Print how one tree was asked; return the facts that its rules on the way mention."""
-    key = (asked.flow, On(walk.on), asked.activity)
+    key = (asked.flow, RuleType(walk.on), asked.activity)
     tree = found.trees.get(key)
-    told = f"revision {asked.revision}" if asked.revision else "built in"
+    revision = f"revision {asked.revision}" if asked.revision else "built in"
     out.print()
-    print_text(out, Text.assemble((format_key(key), "bold"), (f"  {told}", "dim")))
+    print_text(out, Text.assemble((format_key(key), "bold"), (f"  {revision}", "dim")))
     nodes: Mapping[int, Node] = {} if tree is None else tree.nodes
     width = len(str(max((number for number, _, _ in asked.steps), default=1)))
     for step in _shown(asked, everything):
@@ -103,7 +103,7 @@ def _print_tree(out: Console, found: Explanation, walk: RuleChoice, asked: Asked
             _print_step(out, nodes, step, width)
     if not asked.steps:
         print_text(out, Text("  no rules", "dim"))
-    known = kinds({name.removeprefix(SOURCE): "dyn" for name in found.facts if name.startswith(SOURCE)})
+    known = fact_types({name.removeprefix(SOURCE): "dyn" for name in found.facts if name.startswith(SOURCE)})
     return {name for number, _, _ in asked.steps if number in nodes for name in names(nodes[number].condition, known)}
 
 
@@ -144,11 +144,11 @@ def _print_step(out: Console, nodes: Mapping[int, Node], step: _Step, width: int
         ("could not be asked", "yellow") if warning else ("held", "green") if held else ("did not hold", "dim")
     )
     margin = Text.assemble((f"{number:>{width + 2}}  ", "dim"), (f"{answer:<18}  ", style))
-    said = Text("this rule cannot be read any more", "dim")
+    line = Text("this rule cannot be read any more", "dim")
     if node is not None:
-        said = rule_text("", node.condition, node.exlet if held else "")
+        line = rule_text("", node.condition, node.exlet if held else "")
     why = Text(one_line((warning or "").partition(" could not be evaluated: ")[2] or warning or ""), "yellow")
-    draw_rule(out, margin, depth, said, why)
+    draw_rule(out, margin, depth, line, why)
 
 
 def _print_outcome(found: Explanation, plan: Plan | None) -> None:
@@ -160,6 +160,6 @@ def _print_outcome(found: Explanation, plan: Plan | None) -> None:
             "why": of.why or "",
             "exlet": "" if plan is None else f"{plan.exlet.name}: {format_progress(plan)}",
             "step": format_ruling(of),
-            "aft alone": "" if found.told is ExplanationSource.BUILT_IN else found.default,
+            "aft alone": "" if found.source is ExplanationSource.BUILT_IN else found.default,
         }
     )

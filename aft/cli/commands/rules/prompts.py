@@ -12,7 +12,7 @@ from rich.text import Text
 
 from aft.app import Aft
 from aft.cli.application import open_for_reading
-from aft.cli.commands.faults import find
+from aft.cli.commands.faults import find_fault
 from aft.cli.errors import Failure, one_line
 from aft.cli.modules import load
 from aft.cli.options import ConnectionOptions
@@ -43,7 +43,7 @@ def warn_of_damaged(app: Aft) -> None:
 
 def fault_of(app: Aft, part: str) -> Fault:
     """Return the fault with this part of an id, or the latest of such a run; raises Failure."""
-    found = find(app, part)
+    found = find_fault(app, part)
     if isinstance(found, Refusal):
         raise Failure(f"{part!r} is a refused message, which no rule is asked about; name a fault, or its run")
     return found

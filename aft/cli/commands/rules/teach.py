@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from aft.app import Aft
-from aft.app.rules.retrospective import ChangedDecision, Preview
+from aft.app.rules.past_faults import ChangedDecision, Preview
 from aft.app.rules.rule_store import key_of
 from aft.app.rules.rules import MOST_LOOKED_AT
 from aft.app.views.exlet_reports import format_rule
@@ -190,8 +190,8 @@ def _show(app: Aft, fault: Fault, proposal: Proposal) -> None:
         depth += word == "but if"
         new = one.id == node.id
         margin = Text(f"{'+' if new else ' '}{one.id:>{width + 1}}  ", "bold green" if new else "dim")
-        said = rule_text(word, one.condition, one.exlet, "bold green" if new else "cyan")
-        draw_rule(out, margin, depth - first, said)
+        line = rule_text(word, one.condition, one.exlet, "bold green" if new else "cyan")
+        draw_rule(out, margin, depth - first, line)
     before = proposal.walk.exlet or "nothing from this tree"
     out.print()
     print_line(f"It is made for {name_of(fault)}")

@@ -165,7 +165,7 @@ def _about(connection: Connection, row: RunRow) -> str:
     if row.status is Status.COMPLETED:
         return shorten(f"→ {stored_to_text(row.result)}", MOST_VALUE)
     if row.fault_id is not None:
-        fault = faults.get(connection, row.namespace, row.fault_id)
+        fault = faults.get_fault(connection, row.namespace, row.fault_id)
         return "" if fault is None else shorten(f"{fault.name}: {fault}", MOST_VALUE)
     if row.status.ended:
         return {"cancel": "it was cancelled", "order": "it was undone as asked"}.get(row.cause or "", "")
@@ -208,16 +208,16 @@ def show(given: ConnectionOptions, run: str, following: bool, depth: int, everyt
     with open_for_reading(given) as app:
         found = app.run(run)
         if following:
-            told = follow(app, found.id, depth)
+            found_story = follow(app, found.id, depth)
         else:
             with app.store.read() as connection:
-                told = story.read(connection, app.namespace, found.id, depth)
-                items = {row.id: inbox.of_run(connection, row.id) for row in told.runs} if as_json else {}
+                found_story = story.read_story(connection, app.namespace, found.id, depth)
+                items = {row.id: inbox.of_run(connection, row.id) for row in found_story.runs} if as_json else {}
             if as_json:
-                print_json(documents.story(told, items))
+                print_json(documents.story(found_story, items))
                 return
-            draw_story(console(), told, fold=not everything)
-        advise(told.row, told.runs)
+            draw_story(console(), found_story, fold=not everything)
+        advise(found_story.row, found_story.runs)
 
 
 for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release, forget):

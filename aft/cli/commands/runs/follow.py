@@ -43,14 +43,14 @@ def follow(app: Aft, run_id: RunId, depth: int) -> Story:
     with _events(app) as wait, _redrawing(out) if out.is_terminal else _line_by_line() as show:
         while True:
             with app.store.read() as connection:
-                told = story.read(connection, app.namespace, run_id, depth)
-            show(told)
-            if told.row.status.ended or told.row.status is Status.PARKED:
+                shown_story = story.read_story(connection, app.namespace, run_id, depth)
+            show(shown_story)
+            if shown_story.row.status.ended or shown_story.row.status is Status.PARKED:
                 break
-            wait({row.id for row in told.runs})
+            wait({row.id for row in shown_story.runs})
     if out.is_terminal:
-        draw_story(out, told)
-    return told
+        draw_story(out, shown_story)
+    return shown_story
 
 
 @contextmanager
@@ -87,15 +87,15 @@ def _redrawing(out: Console) -> Iterator[Show]:
     """Yield a function that draws the story in place of the last drawing."""
     with Live(console=out, auto_refresh=False, transient=True) as live:
 
-        def show(told: Story) -> None:
-            drawn = _drawn(out, told).split("\n")
+        def show(shown_story: Story) -> None:
+            drawn = _drawn(out, shown_story).split("\n")
             # What does not fit on the screen cannot be redrawn; its end is what is new.
             live.update(Text("\n").join(drawn[-(out.height - 1) :]), refresh=True)
 
         yield show
 
 
-def _drawn(out: Console, told: Story) -> Text:
+def _drawn(out: Console, shown_story: Story) -> Text:
     paper = io.StringIO()
     pen = Console(
         file=paper,
@@ -106,7 +106,7 @@ def _drawn(out: Console, told: Story) -> Text:
         markup=False,
         emoji=False,
     )
-    draw_story(pen, told)
+    draw_story(pen, shown_story)
     return Text.from_ansi(paper.getvalue().rstrip("\n"))
 
 
@@ -115,8 +115,8 @@ def _line_by_line() -> Iterator[Show]:
     """Yield a function that prints each event that it has not printed yet."""
     printed: set[tuple[object, ...]] = set()
 
-    def show(told: Story) -> None:
-        for row, one in sorted(_flat(told), key=lambda both: both[1].at):
+    def show(shown_story: Story) -> None:
+        for row, one in sorted(_flat(shown_story), key=lambda both: both[1].at):
             key = (row.id, one.at, one.what, one.path, one.name)
             if key not in printed:
                 printed.add(key)
@@ -125,9 +125,9 @@ def _line_by_line() -> Iterator[Show]:
     yield show
 
 
-def _flat(told: Story) -> Iterator[tuple[RunRow, StoryEvent]]:
-    yield from ((told.row, one) for one in told.happenings)
-    for child in told.children.values():
+def _flat(shown_story: Story) -> Iterator[tuple[RunRow, StoryEvent]]:
+    yield from ((shown_story.row, one) for one in shown_story.happenings)
+    for child in shown_story.children.values():
         yield from _flat(child)
 
 
@@ -135,7 +135,7 @@ def line(row: RunRow, one: StoryEvent) -> str:
     """Format an event on one line; of a child, with its id."""
     where = f" [{one.path}]" if one.path else ""
     # Of a child the detail is its status now, not at that time.
-    said = f"  {one_line(one.detail)}" if one.detail and one.what is not StoryEventKind.CHILD else ""
+    detail = f"  {one_line(one.detail)}" if one.detail and one.what is not StoryEventKind.CHILD else ""
     sent = f"  from {one.by}" if one.by else ""
     child = f"  run {short_id(row.id)}" if row.parent_id is not None else ""
-    return f"{exactly(one.at)}  {one.what.value:<8}  {one.name}{where}{said}{sent}{child}"
+    return f"{exactly(one.at)}  {one.what.value:<8}  {one.name}{where}{detail}{sent}{child}"

@@ -70,7 +70,7 @@ def start(
     at: str | None,
     here: bool,
     wait: float | None,
-    said: dict[str, Any],
+    run_options: dict[str, Any],
 ) -> None:
     """Start a run and print its id.
 
@@ -89,7 +89,7 @@ def start(
         raise click.UsageError("--here executes it now; a run that begins later is a dispatcher's: leave out --here")
     flow, loaded = find_flow(target, modules)
     args, kwargs = read_arguments(flow, words)
-    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at), **said)
+    flow = flow.options(key=key, after=after, at=None if at is None else read_time(at), **run_options)
     with opened(given, loaded) as app:
         begin = app.start if here else app.submit
         run = begin(flow, *args, **kwargs)

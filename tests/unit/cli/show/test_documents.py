@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aft.app.rules.retrospective import ChangedDecision, Preview
+from aft.app.rules.past_faults import ChangedDecision, Preview
 from aft.app.rules.rules import Explanation, Trial
-from aft.app.views.health import Backlog, Health, WorkerSeen
+from aft.app.views.health import Backlog, Health, WorkerStatus
 from aft.app.views.story import Story
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.app.views.undo_preview import Undo
-from aft.app.views.versions import VersionSeen
+from aft.app.views.versions import VersionUse
 from aft.brokers.base import QueueStatus
 from aft.cli.commands import audit, broker, doctor, flows
 from aft.cli.commands.checks import Setting, warning
@@ -23,11 +23,11 @@ from aft.cli.commands.rules import documents as of_rules
 from aft.cli.show import documents
 from aft.cli.show.documents import document
 from aft.compensation.stack import Frame, FrameState
-from aft.fault import Answer, FaultState
+from aft.fault import FaultState, Recoverability
 from aft.ids import RunId, StepPath
 from aft.rules.exlets.exlet import BUILT_IN
 from aft.rules.exlets.plans import Plan, PlanState
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import AskedTree, RuleChoice
 from aft.rules.trees.defaults import FAULT
 from aft.rules.trees.preview import Conflict, Proposal
@@ -74,18 +74,18 @@ EVENTS = (
 SIGNAL = some(InboxItem, verb=InboxVerb.SIGNAL, payload={"name": "paid", "value": '"yes"'}, actor="me", at=AT)
 FAILED = make_fault(
     ladder="[[5000, 3]]",
-    own_answer=Answer.RECOVERABLE,
+    own_answer=Recoverability.RECOVERABLE,
     wait=timedelta(seconds=5),
     after=timedelta(seconds=7),
     ruling='{"do": "go", "args": {"seats": 1}}',
 )
 PLAN = some(Plan, exlet=BUILT_IN["park"], state=PlanState.OPEN, made_at=AT)
 FRAME = some(Frame, path="1", state=FrameState.OWED, args='{"n": 1}', value="2", pushed_at=AT)
-WORKER = WorkerSeen("w", "host", 1, ("work",), ("shop@1",), AT, SOON, True, 2)
+WORKER = WorkerStatus("w", "host", 1, ("work",), ("shop@1",), AT, SOON, True, 2)
 CHOICE = RuleChoice(
     "fault", "unwind", 1, "true", [AskedTree("*", "*", 0, [(1, True, None), (9, False, "why")])], {}, []
 )
-TREES = {("*", On.FAULT, "*"): FAULT}
+TREES = {("*", RuleType.FAULT, "*"): FAULT}
 EXPLAINED = Explanation(FAILED, "shop", CHOICE, {}, "", walk=CHOICE, trees=TREES)
 PROPOSED = Proposal(FAULT, FAULT.nodes[2], Walk(), (Conflict(FAULT.nodes[1], None, "park"),))
 CHANGED = Preview(3, [ChangedDecision(FAILED, "shop", "park", "unwind")])
@@ -143,7 +143,7 @@ PRINTED: dict[str, tuple[dict[str, Any], str]] = {
     "rule": (of_rules.rule(FAULT.nodes[1]), RULE_KEYS),
     "revision": (of_rules.revision(REVISION), "flow on activity revision made_by made_at note what"),
     "exlet": (
-        of_rules.exlet(BUILT_IN["park"], [REVISION], [(("*", On.FAULT, "*"), FAULT.nodes[3])]),
+        of_rules.exlet(BUILT_IN["park"], [REVISION], [(("*", RuleType.FAULT, "*"), FAULT.nodes[3])]),
         "name about steps does built_in revision history chosen_by",
     ),
     "preview": (of_rules.preview(CHANGED), "examined changes"),
@@ -166,7 +166,7 @@ PRINTED: dict[str, tuple[dict[str, Any], str]] = {
         document(some(AuditEntry, at=AT), audit.KEYS),
         "record hash at by os_user db_user action run note",
     ),
-    "flow": (document(VersionSeen("shop", 1, 2, AT, 1), flows.KEYS), "flow version runs oldest workers undoable"),
+    "flow": (document(VersionUse("shop", 1, 2, AT, 1), flows.KEYS), "flow version runs oldest workers undoable"),
     "queue": (document(QueueStatus("q", True), broker.KEYS), "name exists messages consumers problem"),
     "doctor": (
         doctor.shape([Setting("n", "v", "s")], [warning("w", "says")], HEALTH, timedelta(0)),

@@ -17,7 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from aft.errors import ActivityFailed, Recoverable, Unrecoverable
-from aft.fault import Answer, Fault, FaultKind, FaultState
+from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.classes import StandIn
@@ -26,9 +26,9 @@ from aft.flows.exceptions.failures import (
     MOST_MESSAGE,
     MOST_TRACEBACK,
     FaultSite,
-    describe,
     is_bug,
-    own_answer,
+    make_fault,
+    own_recoverability,
     rebuild,
 )
 from aft.ids import RunId, StepPath
@@ -87,7 +87,7 @@ class Outer:
 
 
 def described(error: BaseException, policy: Policy | None = None) -> Fault:
-    return describe(error, PLACE, policy or Policy(), LADDER, AT)
+    return make_fault(error, PLACE, policy or Policy(), LADDER, AT)
 
 
 def raised(error: BaseException) -> BaseException:
@@ -175,14 +175,18 @@ def test_a_traceback_is_told_as_python_tells_it_also_the_second_time(fails: Call
 
 @pytest.mark.parametrize(
     ("error", "answer"),
-    [(Recoverable(), Answer.RECOVERABLE), (Unrecoverable(), Answer.UNRECOVERABLE), (ValueError(), None)],
+    [
+        (Recoverable(), Recoverability.RECOVERABLE),
+        (Unrecoverable(), Recoverability.UNRECOVERABLE),
+        (ValueError(), None),
+    ],
 )
-def test_a_fault_keeps_what_the_exception_says_of_itself(error: Exception, answer: Answer | None) -> None:
-    assert own_answer(error) is described(error).own_answer is answer
+def test_a_fault_keeps_what_the_exception_says_of_itself(error: Exception, answer: Recoverability | None) -> None:
+    assert own_recoverability(error) is described(error).own_answer is answer
 
 
 def test_a_fault_keeps_what_the_activity_declares() -> None:
-    assert described(OSError(), Policy(recoverable=(OSError,))).declared_answer is Answer.RECOVERABLE
+    assert described(OSError(), Policy(recoverable=(OSError,))).declared_answer is Recoverability.RECOVERABLE
 
 
 @pytest.mark.parametrize(

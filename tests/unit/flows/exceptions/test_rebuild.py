@@ -25,7 +25,7 @@ from aft.errors import ActivityFailed, NotKept, Recoverable
 from aft.fault import Fault, FaultKind
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions.capture import MOST_ARGS, MOST_ATTRIBUTES, store
-from aft.flows.exceptions.failures import FaultSite, describe, fault_of, is_bug, must_park, rebuild
+from aft.flows.exceptions.failures import FaultSite, fault_of, is_bug, make_fault, must_park, rebuild
 from aft.ids import RunId, StepPath
 from aft.recovery.levels import Ladder, Level
 from tests.unit.test_codec import Angry, anything, exact, nested
@@ -120,7 +120,7 @@ class Response:
 
 
 def described(error: BaseException) -> Fault:
-    return describe(error, PLACE, Policy(), Ladder((Level("5s"),)), AT)
+    return make_fault(error, PLACE, Policy(), Ladder((Level("5s"),)), AT)
 
 
 def again(error: BaseException) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import aft.flows.runtime.event_loop
 from aft.clock import SystemClock
-from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts
 from aft.flows.runtime.event_loop import LoopEnded, LoopThread, RunningCoroutine
 from aft.ids import RunId
 from aft.telemetry import Telemetry

@@ -8,7 +8,7 @@ from typing import Any
 
 from aft.clock import SystemClock
 from aft.flows.scheduler.blocked_steps import BlockedSteps
-from aft.flows.session.blocks import Awaits
+from aft.flows.session.blocks import WaitPending
 from aft.flows.steps.request import StepRequest
 from aft.ids import StepPath
 from aft.runs.records.journal import EntryKind
@@ -24,7 +24,7 @@ def make_ask(arrivals_seen: int) -> StepRequest:
 
 
 def block(ask: StepRequest) -> None:
-    ask.blocks = [Awaits(Wait(ask.path, WaitKind.SIGNAL, "s", datetime.now(UTC)))]
+    ask.blocks = [WaitPending(Wait(ask.path, WaitKind.SIGNAL, "s", datetime.now(UTC)))]
 
 
 def test_who_began_to_look_before_something_was_found_and_is_blocked_after_that_looks_again() -> None:

@@ -16,7 +16,7 @@ import pytest
 from aft.errors import StoreError
 from aft.flows.course.flow_loop import FlowLoop, StepFuture
 from aft.flows.scheduler.scheduler import StepScheduler
-from aft.flows.session.blocks import Awaits, Blocked, Failed, WriteFailed, explain_blocked
+from aft.flows.session.blocks import Blocked, StepFailed, WaitPending, WriteFailed, explain_blocked
 from aft.flows.session.savepoint_orders import NOWHERE
 from aft.flows.session.step_states import StepStates
 from aft.flows.steps.request import OnRecorded, Returns, StepRequest
@@ -39,7 +39,7 @@ class World:
         self.lock = threading.Lock()
         self.step_states = StepStates(cast(Any, None), cast(Any, None), None)
         if unseen:
-            self.step_states.doubts.note_all_unknown()
+            self.step_states.unknown.note_all_unknown()
         self.begun = begun
         session: Any = SimpleNamespace(
             step_states=self.step_states,
@@ -47,7 +47,7 @@ class World:
                 run=SimpleNamespace(deadline_at=None, waits=()),
                 store_waits=lambda: None,
                 pending_orders=[],
-                forget_wait=self.forgotten.append,
+                remove_wait=self.forgotten.append,
                 lock=threading.RLock(),
             ),
             deps=SimpleNamespace(clock=SimpleNamespace(now=lambda: MOMENT)),
@@ -103,7 +103,7 @@ class World:
 
     def in_doubt(self) -> list[str]:
         """The steps that an earlier owner may have begun; here none comes to be seen."""
-        return [path for named in self.step_states.doubts.leave().named for path in named.steps]
+        return [path for named in self.step_states.unknown.make_handover().named for path in named.steps]
 
     def handed_out(self) -> list[str]:
         """Take outcomes until there are none."""
@@ -122,7 +122,7 @@ def an_entry(path: str, outcome: Outcome = Outcome.OK, kind: EntryKind = ACTIVIT
 
 
 def a_wait(path: str) -> Blocked:
-    return Blocked(Awaits(Wait(StepPath(path), WaitKind.SIGNAL, "number", MOMENT)))
+    return Blocked(WaitPending(Wait(StepPath(path), WaitKind.SIGNAL, "number", MOMENT)))
 
 
 # One outcome after the other ------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_the_run_leaves_when_all_that_is_left_is_blocked() -> None:
     assert ask.path == "2"
     with pytest.raises(Blocked) as caught:
         world.scheduler.next()
-    assert [type(block) for block in caught.value.blocks] == [Awaits]
+    assert [type(block) for block in caught.value.blocks] == [WaitPending]
 
 
 def test_nothing_more_is_begun_once_the_run_is_lost() -> None:
@@ -315,7 +315,7 @@ def test_nothing_is_in_doubt_where_an_activity_has_failed_for_good() -> None:
 def test_what_an_earlier_owner_may_have_begun_is_settled_though_a_failure_is_undecided() -> None:
     world = World(unseen=True)
     fault: Any = SimpleNamespace(raised_at=MOMENT)
-    undecided = world.ask("1.1", leaves=Blocked(Failed(fault, None)))
+    undecided = world.ask("1.1", leaves=Blocked(StepFailed(fault, None)))
     with pytest.raises(Blocked):
         world.scheduler.complete([undecided, world.ask("1.2"), world.ask("1.3")], 2)
     assert sorted(world.performed) == ["1.1", "1.2"]
@@ -332,7 +332,7 @@ def test_where_the_flow_has_got_on_without_them_they_are_not_begun() -> None:
 def test_a_failure_that_nobody_has_decided_about_keeps_new_ones_from_being_begun_but_not_begun_ones() -> None:
     world = World(begun=["1.3"])
     fault: Any = SimpleNamespace(raised_at=MOMENT)
-    undecided = world.ask("1.1", leaves=Blocked(Failed(fault, None)))
+    undecided = world.ask("1.1", leaves=Blocked(StepFailed(fault, None)))
     with pytest.raises(Blocked):
         world.scheduler.complete([undecided, world.ask("1.2"), world.ask("1.3")], 1)
     assert world.performed == ["1.3", "1.1"]

@@ -16,13 +16,13 @@ from aft.runs.records.inbox import InboxItem, InboxVerb
 
 
 class Inbox:
-    """An owner whose run has a letter more than the owner has heard of; reading it takes until it is let go on."""
+    """An owner whose run has an item more than the owner has read; reading it takes until it is let go on."""
 
     run_id = "run"
 
     def __init__(self) -> None:
         self.read_to, self.known = 24, 25
-        self.heard: list[int] = []
+        self.pointers_read: list[int] = []
         self.asked, self.reads = threading.Semaphore(0), threading.Event()
         self.goes_on = threading.Event()
 

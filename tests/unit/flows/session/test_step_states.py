@@ -21,23 +21,23 @@ def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcom
     """Also if the first has it before the second is begun."""
     nobody = cast(Any, None)
     standing = StepStates(nobody, nobody, None)
-    standing.doubts.note_all_unknown()
-    standing.reach_frontier([FIRST, SECOND])
+    standing.unknown.note_all_unknown()
+    standing.note_journal_end([FIRST, SECOND])
     standing.begin_branch()
     standing.note_recorded(FIRST)
     assert [standing.is_unseen(path) for path in (FIRST, SECOND, THIRD)] == [False, True, False]
     assert standing.is_doubtful(SECOND)
-    assert standing.doubts.any
+    assert standing.unknown.any
     standing.failed(SECOND, fault("failed", SECOND), None)
     assert not standing.is_unseen(SECOND)
-    assert not standing.doubts.any
+    assert not standing.unknown.any
 
 
 def test_what_would_block_a_step_changes_nothing_until_that_is_recorded() -> None:
     nobody = cast(Any, None)
     standing = StepStates(nobody, nobody, None)
-    standing.remember([fault("abort", None, FaultKind.ABORT), fault("first", FIRST)], set(), {})
-    standing.reach_frontier([FIRST])
+    standing.load([fault("abort", None, FaultKind.ABORT), fault("first", FIRST)], set(), {})
+    standing.note_journal_end([FIRST])
     for _ in range(2):  # the transaction that was to record it was lost
         block = standing.block(FIRST, fault("second", FIRST), None)
         assert block.replaces == ("abort", "first")

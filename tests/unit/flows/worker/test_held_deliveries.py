@@ -33,7 +33,7 @@ def test_it_is_held_until_its_run_has_left() -> None:
     held, one = HeldDeliveries(HandClock()), admitted("a", 1)
     assert held.hold([row("a")], [one]) == {id(one.delivery)}
     assert held.pop_done() == []
-    held.release_run(row("a"))
+    held.mark_done(row("a"))
     assert tags(held.pop_done()) == [1]
     assert held.pop_done() == []
 
@@ -52,7 +52,7 @@ def test_after_some_seconds_it_is_held_no_longer_though_its_run_goes_on() -> Non
     assert held.pop_done() == []
     clock.passed = LONGEST
     assert tags(held.pop_done()) == [1]
-    held.release_run(row("a"))
+    held.mark_done(row("a"))
     assert held.pop_done() == []
 
 
@@ -60,5 +60,5 @@ def test_a_run_that_is_back_before_its_last_thread_said_goodbye_keeps_its_new_de
     held = HeldDeliveries(HandClock())
     held.hold([row("a", 1)], [admitted("a", 1)])
     held.hold([row("a", 2)], [admitted("a", 2)])
-    held.release_run(row("a", 1))
+    held.mark_done(row("a", 1))
     assert tags(held.pop_done()) == [1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aft.rules.cases.facts import (
     DEEPEST,
-    KINDS,
+    FACT_TYPES,
     MOST_ENTRIES,
     MOST_IN_ALL,
     MOST_TEXT,
@@ -19,7 +19,7 @@ from aft.rules.cases.facts import (
     blank,
     complete,
     cut,
-    kinds,
+    fact_types,
 )
 
 texts = st.text(st.sampled_from("aé\x00\ud800𝄞"), max_size=5) | st.just("x" * 2000)
@@ -37,7 +37,7 @@ def entries(value: Any) -> int:
 
 
 def test_every_fact_has_a_blank_that_json_knows() -> None:
-    assert list(json.loads(json.dumps(blank()))) == list(KINDS)
+    assert list(json.loads(json.dumps(blank()))) == list(FACT_TYPES)
 
 
 def test_what_is_not_known_is_an_empty_text_or_nothing() -> None:
@@ -53,19 +53,19 @@ def test_blanks_are_not_shared() -> None:
 
 
 def test_a_source_is_a_fact_of_its_type() -> None:
-    assert kinds({"free_seats": "int"})["source.free_seats"] is FactType.WHOLE
+    assert fact_types({"free_seats": "int"})["source.free_seats"] is FactType.WHOLE
 
 
 @pytest.mark.parametrize("name", ["free seats", "", "a.b", "4you", "größe"])
 def test_a_source_is_named_by_a_word(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be named"):
-        kinds({name: "int"})
+        fact_types({name: "int"})
 
 
 @pytest.mark.parametrize("kind", ["float", "", "list(string)"])
 def test_a_source_has_one_of_four_types(kind: str) -> None:
     with pytest.raises(ValueError, match="it is one of dyn, int, string, bool"):
-        kinds({"seats": kind})
+        fact_types({"seats": kind})
 
 
 def test_a_case_is_completed_and_what_nobody_declared_is_left_out() -> None:

@@ -15,7 +15,7 @@ from aft.rules.cel.conditions import Expression
 from aft.rules.exlets import do
 from aft.rules.exlets.exlet import BUILT_IN, MOST_BYTES, Exlet, check, check_for
 from aft.rules.exlets.primitives import Continue, Primitive, Remove, Suspend, Target, is_deciding, is_final
-from aft.rules.rule_types import RUN_LEVEL, On
+from aft.rules.rule_types import RUN_LEVEL, RuleType
 
 HOOK = "https://hooks.example/x"
 
@@ -210,8 +210,8 @@ OF_RUN: list[Primitive] = [
 ]
 
 
-@pytest.mark.parametrize("on", On)
-def test_what_needs_an_activity_is_refused_where_there_is_none(on: On) -> None:
+@pytest.mark.parametrize("on", RuleType)
+def test_what_needs_an_activity_is_refused_where_there_is_none(on: RuleType) -> None:
     for one in OF_ACTIVITY:
         exlet = Exlet("x", [do.notify(HOOK), one])
         if on not in RUN_LEVEL:

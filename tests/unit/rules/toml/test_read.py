@@ -15,8 +15,8 @@ from aft.errors import RuleRefused
 from aft.rules.cel.conditions import Expression
 from aft.rules.exlets import do
 from aft.rules.exlets.exlet import BUILT_IN, Exlet
-from aft.rules.rule_types import RUN_LEVEL, On
-from aft.rules.toml.read import RuleDocument, RuleText, TreeText, read, read_text, write
+from aft.rules.rule_types import RUN_LEVEL, RuleType
+from aft.rules.toml.read import RuleDocument, RuleText, TreeText, read_document, read_text, write
 
 CONCERT = """\
 [exlet.change_to_mid_venue]
@@ -73,7 +73,7 @@ SHEET = RuleDocument(
     (
         TreeText(
             "organise_concert",
-            On.ACTIVITY_PRE,
+            RuleType.ACTIVITY_PRE,
             "do_show",
             (
                 RuleText(
@@ -112,7 +112,7 @@ def test_nothing_is_written_and_read_as_nothing() -> None:
 
 
 def test_a_tree_may_have_no_rules() -> None:
-    sheet = RuleDocument((), (TreeText("f", On.RUN_PRE, ""),))
+    sheet = RuleDocument((), (TreeText("f", RuleType.RUN_PRE, ""),))
     assert read_text(write(sheet)) == sheet
 
 
@@ -131,7 +131,7 @@ def test_rules_may_stand_far_from_what_they_refine() -> None:
 def _chain(length: int, **link: bool) -> TreeText:
     numbers = [number + 1 if number + 1 < length else None for number in range(length)]
     rules = [RuleText(f"run.priority == {n}", "park", **dict.fromkeys(link, after)) for n, after in enumerate(numbers)]
-    return TreeText("f", On.FAULT, "*", tuple(rules))
+    return TreeText("f", RuleType.FAULT, "*", tuple(rules))
 
 
 @pytest.mark.parametrize("link", ["otherwise", "refined"])
@@ -153,7 +153,7 @@ def test_a_rule_that_is_added_changes_no_other_line() -> None:
 
 def test_rules_that_others_refine_get_an_id_that_is_free() -> None:
     rules = (RuleText("a", "x", refined=1), RuleText("b", "x", refined=2, id="1"), RuleText("c", "x", id="1"))
-    text = write(RuleDocument((), (TreeText("f", On.FAULT, "*", rules),)))
+    text = write(RuleDocument((), (TreeText("f", RuleType.FAULT, "*", rules),)))
     assert [line for line in text.splitlines() if line.startswith(("id", "refines"))] == [
         'id = "2"',
         'id = "1"',
@@ -174,7 +174,7 @@ def test_rules_that_others_refine_get_an_id_that_is_free() -> None:
 )
 def test_rules_that_form_no_tree_are_refused(rules: dict[int, RuleText], root: int | None, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        TreeText.of("f", On.FAULT, "*", rules, root)
+        TreeText.of("f", RuleType.FAULT, "*", rules, root)
 
 
 TREE = '[[tree]]\nflow = "f"\non = "fault"\nactivity = "a"\n'
@@ -220,9 +220,9 @@ WRONG: list[tuple[str, str]] = [
     ("[[tree]]\nflow = 'f'", "t.toml: tree 1: 'on' is missing; there are 'fault', 'abort'"),
     (
         "[[tree]]\nflow = 'f'\non = 'timeoute'",
-        "t.toml: tree 1: on = 'timeoute' is not a type of exception; did you mean 'timeout'?",
+        "t.toml: tree 1: on = 'timeoute' is not a rule type; did you mean 'timeout'?",
     ),
-    ("[[tree]]\nflow = 'f'\non = []", "t.toml: tree 1: on = [] is not a type of exception; there are 'fault'"),
+    ("[[tree]]\nflow = 'f'\non = []", "t.toml: tree 1: on = [] is not a rule type; there are 'fault'"),
     ("[[tree]]\nflow = 'f'\non = 'fault'", "t.toml: tree 1: 'activity' is missing; write its name, or '*' for all"),
     ("[[tree]]\nflow = 'f'\non = 'fault'\nactivity = 1", "t.toml: 1 cannot name the activity of tree 1"),
     (
@@ -276,7 +276,7 @@ def test_several_problems_are_told_together(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("x =")
     (tmp_path / "c.toml").write_text(TREE + "[[tree.rules]]\nid = 'x'\n" + RULE + "refines = 'x'\nelse = 1\n")
     with pytest.raises(RuleRefused) as refused:
-        read(tmp_path)
+        read_document(tmp_path)
     assert [line[:60] for line in str(refused.value).splitlines()] == [
         "a.toml: it is not TOML: Invalid value (at end of document)",
         "b.toml: exlet 'a', primitive 1: 'fly' is nothing that an exlet can do"[:60],
@@ -299,9 +299,9 @@ def test_a_directory_is_read_as_one(tmp_path: Path) -> None:
     (tmp_path / "z.toml").write_text("[exlet.a]\nsteps = [{do = 'retry'}]")
     (tmp_path / "a.toml").write_text(TREE + RULE)
     (tmp_path / "notes.md").write_text("no TOML")
-    found = read(tmp_path)
+    found = read_document(tmp_path)
     assert found == RuleDocument(
-        (Exlet("a", [do.retry()]),), (TreeText("f", On.FAULT, "a", (RuleText("true", "park"),)),)
+        (Exlet("a", [do.retry()]),), (TreeText("f", RuleType.FAULT, "a", (RuleText("true", "park"),)),)
     )
 
 
@@ -309,7 +309,7 @@ def test_what_two_files_hold_is_told_with_the_other(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[exlet.x]\nsteps = [{do = 'retry'}]\n" + TREE)
     (tmp_path / "b.toml").write_text("[exlet.x]\nsteps = [{do = 'unwind'}]\n" + TREE)
     with pytest.raises(RuleRefused) as refused:
-        read(tmp_path)
+        read_document(tmp_path)
     assert str(refused.value).splitlines() == [
         "b.toml: exlet 'x' is in a.toml as well; keep one of them",
         "b.toml: tree 1 (f fault a) is in a.toml as well; keep one of them",
@@ -319,24 +319,24 @@ def test_what_two_files_hold_is_told_with_the_other(tmp_path: Path) -> None:
 def test_a_file_may_be_read_alone_and_begin_with_a_mark(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_bytes(b"\xef\xbb\xbf[exlet.a]\r\nsteps = [{do = 'retry'}]\r\n")
-    assert read(file) == RuleDocument((Exlet("a", [do.retry()]),))
+    assert read_document(file) == RuleDocument((Exlet("a", [do.retry()]),))
 
 
 def test_what_cannot_be_read_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleRefused, match=r"holds no file \*\.toml"):
-        read(tmp_path)
+        read_document(tmp_path)
     with pytest.raises(RuleRefused, match=r"nowhere\.toml: it cannot be read: No such file"):
-        read(tmp_path / "nowhere.toml")
+        read_document(tmp_path / "nowhere.toml")
     (tmp_path / "latin.toml").write_bytes(b"# \xe4")
     with pytest.raises(RuleRefused, match=r"latin\.toml: it is not UTF-8: byte 2 is none"):
-        read(tmp_path)
+        read_document(tmp_path)
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aft.rules.toml.read.MOST_BYTES", 10)
     (tmp_path / "a.toml").write_text("# 123456789")
     with pytest.raises(RuleRefused, match=r"a\.toml: it has more than 10 bytes; make several files of it"):
-        read(tmp_path)
+        read_document(tmp_path)
 
 
 def test_expressions_are_compiled_with_the_sources_that_users_register(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_expressions_are_compiled_with_the_sources_that_users_register(monkeypat
 def test_every_text_comes_back(text: str) -> None:
     exlet = Exlet("a", [do.park(f"_{text}"), do.notify("https://x.example", note=text)], about=text)
     rule = RuleText(f"_{text}", "park", text, {text: [text, {text: text}]})
-    sheet = RuleDocument((exlet,), (TreeText("f", On.FAULT, "a", (rule,)),))
+    sheet = RuleDocument((exlet,), (TreeText("f", RuleType.FAULT, "a", (rule,)),))
     assert read_text(write(sheet)) == sheet
 
 
@@ -415,7 +415,7 @@ def _grow(texts: list[tuple[str, str, str, dict[str, Any] | None]], seed: int) -
 @st.composite
 def trees(draw: st.DrawFn) -> TreeText:
     """A tree of any shape."""
-    on = draw(st.sampled_from(On))
+    on = draw(st.sampled_from(RuleType))
     texts = draw(st.lists(st.tuples(said, names, characters, st.none() | tables), max_size=8))
     rules = _grow(texts, draw(st.integers(0, 10**6)))
     return TreeText.of(draw(names), on, "" if on in RUN_LEVEL else draw(names), rules, 0 if rules else None)

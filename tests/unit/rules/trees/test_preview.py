@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.preview import ChangedCase, Conflict, compare, propose
 from aft.rules.trees.tree import CompiledTree, Tree
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-EMPTY = Tree("shop", On.FAULT, "pay")
+EMPTY = Tree("shop", RuleType.FAULT, "pay")
 
 
 def case(status: int, **args: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aft.errors import RuleRefused
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees.defaults import ABORT, DEFAULTS, FAULT
 from aft.rules.trees.tree import CompiledTree, Node, RuleStep, Tree, Walk
 
@@ -21,7 +21,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def tree(*nodes: Node, root: int | None = 1) -> Tree:
-    return Tree("concert", On.ACTIVITY_PRE, "do_show", 3, {node.id: node for node in nodes}, root)
+    return Tree("concert", RuleType.ACTIVITY_PRE, "do_show", 3, {node.id: node for node in nodes}, root)
 
 
 #: Figure 4 of the paper.

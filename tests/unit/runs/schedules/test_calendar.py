@@ -16,7 +16,7 @@ from aft.runs.schedules.calendar import (
     MOST_MISSED,
     Calendar,
     CatchUp,
-    DueMoments,
+    DueOccurrences,
     ExecutionSpan,
     Timing,
     check_timing,
@@ -159,7 +159,7 @@ def test_no_moment_is_fired_twice_and_none_too_early(
         turn = decide(calendar, upcoming, time, policy)
         assert all(moment <= time for moment in turn.fire)
         fired += turn.fire
-        upcoming = turn.then
+        upcoming = turn.next
         assert upcoming is not None
         assert upcoming > time
     assert fired == sorted(set(fired))
@@ -174,7 +174,7 @@ DAY = timedelta(days=1)
 
 @pytest.mark.parametrize("policy", CatchUp)
 def test_a_moment_is_fired_that_is_hardly_late(policy: CatchUp) -> None:
-    assert decide(DAILY, FIRST, FIRST + LATE, policy) == DueMoments((FIRST,), None, FIRST + DAY)
+    assert decide(DAILY, FIRST, FIRST + LATE, policy) == DueOccurrences((FIRST,), None, FIRST + DAY)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,13 @@ def test_a_moment_is_fired_that_is_hardly_late(policy: CatchUp) -> None:
 def test_what_was_missed_is_made_up_for_as_declared(
     policy: CatchUp, fired: tuple[datetime, ...], missed: datetime | None
 ) -> None:
-    assert decide(DAILY, FIRST, FIRST + 2.5 * DAY, policy) == DueMoments(fired, missed, FIRST + 3 * DAY)
+    assert decide(DAILY, FIRST, FIRST + 2.5 * DAY, policy) == DueOccurrences(fired, missed, FIRST + 3 * DAY)
 
 
 def test_after_a_long_time_away_a_moment_that_is_now_is_fired_and_not_the_missed_ones() -> None:
-    assert decide(DAILY, FIRST, FIRST + 2 * DAY, CatchUp.SKIP) == DueMoments((FIRST + 2 * DAY,), FIRST, FIRST + 3 * DAY)
+    assert decide(DAILY, FIRST, FIRST + 2 * DAY, CatchUp.SKIP) == DueOccurrences(
+        (FIRST + 2 * DAY,), FIRST, FIRST + 3 * DAY
+    )
 
 
 def test_of_very_many_missed_moments_the_latest_are_made_up_for() -> None:
@@ -204,7 +206,7 @@ def test_of_very_many_missed_moments_the_latest_are_made_up_for() -> None:
 
 def test_a_next_moment_that_is_none_of_its_own_fires_nothing() -> None:
     set_back = FIRST + timedelta(hours=1)
-    assert decide(DAILY, set_back, set_back + timedelta(hours=1), CatchUp.ALL) == DueMoments((), None, FIRST + DAY)
+    assert decide(DAILY, set_back, set_back + timedelta(hours=1), CatchUp.ALL) == DueOccurrences((), None, FIRST + DAY)
 
 
 # --- what is refused ---
@@ -255,7 +257,7 @@ def test_a_day_that_comes_seldom_is_decided_about_whatever_was_missed(line: str,
     for years in (0.1, 1, 30):
         at = FIRST + years * 365 * DAY
         turn = decide(calendar, FIRST, at, policy)
-        assert turn.then == calendar.after(at)
+        assert turn.next == calendar.after(at)
         assert all(FIRST <= moment <= at for moment in turn.fire)
 
 
@@ -270,7 +272,7 @@ def test_close_moments_are_all_fired_though_somebody_looks_seconds_late(policy: 
     second = timedelta(seconds=1)
     calendar = Calendar(Timing(every=second), FIRST)
     turn = decide(calendar, FIRST + second, FIRST + 5.5 * second, policy)
-    assert turn == DueMoments(tuple(FIRST + n * second for n in range(1, 6)), None, FIRST + 6 * second)
+    assert turn == DueOccurrences(tuple(FIRST + n * second for n in range(1, 6)), None, FIRST + 6 * second)
 
 
 def test_of_close_moments_those_of_the_last_minute_are_fired_and_the_others_were_missed() -> None:
@@ -289,7 +291,7 @@ def lateness_after(every: int, takes: int, away: int) -> list[timedelta]:
     for tick in range(10 * 180):
         at = back + tick * second / 10
         turn = decide(calendar, first or at, at, CatchUp.SKIP)
-        first = turn.then
+        first = turn.next
         for moment in turn.fire:
             if not is_within(at, runs):
                 runs.append(ExecutionSpan(at, at + takes * second))

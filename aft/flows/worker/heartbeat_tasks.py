@@ -10,16 +10,16 @@ from aft.runs.ownership.rescue import rescue_orphans
 from aft.telemetry import EffectLate
 
 
-class AfterHeartbeat:
+class HeartbeatTasks:
     """Runs the checks that follow each heartbeat of a worker. Emits: RunRescued, EffectLate."""
 
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
 
-    def collect(self) -> None:
-        """Rescue runs that this worker owns but does not execute, and store buffered late effects."""
+    def run(self) -> None:
+        """Run the tasks: reports, rules, orphans, late effects."""
         deps = self._deps
-        deps.attempts.report_overdue()  # first, and without the database: it may be unreachable
+        deps.slow_activities.report_overdue()  # first, and without the database: it may be unreachable
         deps.rule_watch.check()
         self._rescue_orphans()
         self._buffer_late()

@@ -14,17 +14,17 @@ from typing import Any, assert_never
 from aft import durations
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import Decision
-from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ParkRun, RetryLater, Route, Settled, route
+from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ImmediateRoute, ParkRun, RetryLater, Route, route
 from aft.fault import Fault, FaultKind, FaultState
-from aft.recovery.known_exceptions import Expectation
+from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules.cases import case, history, sources, step_snapshot
 from aft.rules.cases.case import Case, StepFacts
-from aft.rules.cases.facts import kinds
+from aft.rules.cases.facts import fact_types
 from aft.rules.cel.conditions import names
 from aft.rules.exlets import primitives
 from aft.rules.exlets.exlet import Exlet
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.rules.trees import choose as asking
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleCache, RuleSet
@@ -33,15 +33,17 @@ from aft.runs.run_rows import RunRow
 from aft.store import Store
 
 
-def types_of(fault: Fault) -> Sequence[On]:
-    """Return the exception types whose rules are asked about a fault, the most specific first."""
+def rule_types_of(fault: Fault) -> Sequence[RuleType]:
+    """Return the rule types that a fault is of, the most specific first; none for one of a flow's own code."""
+    if fault.kind is FaultKind.FLOW:
+        return ()
     if fault.kind is FaultKind.ABORT:
-        return (On.ABORT,)
+        return (RuleType.ABORT,)
     if fault.rule_type is None:
-        return (On.FAULT,)
+        return (RuleType.FAULT,)
     if fault.kind is FaultKind.CONSTRAINT:
-        return (On(fault.rule_type),)
-    return (On(fault.rule_type), On.FAULT)
+        return (RuleType(fault.rule_type),)
+    return (RuleType(fault.rule_type), RuleType.FAULT)
 
 
 def activity_of(fault: Fault) -> str:
@@ -49,7 +51,7 @@ def activity_of(fault: Fault) -> str:
     return "" if fault.kind is FaultKind.ABORT else fault.name
 
 
-class Judge:
+class FaultRules:
     """Decides about faults by the rules. Thread-safe."""
 
     def __init__(self, namespace: str, store: Store, rule_cache: RuleCache) -> None:
@@ -64,44 +66,44 @@ class Judge:
         if fault.ruling is not None:
             return False  # an exlet was carried out for it and has left the decision to us
         rules = self._rule_cache.current()
-        if fault.rule_type == On.TIMEOUT and On.TIMEOUT in rules.taught:
+        if fault.rule_type == RuleType.TIMEOUT and RuleType.TIMEOUT in rules.taught:
             return True  # they may be about what is beside it
-        return any(rules.is_taught(on, flow, activity_of(fault)) for on in types_of(fault))
+        return any(rules.is_taught(on, flow, activity_of(fault)) for on in rule_types_of(fault))
 
-    def judge(self, fault: Fault, run: RunRow | None = None) -> Decision:
+    def decide(self, fault: Fault, run: RunRow | None = None) -> Decision:
         """Decide about a fault; without its run no rules are asked."""
         rules = self._rule_cache.current()
-        expectation = classify(fault)
-        default: Route = route(fault, expectation)
+        classification = classify(fault)
+        default: Route = route(fault, classification)
         if fault.kind is FaultKind.CONSTRAINT:
             default = ParkRun(f"{fault.message}; but there is no such exlet any more: decide by hand, then retry")
         if run is None:
             return Decision(fault, default)
-        found = self.case_of(fault, run, expectation, default)
+        found = self.case_of(fault, run, classification, default)
         choice = self._choice(rules, fault, run, found)
         if choice is None:
             return Decision(fault, default)
         # A worker may have seen rules that have come just now.
         exlet = rules.exlets.get(choice.exlet) or self._rule_cache.refresh().exlets.get(choice.exlet)
-        chosen = None if exlet is None else choose(fault, exlet, choice, found, default)
+        chosen = None if exlet is None else route_of_exlet(fault, exlet, choice, found, default)
         if chosen is None:
             why = f"exlet {choice.exlet!r} cannot answer it; aft's own decision holds"
             return Decision(fault, default, replace(choice, warnings=[*choice.warnings, why]))
         return Decision(fault, chosen, choice)
 
-    def judge_beside(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
+    def decide_beside_timeout(self, fault: Fault, run: RunRow, late: str) -> Decision | None:
         """Return what rules that name a fault's activity decide because ``late``, beside it, timed out; or None."""
         rules = self._rule_cache.current()
-        trees = [tree for tree in rules.find(On.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
-        expectation = classify(fault)
-        default = route(fault, expectation)
-        found = self.case_of(fault, run, expectation, default)
+        trees = [tree for tree in rules.find(RuleType.TIMEOUT, run.flow, fault.name) if tree.tree.activity != ANY]
+        classification = classify(fault)
+        default = route(fault, classification)
+        found = self.case_of(fault, run, classification, default)
         found.facts["timeout.activity"] = late
-        choice = asking.choose_rule(trees, On.TIMEOUT, found)
+        choice = asking.choose_rule(trees, RuleType.TIMEOUT, found)
         exlet = None if choice is None else rules.exlets.get(choice.exlet)
         if choice is None or exlet is None:
             return None
-        chosen = choose(fault, exlet, choice, found, default)
+        chosen = route_of_exlet(fault, exlet, choice, found, default)
         return None if chosen is None else Decision(fault, chosen, choice)
 
     def _choice(self, rules: RuleSet, fault: Fault, run: RunRow, found: Case) -> RuleChoice | None:
@@ -111,22 +113,22 @@ class Judge:
                 return RuleChoice.decode(fault.decision or "")
             except ValueError:
                 return None
-        for on in types_of(fault):
+        for on in rule_types_of(fault):
             choice = asking.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, found)
             if choice is not None:
                 return choice
         return None
 
-    def case_of(self, fault: Fault, run: RunRow, expectation: Expectation, default: Route) -> Case:
+    def case_of(self, fault: Fault, run: RunRow, classification: Classification, default: Route) -> Case:
         """Return the facts about a fault, as they were when it was raised."""
-        had, failed = step_snapshot.read(fault), step_snapshot.failures(fault)
+        had, failed = step_snapshot.read_snapshot(fault), step_snapshot.failures(fault)
         step = StepFacts(activity_of(fault), had.args, had.result, failed, _level(default), had.elapsed)
-        exhausted = expectation.recoverable and not isinstance(default, RetryLater)
+        exhausted = classification.recoverable and not isinstance(default, RetryLater)
         facts: dict[str, Any] = {
             **case.of_run(run, fault.raised_at),
             **case.of_step(step),
-            **case.of_fault(fault, recoverable=expectation.recoverable, exhausted=exhausted),
-            "timeout.activity": fault.name if fault.rule_type == On.TIMEOUT else "",
+            **case.of_fault(fault, recoverable=classification.recoverable, exhausted=exhausted),
+            "timeout.activity": fault.name if fault.rule_type == RuleType.TIMEOUT else "",
         }
 
         def gather_history(wanted: frozenset[str]) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class Judge:
         return Case(facts, {"history": gather_history, "source": sources.fetch_named})
 
 
-def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default: Route) -> Route | None:
+def route_of_exlet(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default: Route) -> Route | None:
     """Return the route that an exlet means for a fault; None if it cannot answer one of this kind."""
     if isinstance(default, _SAME.get(exlet.name, ())):
         # The default knows more: what the exception asked for, whether the run must be alone.
@@ -152,7 +154,7 @@ def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default:
         return _park(fault, chosen.why)
     if chosen is not None:
         return chosen
-    known = kinds({name: one.type for name, one in sources.declared.items()})
+    known = fact_types({name: one.type for name, one in sources.declared.items()})
     computed = [source for one in exlet.steps for source in primitives.expressions(one).values()]
     named = {name for source in computed for name in names(source, known)}
     return CarryOutExlet(exlet, dict(found.gather(named)), choice.why)
@@ -160,7 +162,7 @@ def choose(fault: Fault, exlet: Exlet, choice: RuleChoice, found: Case, default:
 
 def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
     """Park the run; if its worker was lost in a step, through its owner, so that the step's undo is owed."""
-    if fault.rule_type == On.ABORT:
+    if fault.rule_type == RuleType.ABORT:
         return ApplyRuling(Ruling(RulingAction.PARK, why=why), FaultState.FINAL, why)
     return ParkRun(why)
 
@@ -169,7 +171,7 @@ def _park(fault: Fault, why: str) -> ParkRun | ApplyRuling:
 _SAME: dict[str, type] = {"ladder": RetryLater, "unwind": GiveUp, "park": ParkRun}
 
 
-def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) -> Settled | None:
+def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) -> ImmediateRoute | None:
     """Return the route of one primitive that decides; None if it needs a plan, which knows the run."""
     match primitive:
         case primitives.Retry():
@@ -195,7 +197,7 @@ def route_of_primitive(fault: Fault, primitive: primitives.Primitive, why: str) 
 
 
 def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLater | GiveUp | ParkRun:
-    """Return when a fault is tried again: by its own ladder or the primitive's, within that ladder's number of tries.
+    """Return the RetryLater of an exlet's retry: by the fault's ladder or the primitive's, within its number of tries.
 
     A wait without a ladder has no such limit: it is repeated while its rule applies.
     """
@@ -212,10 +214,10 @@ def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLat
     if primitive.level is not None and primitive.level <= len(ladder.levels) and not spent:
         level = ladder.levels[primitive.level - 1]
         return _longer(RetryLater(level.wait, why, primitive.level, fault.attempt), primitive)
-    rung = ladder.position_after(max(1, fault.attempt))
-    if rung is None or primitive.level is not None:
+    position = ladder.position_after(max(1, fault.attempt))
+    if position is None or primitive.level is not None:
         return _exhausted(fault, why)
-    return _longer(RetryLater(rung.wait, why, rung.level, rung.attempt_in_level), primitive)
+    return _longer(RetryLater(position.wait, why, position.level, position.attempt_in_level), primitive)
 
 
 def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
@@ -226,8 +228,8 @@ def _longer(chosen: RetryLater, primitive: primitives.Retry) -> RetryLater:
 
 
 def _exhausted(fault: Fault, why: str) -> GiveUp | ParkRun:
-    told = f"{why}; no level is left after {fault.attempt} failures"
-    return ParkRun(told) if fault.kind is FaultKind.COMPENSATOR else GiveUp(told)
+    why = f"{why}; no level is left after {fault.attempt} failures"
+    return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
 
 
 def _level(default: Route) -> int:

@@ -1,7 +1,7 @@
 """Tracks abandoned attempts, whose function has not returned after it was given up, and bounds their number.
 
 Python cannot end a thread. A function that was given up, after its time limit or because rules objected, goes on until
-it returns by itself; its result is then a late effect (``flows.session.late_effects``). It occupies no slot, and no
+it returns by itself; its result is then a late effect (``flows.session.keep_late_effect``). It occupies no slot, and no
 drain waits for it; but its thread stays, with the resources that it holds. So each process has a bound: at it, a
 process claims no run, begins no step, and releases its runs, for other workers to continue.
 

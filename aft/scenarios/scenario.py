@@ -13,11 +13,11 @@ from typing import Any
 from aft import durations
 from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.flow import Flow
-from aft.replay.example import ExampleError, hint
-from aft.replay.rules import Lesson, read_lesson, read_rules
-from aft.replay.signals import ScenarioSignal, When, read_cue, value_of
 from aft.rules.toml.read import RuleDocument
 from aft.runs.states import Status
+from aft.scenarios.example import ExampleError, hint
+from aft.scenarios.rules import RuleToTeach, read_rule_to_teach, read_rules
+from aft.scenarios.signals import ScenarioSignal, When, read_signal, value_of
 
 #: The value of ``tables`` if not one row may differ from before the run.
 AS_BEFORE = "as before"
@@ -42,8 +42,8 @@ class Expected:
 class Scenario:
     """One data file. ``scene`` is all of it: what the example itself reads. ``kill``: a hanging worker gets SIGKILL.
 
-    ``cues`` are the signals that are sent to the run, in order; ``deadline`` is how long it may take. ``rules`` are in
-    force when it begins; ``lessons`` are taught while it waits.
+    ``signals`` are the signals that are sent to the run, in order; ``deadline`` is how long it may take. ``rules`` are
+    in force when it begins; ``to_teach`` are taught while it waits.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Scenario:
     shows: str
     kill: bool
     deadline: timedelta | None
-    cues: tuple[ScenarioSignal, ...]
+    signals: tuple[ScenarioSignal, ...]
     rules: RuleDocument
-    lessons: tuple[Lesson, ...]
+    to_teach: tuple[RuleToTeach, ...]
     scene: Mapping[str, Any]
     expected: Expected
 
     @property
     def kills(self) -> bool:
         """Whether a worker is killed in it."""
-        return self.kill or any(cue.kill for cue in self.cues)
+        return self.kill or any(signal.kill for signal in self.signals)
 
 
 def read_scenarios(directory: Path) -> list[Scenario]:
@@ -70,11 +70,11 @@ def read_scenarios(directory: Path) -> list[Scenario]:
         raise ExampleError(f"{directory / 'scenarios'} holds no scenario")
     earlier: list[str] = []
     for scenario in found:
-        for lesson in scenario.lessons:
-            if lesson.scenario not in earlier:
+        for rule in scenario.to_teach:
+            if rule.scenario not in earlier:
                 raise ExampleError(
-                    f"scenario {scenario.name!r} learns from {lesson.scenario!r}, which is not played before it; "
-                    f"{hint(lesson.scenario, earlier)}"
+                    f"scenario {scenario.name!r} learns from {rule.scenario!r}, which is not played before it; "
+                    f"{hint(rule.scenario, earlier)}"
                 )
         earlier.append(scenario.name)
     return found
@@ -92,24 +92,24 @@ def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario
     wanted = set(names or known)
     for scenario in reversed(scenarios):
         if scenario.name in wanted:
-            wanted |= {lesson.scenario for lesson in scenario.lessons}
+            wanted |= {rule.scenario for rule in scenario.to_teach}
     return [scenario for scenario in scenarios if scenario.name in wanted]
 
 
 def check_cues(flow: Flow[..., Any], scenarios: Sequence[Scenario]) -> None:
     """Raise ExampleError if the flow would refuse a signal that a scenario sends."""
     for scenario in scenarios:
-        for cue in scenario.cues:
+        for signal in scenario.signals:
             try:
-                value_of(cue, flow)
+                value_of(signal, flow)
             except (CodecError, DefinitionError) as error:
-                raise ExampleError(f"scenario {scenario.name!r}: signal {cue.name!r}: {error}") from error
+                raise ExampleError(f"scenario {scenario.name!r}: signal {signal.name!r}: {error}") from error
 
 
 def _read(path: Path) -> Scenario:
     try:
         scene = tomllib.loads(path.read_text(encoding="utf-8"))
-        cues = tuple(read_cue(table) for table in scene.get("signal", []))
+        signals = tuple(read_signal(table) for table in scene.get("signal", []))
         return Scenario(
             # The number before the name is for the order only.
             name=re.sub(r"^\d+-", "", path.stem),
@@ -117,9 +117,9 @@ def _read(path: Path) -> Scenario:
             shows=scene["shows"],
             kill=scene.get("kill", False),
             deadline=durations.parse(scene["deadline"]) if "deadline" in scene else None,
-            cues=cues,
+            signals=signals,
             rules=read_rules(path.parent.parent, scene.get("rules")),
-            lessons=_lessons(scene, cues),
+            to_teach=_read_rules_to_teach(scene, signals),
             scene=scene,
             expected=_expected(scene["expect"]),
         )
@@ -129,12 +129,12 @@ def _read(path: Path) -> Scenario:
         raise ExampleError(f"{path}: {error}") from None
 
 
-def _lessons(scene: Mapping[str, Any], cues: Sequence[ScenarioSignal]) -> tuple[Lesson, ...]:
-    found = tuple(read_lesson(table) for table in scene.get("teach", []))
-    awaited = [cue.name for cue in cues if cue.when is When.AWAITED]
-    for lesson in found:
-        if lesson.before not in awaited:
-            raise ValueError(f"nothing is taught before {lesson.before!r}: no signal of that name is awaited")
+def _read_rules_to_teach(scene: Mapping[str, Any], signals: Sequence[ScenarioSignal]) -> tuple[RuleToTeach, ...]:
+    found = tuple(read_rule_to_teach(table) for table in scene.get("teach", []))
+    awaited = [signal.name for signal in signals if signal.when is When.AWAITED]
+    for rule in found:
+        if rule.before not in awaited:
+            raise ValueError(f"nothing is taught before {rule.before!r}: no signal of that name is awaited")
     return found
 
 

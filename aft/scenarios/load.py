@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import aft
-from aft.replay.example import Example, ExampleError
+from aft.scenarios.example import Example, ExampleError
 
 _HERE = Path(aft.__file__).parent
 #: Where examples lie that are named without a path: in a wheel, in a checkout.
@@ -20,7 +20,7 @@ SHELVES = (_HERE / "_examples", _HERE.parent / "examples")
 _OFFERED = ("flow", "prepare", "set_up", "look", "hanging")
 
 
-def find(named: str) -> Path:
+def find_example(named: str) -> Path:
     """Return the directory of an example, given by its path or by its name alone. Raises ExampleError."""
     for directory in (Path(named), *(shelf / named for shelf in SHELVES)):
         if _is_example(directory):
@@ -33,7 +33,7 @@ def find(named: str) -> Path:
     raise ExampleError(f"no example {named!r}; {hint}")
 
 
-def load(directory: Path) -> Example:
+def load_example(directory: Path) -> Example:
     """Import an example as a package of its directory's name, wherever that lies. Raises ExampleError."""
     name = directory.name
     if not name.isidentifier():

@@ -12,9 +12,9 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from aft.flows.scheduler.batch import MOST_BRANCHES
-from aft.flows.session.doubts import UNDO
 from aft.flows.session.journal_replay import ConcurrentSteps, JournalReplay
 from aft.flows.session.step_states import StepStates
+from aft.flows.session.unknown_outcomes import UNDO
 from aft.flows.steps.request import StepRequest
 from aft.flows.steps.run_session import RunSession
 from aft.ids import StepPath
@@ -22,29 +22,29 @@ from aft.rules.cases import step_snapshot
 from aft.runs.records.journal import EntryKind
 
 
-class Frontier:
+class JournalEnd:
     """The end of the journal of one pass; ``pending`` are an async flow's steps. For the flow's own thread."""
 
     def __init__(self, session: RunSession, replay: JournalReplay) -> None:
         self._session = session
         self._replay = replay
 
-    def reach(
+    def note_reached(
         self, steps: Sequence[StepRequest], pending: Mapping[StepPath, StepRequest], most: int | None = 1
     ) -> None:
         """Note that the journal has nothing more for these steps of one call, nor for the pending ones."""
         step_states = self._session.step_states
         if step_states.begun and not is_over(steps):
             self._check_begun((*steps, *pending.values()))
-        if not step_states.doubts.before_frontier or (found := find_doubtful(steps, most, step_states)) is None:
+        if not step_states.unknown.before_journal_end or (found := find_doubtful(steps, most, step_states)) is None:
             return
-        self.doubt(pending)
-        step_states.reach_frontier(found)
+        self.note_unknown(pending)
+        step_states.note_journal_end(found)
 
-    def doubt(self, pending: Mapping[StepPath, StepRequest]) -> None:
+    def note_unknown(self, pending: Mapping[StepPath, StepRequest]) -> None:
         """Put pending steps in doubt that have no outcome: an owner that died may have begun them."""
         step_states = self._session.step_states
-        if step_states.doubts.before_frontier:
+        if step_states.unknown.before_journal_end:
             without = [step for step in pending.values() if not self._replay.has(step.path)]
             for path in find_doubtful(without, None, step_states) or ():
                 step_states.note_unknown(path)
@@ -95,7 +95,9 @@ def is_over(steps: Sequence[StepRequest]) -> bool:
 def _most_at_work(steps: Iterable[StepRequest], most: int | None, step_states: StepStates) -> int:
     """Return how many steps were begun at a time; if earlier code allowed more, its faults say how many."""
     faults = [fault for step in steps if (fault := step_states.fault(step.path)) is not None]
-    return min(max([most or MOST_BRANCHES, *(step_snapshot.read(fault).abreast for fault in faults)]), MOST_BRANCHES)
+    return min(
+        max([most or MOST_BRANCHES, *(step_snapshot.read_snapshot(fault).abreast for fault in faults)]), MOST_BRANCHES
+    )
 
 
 def _is_final_failure(step: StepRequest, step_states: StepStates) -> bool:

@@ -1,4 +1,4 @@
-"""Recalls what earlier owners of a run have recorded, before a pass over its code begins.
+"""Loads what earlier owners of a run have recorded, before a pass over its code begins.
 
 The records are read in one statement for several runs, by the worker that claimed them, or here. No other process
 writes them meanwhile: this one owns the run, and its inbox only grows.
@@ -12,9 +12,9 @@ from aft.fault import FaultKind
 from aft.flows.orders.apply import OrderHandler
 from aft.flows.session import run_records
 from aft.flows.session.blocks import is_of_step
-from aft.flows.session.doubts import UNDO
 from aft.flows.session.journal_replay import BegunSteps
 from aft.flows.session.run_records import RunRecords
+from aft.flows.session.unknown_outcomes import UNDO
 from aft.flows.steps.children import child_of
 from aft.flows.steps.run_constraints import PATHS
 from aft.flows.steps.run_session import RunSession
@@ -29,17 +29,17 @@ def load_records(session: RunSession) -> RunRecords:
     """Read the run's records as of now; waits while the database is unreachable."""
     owner = session.owner
     row = replace(owner.run, seq=owner.seq, inbox_seq=owner.inbox_seq)
-    return owner.patiently(lambda: run_records.load(session.deps.store, [row])[row.id])
+    return owner.retry_while_leased(lambda: run_records.load(session.deps.store, [row])[row.id])
 
 
-def recall(session: RunSession, recorded: RunRecords) -> list[Entry]:
+def load_session(session: RunSession, recorded: RunRecords) -> list[Entry]:
     """Load the records of earlier owners into a session, and apply unread orders; return the journal.
 
     Raises Blocked, RunOver or InboxChanged if the orders end the pass.
     """
     owner, entries, live, items = session.owner, recorded.entries, recorded.live, recorded.items
     seen = owner.inbox_seq
-    session.step_states.remember(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
+    session.step_states.load(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
     session.step_states.owes_late_effects = recorded.late
     session.run_inbox.fill(items)
     # Waits that have their outcome are over, though the last owner died before it stored that.
@@ -62,7 +62,7 @@ def _find_children(session: RunSession, entries: list[Entry]) -> set[str]:
     owner = session.owner
     waits = [wait for wait in owner.run.waits if wait.kind is WaitKind.CHILD and not wait.path.endswith(UNDO)]
     found = {RunId(wait.name): wait.path for wait in waits}
-    if session.step_states.doubts.before_frontier:
+    if session.step_states.unknown.before_journal_end:
         generation = owner.run.key_generation
         found |= owner.read(lambda connection: child_runs.find_begun(connection, owner.run_id, generation))
     begun = {str(path) for child, path in found.items() if child == child_of(session, path)}

@@ -36,10 +36,10 @@ class Example(Protocol):
         """Set up the scene that a data file describes; return the flow's arguments. Raises KeyError, ValueError."""
         ...
 
-    def look(self, subject: str) -> tuple[str, object]:
+    def read_state(self, subject: str) -> tuple[str, object]:
         """Return the subject's state in one word, and all that the tables hold about it, to be compared."""
         ...
 
-    def hanging(self, subject: str) -> int | None:
+    def find_hanging_process(self, subject: str) -> int | None:
         """Return the id of the process that hangs at the subject and is to be killed; None if none does yet."""
         ...

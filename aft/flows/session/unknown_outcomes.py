@@ -1,15 +1,15 @@
 """Tracks steps in doubt: those that an earlier owner may have begun, and whose outcome is unknown.
 
 An owner that dies leaves steps at work of which nothing is recorded. The next owner replays the journal to its
-*frontier*: where the code requests steps that have no outcome. Only those may have been at work. Each of them stays in
+*end*: where the code requests steps that have no outcome. Only those may have been at work. Each of them stays in
 doubt until it has its own outcome; steps that are begun from then on are not in doubt.
 
 In the database a doubt is an open fault of kind *abort*. The abort of a death names no steps: it means those at the
-frontier. An owner that releases the run regularly leaves an abort that names the steps which are still in doubt. The
-write after which no step is in doubt closes all aborts.
+journal's end. An owner that releases the run regularly leaves an abort that names the steps which are still in doubt.
+The write after which no step is in doubt closes all aborts.
 
-A crash leaves the aborts as they were, and a new one for the death; the next owner finds the steps at the frontier
-again. The branches of one run use it at the same time; ``flows.session.step_states`` calls it under its lock.
+A crash leaves the aborts as they were, and a new one for the death; the next owner finds the steps at the journal's
+end again. The branches of one run use it at the same time; ``flows.session.step_states`` calls it under its lock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ UNDO = "/undo"
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtedSteps:
-    """The steps that an abort names; none: those at the frontier.
+class UnknownSteps:
+    """The steps that an abort names; none: those at the journal's end.
 
     ``tried`` have failed before, which was seen, and a person lets them start again.
     """
@@ -45,52 +45,53 @@ class DoubtedSteps:
         return json.dumps([self.steps, self.tried] if self else [])
 
     @staticmethod
-    def decode(args: str) -> DoubtedSteps:
+    def decode(args: str) -> UnknownSteps:
         """Decode the arguments of an abort."""
-        return DoubtedSteps(*_STORED.read(args))
+        return UnknownSteps(*_STORED.read(args))
 
     def __str__(self) -> str:
         steps = sorted({*self.steps, *self.tried})
         if not steps:
-            return "what its next step has come to is not known"
+            return "the outcome of its next step is unknown"
         listed = ", ".join(steps[:5]) + (", …" if len(steps) > 5 else "")
-        return f"what came of step{'s' * (len(steps) > 1)} {listed} is not known"
+        return f"the outcome of step{'s' * (len(steps) > 1)} {listed} is unknown"
 
 
 _STORED: StoredJson[tuple[tuple[StepPath, ...], ...]] = StoredJson(tuple[tuple[StepPath, ...], ...])
 
 
 def count_losses(aborts: Iterable[Fault], since: datetime) -> int:
-    """Count how often a run was lost again since then; the first loss, which caused the doubt, does not count.
+    """Return how often workers were lost on the run after the first loss since ``since``.
 
-    Nor does an owner that released the run regularly, and only named the steps which are still in doubt.
+    The first loss, which caused the doubt, does not count; nor does an owner that released the run regularly, and named
+    the steps which are still in doubt.
     """
     again = sorted(aborts, key=lambda abort: abort.raised_at)[1:]
-    return sum(abort.raised_at > since and not DoubtedSteps.decode(abort.args) for abort in again)
+    return sum(abort.raised_at > since and not UnknownSteps.decode(abort.args) for abort in again)
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
     """The doubts that an owner writes at release: the aborts that it closes, and the steps of each new one."""
 
-    settled: tuple[str, ...] = ()
-    named: tuple[DoubtedSteps, ...] = ()
+    closed: tuple[str, ...] = ()
+    named: tuple[UnknownSteps, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.settled or self.named)
+        return bool(self.closed or self.named)
 
 
-class Doubts:
+class UnknownOutcomes:
     """The steps in doubt of one run, as its owner knows them."""
 
     def __init__(self) -> None:
-        #: Whether an owner has died, and the replay has not reached the frontier yet.
-        self.before_frontier = False
+        #: Whether an owner has died, and the replay has not reached the journal's end yet.
+        self.before_journal_end = False
         self._steps: set[StepPath] = set()
         #: Steps that have failed before, and that a person lets start again. Their failure was seen.
         self._tried: set[StepPath] = set()
         #: The steps that each open abort names, by the abort's id.
-        self._aborts: dict[str, DoubtedSteps] = {}
+        self._aborts: dict[str, UnknownSteps] = {}
         #: The step whose outcome is written together with closing all aborts.
         self._last: StepPath | None = None
 
@@ -101,7 +102,7 @@ class Doubts:
 
     def any_but(self, undone: Container[str]) -> bool:
         """Whether a step outside ``undone`` may have had an effect that was not seen."""
-        return self.before_frontier or any(not step.endswith(UNDO) and step not in undone for step in self._steps)
+        return self.before_journal_end or any(not step.endswith(UNDO) and step not in undone for step in self._steps)
 
     @property
     def any_tried(self) -> bool:
@@ -123,25 +124,25 @@ class Doubts:
         for abort in aborts:
             if abort.id in self._aborts:
                 continue  # read in an earlier pass: this owner knows more since then
-            named = DoubtedSteps.decode(abort.args)
+            named = UnknownSteps.decode(abort.args)
             self._aborts[abort.id] = named
             self._steps.update(step for step in named.steps if step not in seen)
             self._tried.update(step for step in named.tried if step not in seen)
-            self.before_frontier = self.before_frontier or not named
+            self.before_journal_end = self.before_journal_end or not named
 
-    def take_over(self, before: Doubts) -> None:
+    def take_over(self, before: UnknownOutcomes) -> None:
         """Copy the doubts of this owner's previous pass."""
-        self.before_frontier = before.before_frontier
+        self.before_journal_end = before.before_journal_end
         self._steps, self._tried = set(before._steps), set(before._tried)
         self._aborts = dict(before._aborts)
 
     # Keeping up -----------------------------------------------------------------------------------------------------
 
-    def reach_frontier(self, steps: Iterable[StepPath]) -> None:
-        """Note that the replay has reached the frontier, and which steps the last owner may have begun there."""
-        if self.before_frontier:
+    def note_journal_end(self, steps: Iterable[StepPath]) -> None:
+        """Note that the replay has reached the journal's end, and which steps the last owner may have begun there."""
+        if self.before_journal_end:
             self._steps.update(steps)
-            self.before_frontier = False
+            self.before_journal_end = False
 
     def add(self, path: StepPath) -> None:
         """Add a step that was begun, with unknown outcome."""
@@ -149,9 +150,9 @@ class Doubts:
 
     def note_all_unknown(self) -> None:
         """Put all steps in doubt that this owner has begun."""
-        self.before_frontier = True
+        self.before_journal_end = True
 
-    def try_again(self, path: StepPath) -> None:
+    def allow_restart(self, path: StepPath) -> None:
         """Note that a person lets a step start again."""
         self._tried.add(path)
 
@@ -159,7 +160,7 @@ class Doubts:
         """Drop an abort that was closed, though its doubt was not resolved."""
         self._aborts.pop(abort, None)
 
-    def see(self, path: StepPath) -> None:
+    def note_outcome(self, path: StepPath) -> None:
         """Note that a step has its outcome, or has failed."""
         self.rule_out(path)
         self._tried.discard(path)
@@ -170,19 +171,19 @@ class Doubts:
         """Remove a step that cannot have been begun since it was last seen to fail."""
         self._steps.discard(path)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove all doubts, but keep the aborts to be closed."""
-        self.turn_back()
+        self.keep_compensators_only()
         self._steps.clear()
 
-    def give_up(self) -> None:
+    def drop_all(self) -> None:
         """Drop doubts and aborts that will never be resolved: the run is undone, and its final aborts record that."""
-        self.turn_back()
+        self.keep_compensators_only()
         self._aborts.clear()
 
-    def turn_back(self) -> None:
+    def keep_compensators_only(self) -> None:
         """Keep only the doubts about compensators: the run is undone from now on."""
-        self.before_frontier = False
+        self.before_journal_end = False
         self._steps = {step for step in self._steps if step.endswith(UNDO)}
         self._tried.clear()
 
@@ -190,15 +191,15 @@ class Doubts:
 
     def faults_closed_by(self, path: StepPath) -> tuple[str, ...]:
         """Return the aborts to close with the outcome of a step: all, if nothing is in doubt after it."""
-        if not self._aborts or self.before_frontier or self._steps - {path}:
+        if not self._aborts or self.before_journal_end or self._steps - {path}:
             return ()
         self._last = path
         return tuple(self._aborts)
 
-    def leave(self) -> Handover:
+    def make_handover(self) -> Handover:
         """Return what a regular release writes, so that the next owner has the same doubts."""
-        known = DoubtedSteps(tuple(sorted(self._steps)), tuple(sorted(self._tried)))
-        wanted = [DoubtedSteps()] * self.before_frontier + [known] * bool(known)
+        known = UnknownSteps(tuple(sorted(self._steps)), tuple(sorted(self._tried)))
+        wanted = [UnknownSteps()] * self.before_journal_end + [known] * bool(known)
         kept = [abort for abort, named in self._aborts.items() if named in wanted]
         settled = tuple(abort for abort in self._aborts if abort not in kept)
         written = [self._aborts[abort] for abort in kept]

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select, update
 
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import again, texts_of
-from aft.dispatcher.judge import retry_route, route_of_primitive
-from aft.dispatcher.route import ApplyRuling, GiveUp, ParkRun, RetryLater, Settled, route
+from aft.dispatcher.fault_rules import retry_route, route_of_primitive
+from aft.dispatcher.route import ApplyRuling, GiveUp, ImmediateRoute, ParkRun, RetryLater, route
 from aft.errors import OrderRefused, RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.ids import RunId
@@ -25,7 +25,7 @@ from aft.rules.cel.conditions import Expression
 from aft.rules.exlets import primitives
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
-from aft.rules.rule_types import On
+from aft.rules.rule_types import RuleType
 from aft.runs import park as parking
 from aft.runs import steer
 from aft.runs.orders import Actor
@@ -41,10 +41,10 @@ from aft.store.tables import faults, runs
 
 #: How often rules may restart a step in a row; then its run is parked.
 MOST_RESTARTS = 10
-GONE = "its fault was settled meanwhile"
+GONE = "its fault was closed meanwhile"
 
 
-def decide(
+def apply_to_step(
     connection: Connection,
     namespace: str,
     plan: Plan,
@@ -72,12 +72,12 @@ def decide(
         case primitives.Remove(target=Target.ACTIVITY):
             locked.rule(replace(locked.ruling, do=RulingAction.REMOVE, why=why), FaultState.FINAL, why)
         case primitives.Retry():
-            locked.follow(retry_route(locked.fault, primitive, why))
+            locked.write_route(retry_route(locked.fault, primitive, why))
         case (
             primitives.Unwind() | primitives.Complete() | primitives.Fail() | primitives.Park() | primitives.Continue()
         ):
             if (chosen := route_of_primitive(locked.fault, primitive, why)) is not None:
-                locked.follow(chosen)
+                locked.write_route(chosen)
         case primitives.Suspend() | primitives.Remove() | primitives.Notify():
             pass  # not about the step itself (``exlets.plans``)
         case _:
@@ -97,14 +97,14 @@ def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime,
     fault, why = locked.fault, f"exlet {plan.exlet.name} is done"
     if fault.path is None:
         # Its worker was lost, whatever the run was doing: also one that is being undone, or has ended, has to go on.
-        locked.follow(route(fault, classify(fault)))
+        locked.write_route(route(fault, classify(fault)))
     elif locked.run.cause is not None:
         return  # it is being undone: its steps are not executed any more, and its end closes their faults
-    elif locked.ruling.result and fault.rule_type != On.ACTIVITY_POST:
+    elif locked.ruling.result and fault.rule_type != RuleType.ACTIVITY_POST:
         why = f"{why}; it has a result"
-        locked.follow(ApplyRuling(Ruling(RulingAction.COMPLETE), FaultState.FINAL, why))
+        locked.write_route(ApplyRuling(Ruling(RulingAction.COMPLETE), FaultState.FINAL, why))
     elif locked.ruling.args or fault.kind is FaultKind.CONSTRAINT:
-        locked.follow(ApplyRuling(Ruling(RulingAction.GO), FaultState.WAITING, f"{why}; it goes on"))
+        locked.write_route(ApplyRuling(Ruling(RulingAction.GO), FaultState.WAITING, f"{why}; it goes on"))
     else:
         locked.hand_back()
 
@@ -115,7 +115,7 @@ def park(
     """Park the run of a fault that its exlet cannot decide about."""
     locked = _lock(connection, namespace, run_id, fault_id, "exlet", at, grace)
     if locked is not None:
-        locked.follow(ParkRun(why))
+        locked.write_route(ParkRun(why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,10 @@ class _LockedFault:
         """What the exlet has made of the step so far."""
         return Ruling.decode(self.fault.ruling)
 
-    def follow(self, chosen: Settled) -> None:
+    def write_route(self, chosen: ImmediateRoute) -> None:
         """Write a route into the fault as a ruling, and send the run an inbox item about it."""
         if self.fault.path is None:
-            self._follow_death(chosen)
+            self._write_route_after_death(chosen)
             return
         ruling = self.ruling
         match chosen:
@@ -153,7 +153,7 @@ class _LockedFault:
             case _:
                 assert_never(chosen)
 
-    def _follow_death(self, chosen: Settled) -> None:
+    def _write_route_after_death(self, chosen: ImmediateRoute) -> None:
         """Decide about a lost worker's fault: it belongs to no step, so its run goes on, or is parked."""
         if isinstance(chosen, ParkRun) and self.run.worker_id is None:
             self.change(state=FaultState.PARKED.value, why=chosen.why, settled_at=now())
@@ -206,12 +206,12 @@ def _unwind_to(locked: _LockedFault, plan: Plan, savepoint: str) -> str | None:
     ruling = locked.ruling
     try:
         steer.undo_to(locked.connection, locked.run, by, savepoint=savepoint)
-        told = f"exlet {plan.exlet.name}: unwind to {savepoint!r}"
+        why = f"exlet {plan.exlet.name}: unwind to {savepoint!r}"
         failed = replace(ruling, do=RulingAction.FAIL)
-        locked.change(state=FaultState.FINAL.value, ruling=failed.encode(), why=told)
+        locked.change(state=FaultState.FINAL.value, ruling=failed.encode(), why=why)
     except OrderRefused as refused:
-        told = f"exlet {plan.exlet.name} cannot unwind: {refused}; decide by hand, then retry"
-        locked.rule(replace(ruling, do=RulingAction.PARK, why=told), FaultState.FINAL, told)
+        why = f"exlet {plan.exlet.name} cannot unwind: {refused}; decide by hand, then retry"
+        locked.rule(replace(ruling, do=RulingAction.PARK, why=why), FaultState.FINAL, why)
         return str(refused)
     return None
 
@@ -220,7 +220,7 @@ def _complete(locked: _LockedFault, plan: Plan, source: str, why: str) -> str | 
     """Complete the step with a computed result; if it cannot be computed, park the run, and return why."""
     value, warning = _compute(source, plan)
     if warning is not None:
-        locked.follow(ParkRun(f"the result cannot be computed: {warning}; change the rule, then retry"))
+        locked.write_route(ParkRun(f"the result cannot be computed: {warning}; change the rule, then retry"))
         return warning
     locked.rule(replace(locked.ruling, do=RulingAction.COMPLETE, result=(value,)), FaultState.FINAL, why)
     return None
@@ -236,8 +236,8 @@ def _compute(source: str, plan: Plan) -> tuple[Any, str | None]:
 
 
 def _restart(locked: _LockedFault, why: str) -> None:
-    if step_snapshot.read(locked.fault).restarts >= MOST_RESTARTS:
-        locked.follow(ParkRun(f"it was begun anew {MOST_RESTARTS} times in a row; change the rule, then retry"))
+    if step_snapshot.read_snapshot(locked.fault).restarts >= MOST_RESTARTS:
+        locked.write_route(ParkRun(f"it was started again {MOST_RESTARTS} times in a row; change the rule, then retry"))
     else:
         locked.rule(replace(locked.ruling, do=RulingAction.RESTART), FaultState.WAITING, why)
 

@@ -20,7 +20,7 @@ from aft.store.tables import runs
 from aft.telemetry import RunOverdue
 
 
-def report_overdue(connection: Connection, namespace: str, limit: int) -> list[RunOverdue]:
+def take_overdue(connection: Connection, namespace: str, limit: int) -> list[RunOverdue]:
     """Take up to ``limit`` overdue runs and return the events to emit; those that have ended are left out."""
     past = (
         _past(namespace, runs.c.id, runs.c.flow, runs.c.expected_seconds, has_ended().label("ended"))
@@ -40,7 +40,7 @@ def report_overdue(connection: Connection, namespace: str, limit: int) -> list[R
 
 
 def _read_seconds(seconds: float | None) -> timedelta:
-    """Read a duration; of a row that was spoilt none, so that the other runs are reported."""
+    """Read a duration; of a row that was damaged none, so that the other runs are reported."""
     try:
         return timedelta(seconds=seconds or 0)
     except (ValueError, OverflowError):

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from aft.flows.declare.flow import Flow, declared_signal
-from aft.replay.example import hint
+from aft.scenarios.example import hint
 
 _KEYS = ("name", "value", "when", "after", "key", "kill")
 
@@ -44,7 +44,7 @@ class ScenarioSignal:
     kill: bool
 
 
-def read_cue(table: Mapping[str, Any]) -> ScenarioSignal:
+def read_signal(table: Mapping[str, Any]) -> ScenarioSignal:
     """Read one ``[[signal]]`` table. Raises KeyError, ValueError."""
     for key in table:
         if key not in _KEYS:
@@ -62,9 +62,9 @@ def read_cue(table: Mapping[str, Any]) -> ScenarioSignal:
     )
 
 
-def value_of(cue: ScenarioSignal, flow: Flow[..., Any]) -> Any:
-    """Return what a cue sends, as the flow declares it. Raises CodecError, DefinitionError."""
+def value_of(signal: ScenarioSignal, flow: Flow[..., Any]) -> Any:
+    """Return what a signal sends, as the flow declares it. Raises CodecError, DefinitionError."""
     if not flow.signals:
-        return cue.value
+        return signal.value
     # TOML has dates and times, which JSON lacks: there they are texts.
-    return declared_signal(flow.name, flow.signals, cue.name).decode(json.dumps(cue.value, default=str))
+    return declared_signal(flow.name, flow.signals, signal.name).decode(json.dumps(signal.value, default=str))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, select
 
 from aft.dispatcher.classify import classify
-from aft.dispatcher.judge import Judge, activity_of, types_of
+from aft.dispatcher.fault_rules import FaultRules, activity_of, rule_types_of
 from aft.dispatcher.route import route
 from aft.errors import RuleRefused, UnknownFault
 from aft.fault import Fault, FaultKind
 from aft.rules.cases import step_snapshot
 from aft.rules.cases.case import Case, Facts
-from aft.rules.rule_types import CONSTRAINTS, On
+from aft.rules.rule_types import CONSTRAINTS, RuleType
 from aft.rules.trees import choose
 from aft.rules.trees.choose import ANY, RuleChoice
 from aft.rules.trees.rule_cache import RuleSet
@@ -27,7 +27,7 @@ from aft.runs.records import faults as fault_rows
 from aft.runs.run_rows import RunRow
 from aft.store import Store
 from aft.store.tables import faults, runs
-from aft.texts import show
+from aft.texts import format_value
 
 #: Shown for a fault that no rule has an answer for.
 NOTHING = "(nothing)"
@@ -51,26 +51,28 @@ class Preview:
     changes: list[ChangedDecision]
 
 
-class Retrospective:
+class PastFaults:
     """Asks rules about stored faults. Thread-safe."""
 
-    def __init__(self, namespace: str, store: Store, judge: Judge) -> None:
+    def __init__(self, namespace: str, store: Store, fault_rules: FaultRules) -> None:
         self._namespace = namespace
         self._store = store
-        self._judge = judge
+        self._fault_rules = fault_rules
 
-    def find(self, fault_id: str) -> tuple[Fault, RunRow]:
+    def find_fault(self, fault_id: str) -> tuple[Fault, RunRow]:
         """Return a fault and its run; raises UnknownFault."""
         with self._store.read() as connection:
-            fault = fault_rows.find(connection, self._namespace, fault_id)
+            fault = fault_rows.find_fault(connection, self._namespace, fault_id)
             if fault is None:
-                raise UnknownFault(f"no fault has the id {show(fault_id)}; `aft faults list` shows what there is")
-            return fault, run_rows.get(connection, self._namespace, fault.run_id)
+                raise UnknownFault(
+                    f"no fault has the id {format_value(fault_id)}; `aft faults list` shows what there is"
+                )
+            return fault, run_rows.get_run(connection, self._namespace, fault.run_id)
 
     def case(self, fault: Fault, run: RunRow) -> Case:
         """Return the facts of a fault's case: those that its decision was made from, and what else is known by now."""
-        expectation = classify(fault)
-        found = self._judge.case_of(fault, run, expectation, route(fault, expectation))
+        classification = classify(fault)
+        found = self._fault_rules.case_of(fault, run, classification, route(fault, classification))
         if fault.kind is FaultKind.CONSTRAINT:
             # Asked before there was a fault: rules about it could not look at one.
             found.facts = {name: value for name, value in found.facts.items() if not name.startswith(_NOT_YET)}
@@ -80,7 +82,7 @@ class Retrospective:
 
     def decide(self, rules: RuleSet, fault: Fault, run: RunRow, case: Case) -> RuleChoice | None:
         """Return what rules choose for a fault; None if they have no answer."""
-        for on in asked_types(fault):
+        for on in rule_types_of(fault):
             decision = choose.choose_rule(rules.find(on, run.flow, activity_of(fault)), on, case)
             if decision is not None:
                 return decision
@@ -92,9 +94,9 @@ class Retrospective:
         for fault, run in past:
             case = self.case(fault, run)
             old, new = (self.decide(rules, fault, run, case) for rules in (before, after))
-            told = [NOTHING if one is None else one.exlet for one in (old, new)]
-            if told[0] != told[1]:
-                changes.append(ChangedDecision(fault, run.flow, told[0], told[1]))
+            first, second = (NOTHING if one is None else one.exlet for one in (old, new))
+            if first != second:
+                changes.append(ChangedDecision(fault, run.flow, first, second))
         return Preview(len(past), changes)
 
     def past(self, connection: Connection, tree: Tree, limit: int) -> list[tuple[Fault, RunRow]]:
@@ -115,13 +117,6 @@ class Retrospective:
 _NOT_YET = ("fault.", "timeout.")
 
 
-def asked_types(fault: Fault) -> Sequence[On]:
-    """Return the exception types whose rules are asked about a fault; none for what a flow's own code raised."""
-    if fault.kind is FaultKind.FLOW:
-        return ()
-    return types_of(fault)[:1] if fault.kind is FaultKind.CONSTRAINT else types_of(fault)
-
-
 def stored_decision(fault: Fault) -> RuleChoice | None:
     """Return what rules have chosen for a fault; raises RuleRefused if that cannot be decoded."""
     try:
@@ -139,11 +134,11 @@ def stored_facts(fault: Fault) -> Facts:
     return {} if decision is None else dict(decision.facts)
 
 
-def _about(on: On) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the rows of faults that an exception type is about."""
-    if on is On.ABORT:
+def _about(on: RuleType) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the rows of faults that a rule type is about."""
+    if on is RuleType.ABORT:
         return ((faults.c.kind == FaultKind.ABORT.value) | (faults.c.rule_type == on.value),)
-    if on is On.FAULT:
+    if on is RuleType.FAULT:
         kinds = [FaultKind.ACTIVITY.value, FaultKind.COMPENSATOR.value]
         return (faults.c.kind.in_(kinds),)
     violated = (faults.c.kind == FaultKind.CONSTRAINT.value,) if on in CONSTRAINTS else ()

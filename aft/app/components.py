@@ -14,17 +14,17 @@ from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
 from aft.errors import ConfigError
 from aft.flows.declare.registry import Registry
-from aft.flows.runtime.abandonment import AbandonedAttempts
+from aft.flows.runtime.abandoned_attempts import AbandonedAttempts
 from aft.flows.runtime.event_loop import LoopThread
 from aft.flows.runtime.inbox_watch import InboxWatch
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.flows.session.dependencies import Dependencies
-from aft.flows.worker.after_heartbeat import AfterHeartbeat
+from aft.flows.worker.heartbeat_tasks import HeartbeatTasks
 from aft.recovery.delays import DelayQueues
 from aft.recovery.levels import Ladder
 from aft.recovery.sender import RowSender
 from aft.rules.trees.rule_cache import RuleCache
-from aft.runs.family_limits import Limits
+from aft.runs.family_limits import FamilyLimits
 from aft.runs.ownership.executing_runs import ExecutingRuns
 from aft.security.seal import Seal
 from aft.store import Store, schema
@@ -32,7 +32,7 @@ from aft.store.leases import Lease
 from aft.telemetry import Telemetry
 
 
-class Parts:
+class Components:
     """One of each: store, broker, registry, clock, telemetry. Thread-safe; making it connects to nothing."""
 
     def __init__(self, settings: Settings, registry: Registry, clock: Clock) -> None:
@@ -89,9 +89,9 @@ class Parts:
             grace=self.settings.grace,
             executing=ExecutingRuns(),
             rules=self.rule_cache,
-            limits=Limits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
+            limits=FamilyLimits(self.settings.most_depth, self.settings.most_children, self.settings.most_family),
             seal=self.seal,
-            attempts=SlowActivityWatch(self.clock, self.telemetry),
+            slow_activities=SlowActivityWatch(self.clock, self.telemetry),
             inbox_watch=InboxWatch(self.store),
             abandoned=AbandonedAttempts(self.clock, self.telemetry, self.settings.most_abandoned),
             **more,
@@ -118,10 +118,10 @@ class Parts:
         """Make a worker's lease, not begun yet."""
         return Lease(self.store, self.namespace, self.settings.lease, self.clock, self.telemetry)
 
-    def begin_lease(self, deps: Dependencies, **told: Any) -> None:
+    def begin_lease(self, deps: Dependencies, **more: Any) -> None:
         """Begin the lease that runs are executed under; its row shows others the attempts that do not return."""
         deps.abandoned.on_change = deps.lease.renew_soon
-        deps.lease.begin(on_beat=AfterHeartbeat(deps).collect, abandoned=deps.abandoned.encode, **told)
+        deps.lease.begin(on_beat=HeartbeatTasks(deps).run, abandoned=deps.abandoned.encode, **more)
 
     def close(self) -> None:
         """Close threads and connections. Idempotent."""

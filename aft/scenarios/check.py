@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from aft.app.views.timeline import StoryEventKind
 from aft.fault import Fault, FaultKind, FaultState
-from aft.replay.play import ScenarioOutcome
 from aft.rules.trees.choose import RuleChoice
+from aft.scenarios.play import ScenarioOutcome
 
 #: What data files call a worker's death.
 LOST = "worker lost"
@@ -23,9 +23,9 @@ def find_differences(played: ScenarioOutcome) -> list[str]:
         "done": (_join(expected.done), _join(played.done)),
         "undone": (_join(expected.undone), _join(names(played, StoryEventKind.POPPED))),
         "notices": (_join(expected.notices), _join(played.notices)),
-        "taught": (_join(lesson.exlet for lesson in played.scenario.lessons), _join(played.taught)),
-        "faults": (_join(expected.faults), _join(_told(played))),
-        "sent": (_join(cue.name for cue in played.scenario.cues), _join(played.sent)),
+        "taught": (_join(rule.exlet for rule in played.scenario.to_teach), _join(played.taught)),
+        "faults": (_join(expected.faults), _join(_format_faults(played))),
+        "sent": (_join(each.name for each in played.scenario.signals), _join(played.sent)),
         "dropped": (_join(expected.dropped), _join(played.dropped)),
         "worker": (_died(signal.SIGKILL if played.scenario.kills else None), _died(_signal(played))),
     }
@@ -38,16 +38,16 @@ def names(played: ScenarioOutcome, what: StoryEventKind) -> list[str]:
     return [happening.name for happening in played.story if happening.what is what]
 
 
-def _told(played: ScenarioOutcome) -> list[str]:
+def _format_faults(played: ScenarioOutcome) -> list[str]:
     """Format the faults; a lost worker more than declared is ignored.
 
     On a busy machine a worker may fail to renew its lease in time. That the run ends as declared all the same is
     just what is promised.
     """
-    told = [format_fault(fault) for fault in played.faults]
-    for _ in range(told.count(LOST) - played.scenario.expected.faults.count(LOST)):
-        told.remove(LOST)
-    return told
+    lines = [format_fault(fault) for fault in played.faults]
+    for _ in range(lines.count(LOST) - played.scenario.expected.faults.count(LOST)):
+        lines.remove(LOST)
+    return lines
 
 
 def format_fault(fault: Fault) -> str:

@@ -17,15 +17,15 @@ from aft.app.views import timeline
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.fault import Fault
 from aft.ids import RunId
-from aft.replay.environment import KilledProcess, ReplayEnvironment
-from aft.replay.example import Example, ExampleError
-from aft.replay.rules import Lesson, Teacher
-from aft.replay.scenario import AS_BEFORE, Scenario
-from aft.replay.signal_sender import SignalSender
 from aft.runs.records import faults, journal, notices
 from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
+from aft.scenarios.environment import KilledProcess, ReplayEnvironment
+from aft.scenarios.example import Example, ExampleError
+from aft.scenarios.rules import RuleTeacher, RuleToTeach
+from aft.scenarios.scenario import AS_BEFORE, Scenario
+from aft.scenarios.signal_sender import SignalSender
 
 #: Seconds between two reads of the run.
 LOOK = 0.1
@@ -54,13 +54,13 @@ class ScenarioOutcome:
 
 
 class Player:
-    """Plays the scenarios of one example on a stage. One thread at a time."""
+    """Plays the scenarios of one example in a replay environment. One thread at a time."""
 
-    def __init__(self, stage: ReplayEnvironment, example: Example, token: str) -> None:
-        self._stage = stage
+    def __init__(self, environment: ReplayEnvironment, example: Example, token: str) -> None:
+        self._environment = environment
         self._example = example
         self._token = token
-        self._teacher = Teacher(stage.app, example.flow.name)
+        self._teacher = RuleTeacher(environment.app, example.flow.name)
         self._runs: dict[str, RunId] = {}
 
     def play(self, scenario: Scenario, tell: Tell) -> ScenarioOutcome:
@@ -69,31 +69,31 @@ class Player:
         self._teacher.put_in_force(scenario.rules)
         subject = f"{scenario.name}-{self._token}"
         arguments = self._set_up(subject, scenario)
-        _, before = self._example.look(subject)
+        _, before = self._example.read_state(subject)
         flow = self._example.flow.options(key=subject, deadline=scenario.deadline)
-        run = self._stage.app.submit(flow, **arguments)
+        run = self._environment.app.submit(flow, **arguments)
         self._runs[scenario.name] = run.id
-        prompter = SignalSender(self._stage, self._example, run, scenario.cues, scenario.lessons, self._teach)
-        killed = self._wait(run, subject, scenario, prompter, tell) or prompter.killed
-        state, after = self._example.look(subject)
-        row, story, done, raised, told = self._read(run)
+        sender = SignalSender(self._environment, self._example, run, scenario.signals, scenario.to_teach, self._teach)
+        killed = self._wait(run, subject, scenario, sender, tell) or sender.killed
+        state, after = self._example.read_state(subject)
+        row, story, done, raised, sent_notices = self._read(run)
         return ScenarioOutcome(
             scenario=scenario,
             row=row,
-            story=_weave(story, prompter.story, killed),
+            story=_weave(story, sender.story, killed),
             done=done,
             faults=raised,
-            notices=told,
+            notices=sent_notices,
             tables=AS_BEFORE if after == before else state,
-            sent=prompter.sent,
-            dropped=prompter.dropped,
-            taught=prompter.taught,
+            sent=sender.sent,
+            dropped=sender.dropped,
+            taught=sender.taught,
             killed=killed,
             seconds=time.monotonic() - began,
         )
 
-    def _teach(self, lesson: Lesson) -> str:
-        return self._teacher.teach(lesson, self._runs[lesson.scenario])
+    def _teach(self, rule: RuleToTeach) -> str:
+        return self._teacher.teach(rule, self._runs[rule.scenario])
 
     def _set_up(self, subject: str, scenario: Scenario) -> dict[str, Any]:
         try:
@@ -102,34 +102,36 @@ class Player:
             raise ExampleError(f"scenario {scenario.name!r}: {error}") from error
 
     def _wait(
-        self, run: Run, subject: str, scenario: Scenario, prompter: SignalSender, tell: Tell
+        self, run: Run, subject: str, scenario: Scenario, sender: SignalSender, tell: Tell
     ) -> KilledProcess | None:
         killed: KilledProcess | None = None
         deadline = time.monotonic() + STUCK
         while not _is_over(run.status) and time.monotonic() < deadline:
-            self._stage.check()
-            if (news := prompter.prompt()) is not None:
+            self._environment.check()
+            if (news := sender.send_due()) is not None:
                 tell(news)
             else:
                 time.sleep(LOOK)
-            if scenario.kill and killed is None and (pid := self._example.hanging(subject)) is not None:
-                killed = self._stage.kill_worker(pid)
+            if scenario.kill and killed is None and (pid := self._example.find_hanging_process(subject)) is not None:
+                killed = self._environment.kill_worker(pid)
                 tell(f"killed process {pid}; another worker will notice")
         return killed
 
     def _read(self, run: Run) -> tuple[RunRow, list[StoryEvent], list[str], list[Fault], list[str]]:
-        app = self._stage.app
+        app = self._environment.app
         with app.store.read() as connection:
-            row, story = timeline.read(connection, app.namespace, run.id)
+            row, story = timeline.read_timeline(connection, app.namespace, run.id)
             completed = [entry for entry in journal.load(connection, run.id) if entry.outcome is Outcome.OK]
             done = [entry.name for entry in completed if entry.kind is EntryKind.ACTIVITY]
-            told = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
-            return row, story, done, faults.of_run(connection, run.id), told
+            sent_notices = [str(json.loads(notice.body).get("note")) for notice in notices.of_run(connection, run.id)]
+            return row, story, done, faults.of_run(connection, run.id), sent_notices
 
 
-def _weave(story: list[StoryEvent], prompted: list[StoryEvent], killed: KilledProcess | None) -> list[StoryEvent]:
+def _weave(
+    story: list[StoryEvent], actions_of_replay: list[StoryEvent], killed: KilledProcess | None
+) -> list[StoryEvent]:
     """Insert into the run's story the events that the replay itself has caused."""
-    actions = [*prompted, *([] if killed is None else [_kill_event(killed)])]
+    actions = [*actions_of_replay, *([] if killed is None else [_kill_event(killed)])]
     return sorted([*story, *actions], key=lambda happening: happening.at)
 
 

@@ -53,6 +53,6 @@ def _apply_decision(
     session: RunSession, found: FoundEffect, decision: LateDecision, connection: Connection, seq: int
 ) -> None:
     if decision is LateDecision.UNDO:
-        late_frames.owe(connection, found, seq, session.deps.clock.now())
+        late_frames.push_late_frame(connection, found, seq, session.deps.clock.now())
     else:
         late_effects.close(connection, found.id, decision)

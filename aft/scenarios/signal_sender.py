@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from aft.app import Run
 from aft.app.views.timeline import StoryEvent, StoryEventKind
 from aft.errors import OrderRefused
-from aft.replay.environment import KilledProcess, ReplayEnvironment
-from aft.replay.example import Example
-from aft.replay.rules import Lesson
-from aft.replay.signals import ScenarioSignal, When, value_of
 from aft.runs.records import journal
 from aft.runs.states import Status
 from aft.runs.waits import awaits_signal
+from aft.scenarios.environment import KilledProcess, ReplayEnvironment
+from aft.scenarios.example import Example
+from aft.scenarios.rules import RuleToTeach
+from aft.scenarios.signals import ScenarioSignal, When, value_of
 
 
 class SignalSender:
@@ -28,18 +28,18 @@ class SignalSender:
 
     def __init__(
         self,
-        stage: ReplayEnvironment,
+        environment: ReplayEnvironment,
         example: Example,
         run: Run,
-        cues: Iterable[ScenarioSignal],
-        lessons: Iterable[Lesson],
-        teach: Callable[[Lesson], str],
+        signals: Iterable[ScenarioSignal],
+        rules: Iterable[RuleToTeach],
+        teach: Callable[[RuleToTeach], str],
     ) -> None:
-        self._stage = stage
+        self._environment = environment
         self._flow = example.flow
         self._run = run
-        self._ahead = deque(cues)
-        self._lessons = list(lessons)
+        self._ahead = deque(signals)
+        self._rules = list(rules)
         self._teach = teach
         self.taught: list[str] = []
         self.sent: list[str] = []
@@ -47,7 +47,7 @@ class SignalSender:
         self.killed: KilledProcess | None = None
         self.story: list[StoryEvent] = []
 
-    def prompt(self) -> str | None:
+    def send_due(self) -> str | None:
         """Send every signal that is due, and format the last one; None if none was sent."""
         news = None
         while self._ahead and self._is_time(self._ahead[0]):
@@ -55,40 +55,40 @@ class SignalSender:
             news = self._send(self._ahead.popleft())
         return news
 
-    def _is_time(self, cue: ScenarioSignal) -> bool:
-        if cue.when is When.AT_ONCE:
+    def _is_time(self, signal: ScenarioSignal) -> bool:
+        if signal.when is When.AT_ONCE:
             return True
         row = self._run.row
-        awaited = row.status is Status.WAITING and awaits_signal(row.waits, cue.name)
-        return awaited and (cue.after is None or cue.after in self._recorded())
+        awaited = row.status is Status.WAITING and awaits_signal(row.waits, signal.name)
+        return awaited and (signal.after is None or signal.after in self._recorded())
 
     def _recorded(self) -> set[str]:
-        with self._stage.app.store.read() as connection:
+        with self._environment.app.store.read() as connection:
             return {entry.name for entry in journal.load(connection, self._run.id)}
 
-    def _prepare(self, cue: ScenarioSignal) -> None:
+    def _prepare(self, signal: ScenarioSignal) -> None:
         """Teach what is to be taught before a signal is sent."""
-        due = [lesson for lesson in self._lessons if lesson.before == cue.name and cue.when is When.AWAITED]
-        for lesson in due:
-            self._lessons.remove(lesson)
+        due = [rule for rule in self._rules if rule.before == signal.name and signal.when is When.AWAITED]
+        for rule in due:
+            self._rules.remove(rule)
             at = datetime.now(UTC)
-            told = self._teach(lesson)
-            self.taught.append(lesson.exlet)
-            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", told))
+            detail = self._teach(rule)
+            self.taught.append(rule.exlet)
+            self.story.append(StoryEvent(at, StoryEventKind.ACTION, None, "teach", detail))
 
-    def _send(self, cue: ScenarioSignal) -> str:
-        if cue.kill:
-            self.killed = self._stage.kill_worker()
+    def _send(self, signal: ScenarioSignal) -> str:
+        if signal.kill:
+            self.killed = self._environment.kill_worker()
         # One that comes after the run's end was not sent; the check of the scenario reports that.
         with suppress(OrderRefused):
-            taken_in = self._run.signal(cue.name, value_of(cue, self._flow), key=cue.key)
-            self.sent.append(cue.name)
+            taken_in = self._run.signal(signal.name, value_of(signal, self._flow), key=signal.key)
+            self.sent.append(signal.name)
             if not taken_in:
-                self._emit_drop(cue)
-        return f"sent {cue.name}"
+                self._emit_drop(signal)
+        return f"sent {signal.name}"
 
-    def _emit_drop(self, cue: ScenarioSignal) -> None:
+    def _emit_drop(self, signal: ScenarioSignal) -> None:
         """Record a dropped signal, which leaves no row behind."""
-        self.dropped.append(cue.name)
-        told = f"{cue.name} with key {cue.key!r} once more: dropped"
-        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", told))
+        self.dropped.append(signal.name)
+        detail = f"{signal.name} with key {signal.key!r} once more: dropped"
+        self.story.append(StoryEvent(datetime.now(UTC), StoryEventKind.ACTION, None, "signal", detail))

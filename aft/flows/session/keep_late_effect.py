@@ -37,8 +37,8 @@ def keep_late(
     try:
         encoded = _encode(activity, value)
         if encoded is not None and activity.compensator is not None and not activity.owes(args, encoded):
-            told = EffectLate(run=owner.run_id, path=path, activity=activity.name, decision="nothing to undo")
-            deps.telemetry.emit(told)
+            event = EffectLate(run=owner.run_id, path=path, activity=activity.name, decision="nothing to undo")
+            deps.telemetry.emit(event)
             return
         effect = LateEffect(
             run_id=owner.run_id,

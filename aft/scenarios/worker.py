@@ -1,4 +1,4 @@
-"""A worker process of a replay: ``python -m aft.replay.worker DIRECTORY``. It lives until its stdin is closed.
+"""A worker process of a replay: ``python -m aft.scenarios.worker DIRECTORY``. It lives until its stdin is closed.
 
 So it ends with the replay that started it, however that ends: the system closes the pipe even after SIGKILL.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aft.app import Aft
 from aft.errors import AftError
-from aft.replay.load import load
+from aft.scenarios.load import load_example
 from aft.telemetry import log_event
 
 #: Seconds that runs have to reach a step's end.
@@ -21,7 +21,7 @@ PATIENCE = 2.0
 
 def main(directory: Path) -> None:
     """Execute runs of the example in this directory until stdin is closed. Raises AftError."""
-    load(directory)
+    load_example(directory)
     with Aft.from_env() as app:
         app.telemetry.subscribe(log_event)
         dispatcher = app.dispatcher()

@@ -110,7 +110,7 @@ class LateEffectSweep:
         ).one_or_none()
         if row is None:
             return False  # the run has an owner just now; the next round tries again
-        late_frames.owe(connection, found, row.seq, self._clock.now())
+        late_frames.push_late_frame(connection, found, row.seq, self._clock.now())
         message = Message.about_order(effect.run_id, order, self._clock.now())
         address = names.resume_run(self._namespace, row.flow, row.version)
         outbox.put(connection, self._namespace, [(address, message.encode())])

@@ -33,7 +33,7 @@ PATIENCE = 5.0
 MOST_LINES = 15
 
 
-class StageError(AftError):
+class EnvironmentFailed(AftError):
     """Raised when a replay cannot continue; ``details`` are the last lines that its worker printed."""
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -57,7 +57,7 @@ class WorkerProcess:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._process = subprocess.Popen(
             # -P: a file in the current folder must not be taken for a module of Python's, or for an installed one.
-            [sys.executable, "-P", "-m", "aft.replay.worker", str(directory)],
+            [sys.executable, "-P", "-m", "aft.scenarios.worker", str(directory)],
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
@@ -71,10 +71,12 @@ class WorkerProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise StageError, with the end of its output, if it has ended by itself."""
+        """Raise EnvironmentFailed, with the end of its output, if it has ended by itself."""
         code = self._process.poll()
         if code is not None:
-            raise StageError(f"the worker process ended by itself, with status {code}; it said:", self._last_lines())
+            raise EnvironmentFailed(
+                f"the worker process ended by itself, with status {code}; it said:", self._last_lines()
+            )
 
     def kill(self) -> KilledProcess:
         """Send it SIGKILL; return the signal that it really died of."""
@@ -139,24 +141,24 @@ class ReplayEnvironment:
             time.sleep(0.02)
 
     def check(self) -> None:
-        """Raise StageError if the worker has ended by itself."""
+        """Raise EnvironmentFailed if the worker has ended by itself."""
         if self._worker is not None:
             self._worker.check()
 
     def kill_worker(self, pid: int | None = None) -> KilledProcess:
         """Kill the worker, which must be the process of that id if one is given, and start another one."""
         if self._worker is None or self._worker.pid != (pid or self._worker.pid):
-            raise StageError(f"process {pid} hangs, which is not the worker of this replay; it is left alone")
+            raise EnvironmentFailed(f"process {pid} hangs, which is not the worker of this replay; it is left alone")
         killed = self._worker.kill()
         self._worker = WorkerProcess(self._directory, self._environ)
         return killed
 
     def _refuse_company(self) -> None:
-        """Wait one lease for the worker of an earlier, killed replay to expire; raise StageError if it is alive."""
+        """Wait one lease for an earlier, killed replay's worker to expire; raise EnvironmentFailed if it is alive."""
         deadline = time.monotonic() + self.app.settings.lease.total_seconds() + 0.5
         while (pid := self._live_worker()) is not None:
             if time.monotonic() > deadline:
-                raise StageError(
+                raise EnvironmentFailed(
                     f"another replay is playing in namespace {self.app.namespace!r} (its worker is process {pid}); "
                     "wait for its end, or set AFT_NAMESPACE to play in another one"
                 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aft.flows.session.doubts import DoubtedSteps, Doubts, count_losses
+from aft.flows.session.unknown_outcomes import UnknownOutcomes, UnknownSteps, count_losses
 from aft.ids import StepPath
 
 STEPS = [StepPath(f"1.{number}") for number in range(1, 6)]
@@ -29,19 +29,19 @@ class Owners(RuleBasedStateMachine):
         #: Steps that this owner has begun.
         self.at_work: set[StepPath] = set()
         self.written = 0
-        self.doubts = Doubts()
+        self.doubts = UnknownOutcomes()
 
-    def _write(self, named: DoubtedSteps) -> None:
+    def _write(self, named: UnknownSteps) -> None:
         self.written += 1
         self.aborts[f"abort {self.written}"] = named.encode()
 
     def _take(self) -> None:
         """Let another owner have the run, and come to the frontier."""
         self.at_work = set()
-        self.doubts = Doubts()
+        self.doubts = UnknownOutcomes()
         found: list[Any] = [SimpleNamespace(id=id, args=args) for id, args in self.aborts.items()]
         self.doubts.read(found, self.seen)
-        self.doubts.reach_frontier(step for step in STEPS if step not in self.seen)
+        self.doubts.note_journal_end(step for step in STEPS if step not in self.seen)
 
     @rule(step=_some_step)
     def begin(self, step: StepPath) -> None:
@@ -53,7 +53,7 @@ class Owners(RuleBasedStateMachine):
         if step in self.at_work:
             for abort in self.doubts.faults_closed_by(step):
                 self.aborts.pop(abort, None)
-            self.doubts.see(step)
+            self.doubts.note_outcome(step)
             self.at_work.discard(step)
             self.unseen.discard(step)
             self.seen.add(step)
@@ -68,15 +68,15 @@ class Owners(RuleBasedStateMachine):
     @rule()
     def die(self) -> None:
         self.unseen |= self.at_work
-        self._write(DoubtedSteps())
+        self._write(UnknownSteps())
         self._take()
 
     @precondition(lambda self: not self.at_work)
     @rule()
     def leave(self) -> None:
         before = {step for step in STEPS if step in self.doubts}
-        left = self.doubts.leave()
-        for abort in left.settled:
+        left = self.doubts.make_handover()
+        for abort in left.closed:
             del self.aborts[abort]
         for named in left.named:
             self._write(named)
@@ -86,7 +86,7 @@ class Owners(RuleBasedStateMachine):
     @precondition(lambda self: not self.at_work)
     @rule()
     def read_again(self) -> None:
-        before, self.doubts = self.doubts, Doubts()
+        before, self.doubts = self.doubts, UnknownOutcomes()
         self.doubts.take_over(before)
 
     @invariant()
@@ -107,25 +107,25 @@ TestOwners = Owners.TestCase
 
 
 def test_what_a_dead_owner_may_have_begun_is_not_known_before_the_frontier() -> None:
-    doubts = Doubts()
+    doubts = UnknownOutcomes()
     doubts.note_all_unknown()
     assert (doubts.any, STEPS[0] in doubts, doubts.faults_closed_by(STEPS[0])) == (True, False, ())
-    doubts.reach_frontier([STEPS[0]])
-    doubts.reach_frontier([STEPS[1]])  # begun by this owner
+    doubts.note_journal_end([STEPS[0]])
+    doubts.note_journal_end([STEPS[1]])  # begun by this owner
     assert [step in doubts for step in STEPS[:2]] == [True, False]
 
 
 @given(st.lists(_some_step, unique=True), st.lists(_some_step, unique=True))
 def test_people_are_told_which_steps_are_in_doubt(steps: list[StepPath], tried: list[StepPath]) -> None:
-    named = DoubtedSteps(tuple(steps), tuple(tried))
+    named = UnknownSteps(tuple(steps), tuple(tried))
     assert all(step in str(named) for step in sorted({*steps, *tried})[:5])
-    assert DoubtedSteps.decode(named.encode()) == named
+    assert UnknownSteps.decode(named.encode()) == named
 
 
 def test_a_step_that_a_person_lets_begin_anew_is_not_in_doubt_for_the_next_owner_either() -> None:
-    doubts, next_one = Doubts(), Doubts()
-    doubts.try_again(STEPS[0])
-    (named,) = doubts.leave().named
+    doubts, next_one = UnknownOutcomes(), UnknownOutcomes()
+    doubts.allow_restart(STEPS[0])
+    (named,) = doubts.make_handover().named
     abort: Any = SimpleNamespace(id="abort", args=named.encode())
     next_one.read([abort])
     assert (next_one.was_tried(STEPS[0]), STEPS[0] in next_one, next_one.any) == (True, False, False)
@@ -133,7 +133,7 @@ def test_a_step_that_a_person_lets_begin_anew_is_not_in_doubt_for_the_next_owner
 
 def test_a_run_is_lost_again_only_by_losses_after_the_first() -> None:
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    given_back = DoubtedSteps((STEPS[0],)).encode()
+    given_back = UnknownSteps((STEPS[0],)).encode()
 
     def losses(*aborts: tuple[int, str]) -> int:
         found: list[Any] = [SimpleNamespace(raised_at=began + timedelta(hours=at), args=args) for at, args in aborts]

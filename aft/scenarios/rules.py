@@ -26,7 +26,6 @@ from aft.app import Aft
 from aft.app.rules.rules import format_key
 from aft.errors import RuleRefused
 from aft.ids import RunId
-from aft.replay.example import ExampleError, hint
 from aft.rules.exlets import exlet as exlets
 from aft.rules.exlets.exlet import Exlet
 from aft.rules.toml import read
@@ -34,17 +33,18 @@ from aft.rules.toml.read import RuleDocument, TreeText
 from aft.rules.trees.rule_cache import FRESH
 from aft.rules.trees.tree import Node, Tree
 from aft.runs.records import faults
+from aft.scenarios.example import ExampleError, hint
 
 #: The author of these rules.
 ME = "aft replay"
 #: Seconds after which every process uses what was saved, however busy the machine is.
-SETTLED = 2 * FRESH
+IN_FORCE_AFTER = 2 * FRESH
 
 _KEYS = ("before", "from", "fault", "if", "then", "steps", "note")
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class RuleToTeach:
     """A rule that is taught while a run waits; ``made`` is its exlet, if that is new."""
 
     before: str
@@ -59,23 +59,23 @@ class Lesson:
 def read_rules(directory: Path, name: str | None) -> RuleDocument:
     """Read the folder of rules that a scenario names. Raises ValueError."""
     try:
-        return RuleDocument() if name is None else read.read(directory / name)
+        return RuleDocument() if name is None else read.read_document(directory / name)
     except RuleRefused as refused:
         raise ValueError(str(refused)) from None
 
 
-def read_lesson(table: Mapping[str, Any]) -> Lesson:
+def read_rule_to_teach(table: Mapping[str, Any]) -> RuleToTeach:
     """Read one ``[[teach]]`` table. Raises KeyError, ValueError."""
     for key in table:
         if key not in _KEYS:
-            raise ValueError(f"a lesson has no {key!r}; {hint(key, _KEYS)}")
+            raise ValueError(f"a rule to teach has no {key!r}; {hint(key, _KEYS)}")
     made = None
     if "steps" in table:
         try:
-            made = exlets.check(exlets.read(table["then"], {"steps": table["steps"]}))
+            made = exlets.check(exlets.read_exlet(table["then"], {"steps": table["steps"]}))
         except RuleRefused as refused:
             raise ValueError(str(refused)) from None
-    return Lesson(
+    return RuleToTeach(
         before=table["before"],
         scenario=table["from"],
         activity=table["fault"],
@@ -86,7 +86,7 @@ def read_lesson(table: Mapping[str, Any]) -> Lesson:
     )
 
 
-class Teacher:
+class RuleTeacher:
     """Sets and teaches rules in the namespace of a replay. One thread at a time."""
 
     def __init__(self, app: Aft, flow: str) -> None:
@@ -103,26 +103,26 @@ class Teacher:
         trees = [
             Tree(*key, there[key].revision if key in there else 0, tree.nodes, tree.root)
             for key, tree in wanted.items()
-            if key not in there or _told(there[key]) != _told(tree)
+            if key not in there or _unsigned(there[key]) != _unsigned(tree)
         ]
         known = self._desk.exlets()
         made = [exlet for exlet in sheet.exlets if exlet not in known]
         if trees or made:
             self._desk.save_all(trees, made, by=ME)
-            time.sleep(SETTLED)
+            time.sleep(IN_FORCE_AFTER)
 
-    def teach(self, lesson: Lesson, run_id: RunId) -> str:
+    def teach(self, rule: RuleToTeach, run_id: RunId) -> str:
         """Add a rule, made from a fault of that run; return what it would have changed. Raises RuleRefused."""
         with self._app.store.read() as connection:
-            found = [fault for fault in faults.of_run(connection, run_id) if fault.name == lesson.activity]
+            found = [fault for fault in faults.of_run(connection, run_id) if fault.name == rule.activity]
         if not found:
-            raise ExampleError(f"scenario {lesson.scenario!r} had no fault of {lesson.activity!r} to learn from")
-        if lesson.made is not None and lesson.made not in self._desk.exlets():
-            self._desk.add_exlet(lesson.made, by=ME)
-        proposal = self._desk.propose(found[-1].id, lesson.condition, lesson.exlet, note=lesson.note, by=ME)
+            raise ExampleError(f"scenario {rule.scenario!r} had no fault of {rule.activity!r} to learn from")
+        if rule.made is not None and rule.made not in self._desk.exlets():
+            self._desk.add_exlet(rule.made, by=ME)
+        proposal = self._desk.propose(found[-1].id, rule.condition, rule.exlet, note=rule.note, by=ME)
         preview = self._desk.preview(proposal.tree)
         self._desk.add(proposal)
-        time.sleep(SETTLED)
+        time.sleep(IN_FORCE_AFTER)
         tree, node = proposal.tree, proposal.node
         return (
             f"rule {node.id} of {format_key((tree.flow, tree.on, tree.activity))}: if {node.condition} then "
@@ -152,7 +152,7 @@ def _make_tree(text: TreeText) -> Tree:
     return Tree(text.flow, text.on, text.activity, 0, {node.id: node for node in nodes}, 1 if nodes else None)
 
 
-def _told(tree: Tree) -> Tree:
+def _unsigned(tree: Tree) -> Tree:
     """Return a tree without its authors and revision."""
     nodes = {number: replace(node, made_by="") for number, node in tree.nodes.items()}
     return replace(tree, revision=0, nodes=nodes)
