@@ -13,6 +13,8 @@ FILES = sorted((ROOT / "aft").rglob("*.py"))
 
 #: Lines after which a file is asked whether two ideas live there.
 MOST_LINES = 400
+#: Lines that a function may have, and a class.
+MOST_OF_FUNCTION, MOST_OF_CLASS = 40, 250
 #: Long because it is a list: tables. Migrations are, too.
 LISTS = {"aft/store/tables.py"}
 
@@ -97,6 +99,14 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 def test_a_file_holds_one_idea(path: Path) -> None:
     if name_of(path) not in LISTS and "/migrations/" not in name_of(path):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+@each_file
+def test_functions_and_classes_are_short(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        most = MOST_OF_CLASS if isinstance(node, ast.ClassDef) else MOST_OF_FUNCTION
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            assert (node.end_lineno or 0) - node.lineno < most, node.name
 
 
 @each_file

@@ -101,11 +101,8 @@ class RuleDesk:
         self._components = components
         self._namespace = components.namespace
         self._rule_store = RuleStore(components.namespace, components.store)
-        self._past = PastFaults(
-            components.namespace,
-            components.store,
-            FaultRules(components.namespace, components.store, components.rule_cache),
-        )
+        fault_rules = FaultRules(components.namespace, components.store, components.rule_cache)
+        self._past = PastFaults(components.namespace, components.store, fault_rules)
 
     # Looking ----------------------------------------------------------------------------------------------------
 
