@@ -237,7 +237,7 @@ class OrderHandler:
         sent = owner.read(lambda connection: inbox.of_run(connection, owner.run_id))
         stopped = find_stopped(sent, entries, owner.run.key_generation)
         in_doubt = self._session.step_states.unknown.any
-        release.end(self._deps, owner, Status.CANCELLED, items=done, asked=True, stopped=stopped, in_doubt=in_doubt)
+        release.end(self._deps, owner, Status.CANCELLED, items=done, ordered=True, stopped=stopped, in_doubt=in_doubt)
         raise RunOver
 
     def _resolves_unknown_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
@@ -275,9 +275,9 @@ class OrderHandler:
         stops = [item for item in items if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]
         if not stops or (last := stops[-1]).verb is not InboxVerb.SUSPEND:
             return None
-        asked = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
+        suspends = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
         why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
-        return SuspensionNeeded(why, asked)
+        return SuspensionNeeded(why, suspends)
 
     def _undoes_to(self, items: list[InboxItem]) -> list[InboxItem]:
         if self._session.owner.run.ended_as is not None:

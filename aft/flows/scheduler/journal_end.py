@@ -49,9 +49,9 @@ class JournalEnd:
             for path in find_doubtful(without, None, step_states) or ():
                 step_states.note_unknown(path)
 
-    def check_spent(self, now: str, path: StepPath, asked: Container[str]) -> None:
+    def check_spent(self, now: str, path: StepPath, requested: Container[str]) -> None:
         """Raise ReplayDiverged if the journal has outcomes that this task's code did not request."""
-        self._replay.check_spent(now, ConcurrentSteps(path, asked, self._session.branches))
+        self._replay.check_spent(now, ConcurrentSteps(path, requested, self._session.branches))
 
     def _check_begun(self, steps: Iterable[StepRequest]) -> None:
         """Raise ReplayDiverged if the code does not request every begun step, before it begins any itself."""
