@@ -81,7 +81,7 @@ class Interrupts:
     def is_pending(self) -> bool:
         """Whether anything interrupts the run now; ``reaches`` decides about one step.
 
-        A run that only resolves the doubts about its lost worker, to be undone then, is not interrupted any more.
+        A run that only resolves unknown outcomes, to be undone then, is not interrupted any more.
         """
         if self._session.step_states.undo_orders:
             return False

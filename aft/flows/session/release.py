@@ -55,7 +55,8 @@ from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWait
 def release_run(deps: Dependencies, owner: Owner, blocks: Iterable[Block], handover: Handover) -> None:
     """Release a run with all its blocks; raises InboxChanged if it has unread inbox items and does not park.
 
-    ``handover`` names the doubts for the next owner; the caller computes it once no branch is at work any more.
+    ``handover`` names the unknown outcomes for the next owner; the caller computes it once no branch is at work any
+    more.
 
     On InboxChanged the run goes on here; its failures are recorded first, so that no try is uncounted.
     """

@@ -74,7 +74,7 @@ class ActivityStep(Step):
         self.session.release_or_read_inbox()
         self._states.check_ladder(self.path, self.status)
         self._check_before()
-        self.doubtful = self._states.is_doubtful(self.path)
+        self.may_have_had_effect = self._states.may_have_had_effect(self.path)
         self.begin(self.session.generation(self.path))
         self.probe = self.activity.make_probe_call(self.stored, self.key)
         self.watch = self._watch()
