@@ -66,7 +66,7 @@ class _RetrySignals:
         return () if item is None else (item,)
 
     def drop(self, path: StepPath) -> tuple[InboxItem, ...]:
-        """Return and forget the signal that the last try of a step consumed, if any."""
+        """Return and drop the signal that the last try of a step consumed, if any."""
         item = self._taken.pop(path, None)
         return () if item is None else (item,)
 
