@@ -224,8 +224,8 @@ class Course:
         that is no failure of its own (``_spread`` finds those that were cancelled because of one).
         """
         last = {self._tasks(path)[-1]: path for path in self._requested}
-        heard = self._outcomes - self._dropped.keys()
-        under_way = {path for task, path in last.items() if task and path not in heard}
+        handed_out = self._outcomes - self._dropped.keys()
+        under_way = {path for task, path in last.items() if task and path not in handed_out}
         handled = [each for each in self.sites if each.how is ExceptionRole.HANDLED and each.path in under_way]
         return [each.error for each in handled if not issubclass(type(each.error), asyncio.CancelledError)]
 

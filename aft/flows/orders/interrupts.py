@@ -88,7 +88,7 @@ class Interrupts:
         return self._is_past() or self._marked or bool(self._owner.pending_orders)
 
     def reaches(self, step: StepRequest) -> bool:
-        """Whether a step fails now because of an interrupt; call it only after ``any``."""
+        """Whether a step fails now because of an interrupt; call it only after ``is_pending``."""
         if step.entry is not None or step.in_generator_close or not _is_interruptible(step):
             return False
         if step.kind is EntryKind.ACTIVITY and self._session.step_states.is_unseen(step.path):

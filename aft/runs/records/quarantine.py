@@ -143,7 +143,7 @@ def find_refusal(connection: Connection, namespace: str, part: str) -> Refusal:
 
 
 def search(connection: Connection, namespace: str, part: str) -> Refusal | None:
-    """Return what :func:`find` does, or None if there is none; raises UnknownFault if there are several."""
+    """Return what :func:`find_refusal` does, or None if there is none; raises UnknownFault if there are several."""
     if not _PART_OF_AN_ID.fullmatch(part):
         return None
     statement = select(*_COLUMNS).where(quarantine.c.namespace == namespace, has_part(quarantine.c.id, part))
