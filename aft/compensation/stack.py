@@ -69,8 +69,8 @@ class Frame:
 
 _OF_STEP = " AND ".join(f"j.{name} = {frames.name}.{name}" for name in ("run_id", "path", "key_generation"))
 _ENTRY = f"FROM {journal.name} AS j WHERE {_OF_STEP}"
-#: A frame's columns, to be read by ``read_frame``; the value of a failed entry is no result. Not a join: planned while the
-#: journal was small, it might scan all of it once it is large.
+#: A frame's columns, to be read by ``read_frame``; the value of a failed entry is no result. Not a join: planned while
+#: the journal was small, it might scan all of it once it is large.
 _COLUMNS = f"""
     seq, path, scope, activity, compensator, state, coalesce(args, (SELECT j.args {_ENTRY})),
     coalesce(value, (SELECT j.value {_ENTRY} AND j.outcome = '{Outcome.OK.value}')),
