@@ -35,8 +35,8 @@
     │   └── ResourceUnavailable      raise it: something that the activity needs cannot be had now
     └── Unrecoverable                raise it: trying again is pointless
 
-A message says what, which (``!r``, or ``texts.show``) and what to do next. What the engine uses to leave a flow derives
-from ``BaseException`` and is not here: a user's ``except Exception`` cannot swallow it.
+A message says what, which (``!r``, or ``texts.format_value``) and what to do next. What the engine uses to leave a flow
+derives from ``BaseException`` and is not here: a user's ``except Exception`` cannot swallow it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def format_key(key: object) -> ShownText:
 
 
 def format_part(value: object) -> ShownText:
-    """Format a value like :func:`_show`; only as a part of a ``ValueRefused``, which hides it where it is secret."""
+    """Format a value as a part of a ``ValueRefused``, which hides it where it is secret."""
     return ShownText(_format_part(value))
 
 

@@ -69,8 +69,8 @@ class Frame:
 
 _OF_STEP = " AND ".join(f"j.{name} = {frames.name}.{name}" for name in ("run_id", "path", "key_generation"))
 _ENTRY = f"FROM {journal.name} AS j WHERE {_OF_STEP}"
-#: A frame's columns, to be read by ``read``; the value of a failed entry is no result. Not a join: planned while the
-#: journal was small, it might scan all of it once it is large.
+#: A frame's columns, to be read by ``read_frame``; the value of a failed entry is no result. Not a join: planned while
+#: the journal was small, it might scan all of it once it is large.
 _COLUMNS = f"""
     seq, path, scope, activity, compensator, state, coalesce(args, (SELECT j.args {_ENTRY})),
     coalesce(value, (SELECT j.value {_ENTRY} AND j.outcome = '{Outcome.OK.value}')),
@@ -91,7 +91,7 @@ BEGUN = PreparedQuery.about(
 _STATES = ", ".join(repr(state.value) for state in PENDING)
 #: The most frames that are read at once.
 MOST_READ = 200
-#: The frames that a run owes, topmost first, up to ``MOST_READ``; to be read by ``read``.
+#: The frames that a run owes, topmost first, up to ``MOST_READ``; to be read by ``read_frame``.
 OWED = PreparedQuery.about(
     f"SELECT {_COLUMNS} FROM {frames.name} WHERE run_id {{among}} AND state IN ({_STATES}) "
     f"ORDER BY {_FROM_THE_TOP} LIMIT {MOST_READ}"

@@ -81,17 +81,17 @@ def route(fault: Fault, classification: Classification) -> RetryLater | GiveUp |
     position = _position_of(fault)
     if position is None:
         return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {classification.reason}")
-    asked = fault.after or timedelta(0)
+    wish = fault.after or timedelta(0)
     why = f"recoverable: {classification.reason}"
     if fault.signal is not None:
         why += f"; it waits for signal {fault.signal!r}"
         return RetryLater(
             fault.after, why, position.level, position.attempt_in_level, declared=False, signal=fault.signal
         )
-    if asked > position.wait:
-        why += f"; it asked to wait {durations.format(asked)}"
+    if wish > position.wait:
+        why += f"; it asked to wait {durations.format(wish)}"
     return RetryLater(
-        max(position.wait, asked), why, position.level, position.attempt_in_level, declared=asked <= position.wait
+        max(position.wait, wish), why, position.level, position.attempt_in_level, declared=wish <= position.wait
     )
 
 

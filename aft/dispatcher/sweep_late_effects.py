@@ -64,15 +64,15 @@ class LateEffectSweep:
 
     def _decide_together(self, just: str | None = None, refused: str | None = None) -> int:
         """Decide about all open late effects, or ``just`` one, in one transaction; ``refused``: why it is parked."""
-        settled: list[tuple[FoundEffect, LateDecision]] = []
+        decided: list[tuple[FoundEffect, LateDecision]] = []
         with self._store.write() as connection:
             for effect in late_effects.find_open(connection, self._namespace, self._batch, just):
                 decision = late_effects.decide(effect) if refused is None else LateDecision.PARK
                 if decision is not LateDecision.WAIT and self._write(connection, effect, decision, refused):
-                    settled.append((effect, decision))
-        for effect, decision in settled:
+                    decided.append((effect, decision))
+        for effect, decision in decided:
             self._emit(effect, decision, refused)
-        return len(settled)
+        return len(decided)
 
     def _decide_alone(self, effect_id: str) -> int | None:
         """Decide about one late effect; if the database refuses, park its run with the reason.

@@ -17,7 +17,7 @@ _HERE = Path(aft.__file__).parent
 #: Where examples lie that are named without a path: in a wheel, in a checkout.
 SHELVES = (_HERE / "_examples", _HERE.parent / "examples")
 
-_OFFERED = ("flow", "prepare", "set_up", "look", "hanging")
+_OFFERED = ("flow", "prepare", "set_up", "read_state", "find_hanging_process")
 
 
 def find_example(named: str) -> Path:

@@ -206,7 +206,7 @@ def test_what_was_dealt_with_is_listed_only_on_request(stage: Stage) -> None:
     release(stage, made[0], note="fixed: all of it")
     discard(stage, made[1])
     assert [one.id for one in listing(stage)] == [made[2].id]
-    found = listing(stage, settled=True)
+    found = listing(stage, closed=True)
     assert {one.id: (one.state, one.settled_by, one.note) for one in found} == {
         made[0].id: (QuarantineState.RELEASED, "anne", "fixed: all of it"),
         made[1].id: (QuarantineState.DISCARDED, "bert", "a test of ours"),

@@ -47,7 +47,7 @@ class StoryEventKind(StrEnum):
     RULED = "ruled"  #: a constraint of the run was handled, and it went on
     ABORTED = "aborted"  #: the worker was lost
     POPPED = "popped"  #: a compensator ran, and its frame was popped
-    CLOSED_BY_HAND = "settled"  #: a frame was closed without its compensator: by a person, or past a pivot
+    CLOSED_WITHOUT_UNDO = "settled"  #: a frame was closed without its compensator: by a person, or past a pivot
     FORGOTTEN = "forgotten"  #: a retry went back before a step that nothing undoes
     UNDONE = "undone"  #: a savepoint was undone
     AWAITS = "awaits"  #: it waits for something now
@@ -235,7 +235,9 @@ def _of_frame(frame: Frame) -> list[StoryEvent]:
     if frame.settled_at is not None and frame.state is FrameState.UNDONE:
         story.append(StoryEvent(frame.settled_at, StoryEventKind.POPPED, frame.path, name, _called_with(frame)))
     elif frame.settled_at is not None:
-        story.append(StoryEvent(frame.settled_at, StoryEventKind.CLOSED_BY_HAND, frame.path, name, frame.state.value))
+        story.append(
+            StoryEvent(frame.settled_at, StoryEventKind.CLOSED_WITHOUT_UNDO, frame.path, name, frame.state.value)
+        )
     return story
 
 

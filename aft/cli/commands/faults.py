@@ -56,20 +56,20 @@ def faults() -> None:
 @faults.command("list")
 @click.option("--state", type=click.Choice(STATES), metavar="STATE", help=f"One of {', '.join(STATES)}.")
 @click.option("--quarantined", is_flag=True, help="Refused messages instead: those still in quarantine.")
-@click.option("--all", "settled", is_flag=True, help="With --quarantined: also those released or discarded since.")
+@click.option("--all", "closed", is_flag=True, help="With --quarantined: also those released or discarded since.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
 def list_faults(
-    given: ConnectionOptions, state: str | None, quarantined: bool, settled: bool, limit: int, as_json: bool
+    given: ConnectionOptions, state: str | None, quarantined: bool, closed: bool, limit: int, as_json: bool
 ) -> None:
     """List faults, newest first."""
     if quarantined and state:
         raise click.UsageError("--quarantined lists messages, which have no --state; --all adds those dealt with")
-    if settled and not quarantined:
+    if closed and not quarantined:
         raise click.UsageError("--all goes with --quarantined; faults are listed in every state anyway")
     if quarantined:
-        _list_refused(given, limit, settled, as_json)
+        _list_refused(given, limit, closed, as_json)
         return
 
     def read(app: Aft) -> tuple[list[Fault], str]:
@@ -98,12 +98,12 @@ def _print(found: list[Fault]) -> None:
     )
 
 
-def _list_refused(given: ConnectionOptions, limit: int, settled: bool, as_json: bool) -> None:
+def _list_refused(given: ConnectionOptions, limit: int, closed: bool, as_json: bool) -> None:
     def read(app: Aft) -> tuple[list[Refusal], str]:
-        which = "was refused" if settled else "is held"
-        hint = "" if settled else " --all shows those that were released or discarded."
+        which = "was refused" if closed else "is held"
+        hint = "" if closed else " --all shows those that were released or discarded."
         with app.store.read() as connection:
-            found = quarantine.listing(connection, app.namespace, limit, settled=settled)
+            found = quarantine.listing(connection, app.namespace, limit, closed=closed)
         return found, f"No message {which} in namespace {app.namespace!r}.{hint}"
 
     print_listing(
@@ -294,11 +294,11 @@ def discard(given: ConnectionOptions, message: str, note: str) -> None:
         print_message(f"Message {found.id} was discarded; `aft faults list --quarantined --all` still shows it.")
 
 
-def _release_or_discard(app: Aft, part: str, settle: Callable[[Connection, str, Refusal], None]) -> Refusal:
+def _release_or_discard(app: Aft, part: str, close: Callable[[Connection, str, Refusal], None]) -> Refusal:
     app.check()
     with app.store.write() as connection:
         found = quarantine.find_refusal(connection, app.namespace, part)
-        settle(connection, app.namespace, found)
+        close(connection, app.namespace, found)
     return found
 
 

@@ -31,7 +31,7 @@ _ENDS = (
     StoryEventKind.PROCEEDED,
     StoryEventKind.REMOVED,
 )
-_BACKWARD = (StoryEventKind.POPPED, StoryEventKind.CLOSED_BY_HAND, StoryEventKind.FORGOTTEN, StoryEventKind.UNDONE)
+_BACKWARD = (StoryEventKind.POPPED, StoryEventKind.CLOSED_WITHOUT_UNDO, StoryEventKind.FORGOTTEN, StoryEventKind.UNDONE)
 #: Events of a parent that are left out if the child's own story is shown.
 _OF_CHILD = (StoryEventKind.CHILD, StoryEventKind.RETURNED, StoryEventKind.FAULT)
 _QUIET = (StoryEventKind.ACTIVITY, StoryEventKind.PUSHED, StoryEventKind.CHILD, StoryEventKind.RETURNED)

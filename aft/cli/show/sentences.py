@@ -38,7 +38,12 @@ def format_event(row: RunRow, happening: StoryEvent, room: int, number: str = ""
             return _with_value(name, f"bold {status_style(row.status)}", happening.detail, room)
         case StoryEventKind.POPPED:
             return _with_value(f"pop {name}", style, happening.detail, room)
-        case StoryEventKind.PUSHED | StoryEventKind.CLOSED_BY_HAND | StoryEventKind.FORGOTTEN | StoryEventKind.UNDONE:
+        case (
+            StoryEventKind.PUSHED
+            | StoryEventKind.CLOSED_WITHOUT_UNDO
+            | StoryEventKind.FORGOTTEN
+            | StoryEventKind.UNDONE
+        ):
             return Text(_frame(happening, name, detail), style)
         case StoryEventKind.WAIT:
             return Text(_rung(happening), style)

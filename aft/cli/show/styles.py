@@ -44,7 +44,7 @@ MARKS = {
     StoryEventKind.RULED: EventStyle("§", "%", "cyan"),
     StoryEventKind.ABORTED: EventStyle("☠", "!", "bold red"),
     StoryEventKind.POPPED: EventStyle("▼", "v", "cyan"),
-    StoryEventKind.CLOSED_BY_HAND: EventStyle("▽", "v", "magenta"),
+    StoryEventKind.CLOSED_WITHOUT_UNDO: EventStyle("▽", "v", "magenta"),
     StoryEventKind.FORGOTTEN: EventStyle("▽", "v", "magenta"),
     StoryEventKind.UNDONE: EventStyle("↩", "<", "cyan"),
     StoryEventKind.AWAITS: EventStyle("◔", "?", "cyan"),

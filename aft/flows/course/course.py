@@ -26,12 +26,12 @@ class Course:
         self._moment = 0
         #: The step whose outcome was handed to the tasks last; they go on until each awaits something.
         self._handed_out: StepPath | None = None
-        #: For each step, the one whose outcome led a task to ask for it.
+        #: For each step, the one whose outcome led a task to request it.
         self._led_by: dict[StepPath, StepPath | None] = {}
         #: Every exception that it has met, and those behind them, each time as it was then.
         self._captured: list[CapturedException] = []
         #: When each step was requested.
-        self._asked: dict[StepPath, int] = {}
+        self._requested: dict[StepPath, int] = {}
         #: Steps whose outcomes were handed to tasks.
         self._outcomes: set[StepPath] = set()
         #: Steps whose tasks were cancelled meanwhile, and when that was seen.
@@ -61,7 +61,7 @@ class Course:
         if (handled := sys.exception()) is not None:
             self._note_exception(handled, path, ExceptionRole.HANDLED)
         self._moment += 1
-        self._asked[path] = self._moment
+        self._requested[path] = self._moment
         self._led_by[path] = self._handed_out
         return (task.branch, task.in_generator_close) if isinstance(task, FlowTask) else ("", False)
 
@@ -175,25 +175,29 @@ class Course:
     def _find_act(self, path: StepPath) -> int:
         """Return when the code requested a step, began a task or left a savepoint."""
         left = [each for each in self.sites if each.how is ExceptionRole.LEFT and each.path == path]
-        return left[-1].moment if left else self._asked.get(path, -1)
+        return left[-1].moment if left else self._requested.get(path, -1)
 
     def was_dropped_for(self, path: StepPath, met: dict[str, int]) -> bool:
         """Whether a step's outcome was unused because its task was cancelled for an exception that a task had met."""
         if path in self._outcomes and path not in self._dropped:
             return False
-        own, asked, dropped = self._tasks(path)[-1], self._asked.get(path, -1), self._dropped.get(path, math.inf)
+        own, requested, dropped = (
+            self._tasks(path)[-1],
+            self._requested.get(path, -1),
+            self._dropped.get(path, math.inf),
+        )
         return any(
-            task == own and asked < moment < dropped and moment >= met.get(by, math.inf)
+            task == own and requested < moment < dropped and moment >= met.get(by, math.inf)
             for moment, task, by in self._cancelled
         )
 
     def was_requested(self, path: StepPath) -> bool:
         """Whether the code has requested a step."""
-        return path in self._asked
+        return path in self._requested
 
     def was_requested_by(self, path: StepPath, moment: int) -> bool:
         """Whether the code had requested a step before this moment."""
-        return path in self._asked and self._asked[path] < moment
+        return path in self._requested and self._requested[path] < moment
 
     def follows(self, path: StepPath, failed: Container[StepPath], knows: dict[str, int]) -> bool:
         """Whether a step, or a savepoint, may be a consequence of failed steps.
@@ -219,9 +223,9 @@ class Course:
         A task that has got the outcome may have recovered from what it was handling. One that was cancelled tidies up:
         that is no failure of its own (``_spread`` finds those that were cancelled because of one).
         """
-        last = {self._tasks(path)[-1]: path for path in self._asked}
-        heard = self._outcomes - self._dropped.keys()
-        under_way = {path for task, path in last.items() if task and path not in heard}
+        last = {self._tasks(path)[-1]: path for path in self._requested}
+        handed_out = self._outcomes - self._dropped.keys()
+        under_way = {path for task, path in last.items() if task and path not in handed_out}
         handled = [each for each in self.sites if each.how is ExceptionRole.HANDLED and each.path in under_way]
         return [each.error for each in handled if not issubclass(type(each.error), asyncio.CancelledError)]
 

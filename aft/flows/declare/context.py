@@ -1,4 +1,4 @@
-"""Returns the flow or the attempt whose code runs on this thread; None outside a run.
+"""Returns the flow or the attempt whose code runs on this thread.
 
 Context variables hold this, also in the event loop's thread. In a flow, activities are durable. In an attempt (and so
 in compensators), and outside, they are the plain functions they wrap.

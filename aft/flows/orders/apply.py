@@ -115,7 +115,7 @@ class _FaultChanges:
     closed: list[Fault]
     #: Those of them whose steps start again, as the rules decided: each with its ruling.
     again: dict[FaultId, str]
-    #: Whether the doubts about lost workers are never resolved: their aborts stay.
+    #: Whether the unknown outcomes are never resolved: their aborts stay.
     drops_unknown: bool
 
     def write(self, connection: Connection, run_id: RunId) -> None:
@@ -237,7 +237,7 @@ class OrderHandler:
         sent = owner.read(lambda connection: inbox.of_run(connection, owner.run_id))
         stopped = find_stopped(sent, entries, owner.run.key_generation)
         in_doubt = self._session.step_states.unknown.any
-        release.end(self._deps, owner, Status.CANCELLED, items=done, asked=True, stopped=stopped, in_doubt=in_doubt)
+        release.end(self._deps, owner, Status.CANCELLED, items=done, ordered=True, stopped=stopped, in_doubt=in_doubt)
         raise RunOver
 
     def _resolves_unknown_first(self, items: list[InboxItem], live: list[Fault]) -> bool:
@@ -246,7 +246,7 @@ class OrderHandler:
         Otherwise an unseen effect would remain in a run that ends as undone. So steps in doubt that have a compensator
         are completed, as are steps at work when a run is cancelled; nothing else is begun. The orders stay unread. A
         parked run is not executed for that: the step may be what its workers died of. Raises Blocked, to park, if the
-        doubts cannot be resolved.
+        outcomes stay unknown.
         """
         step_states, can = self._session.step_states, [item for item in items if self._why_not(item) is None]
         cancels = tuple(item for item in can if item.verb is InboxVerb.CANCEL)
@@ -264,7 +264,7 @@ class OrderHandler:
         return True
 
     def _park_in_doubt(self, items: list[InboxItem], why: str) -> ParkNeeded:
-        """Return the block that parks a run which is to be cancelled, but whose doubts cannot be resolved."""
+        """Return the block that parks a run which is to be cancelled, but whose outcomes stay unknown."""
         owner, deps = self._session.owner, self._deps
         place = FaultSite(owner.run_id, owner.epoch, None, FaultKind.FLOW, owner.run.flow)
         error, state = LookupError(why), FaultState.PARKED
@@ -275,9 +275,9 @@ class OrderHandler:
         stops = [item for item in items if item.verb in (InboxVerb.SUSPEND, InboxVerb.RESUME)]
         if not stops or (last := stops[-1]).verb is not InboxVerb.SUSPEND:
             return None
-        asked = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
+        suspends = tuple(item for item in items if item.verb is InboxVerb.SUSPEND)
         why = f"suspended by {last.actor}: {last.payload.get('note') or 'no note'}"
-        return SuspensionNeeded(why, asked)
+        return SuspensionNeeded(why, suspends)
 
     def _undoes_to(self, items: list[InboxItem]) -> list[InboxItem]:
         if self._session.owner.run.ended_as is not None:

@@ -81,14 +81,14 @@ class Interrupts:
     def is_pending(self) -> bool:
         """Whether anything interrupts the run now; ``reaches`` decides about one step.
 
-        A run that only resolves the doubts about its lost worker, to be undone then, is not interrupted any more.
+        A run that only resolves unknown outcomes, to be undone then, is not interrupted any more.
         """
         if self._session.step_states.undo_orders:
             return False
         return self._is_past() or self._marked or bool(self._owner.pending_orders)
 
     def reaches(self, step: StepRequest) -> bool:
-        """Whether a step fails now because of an interrupt; call it only after ``any``."""
+        """Whether a step fails now because of an interrupt; call it only after ``is_pending``."""
         if step.entry is not None or step.in_generator_close or not _is_interruptible(step):
             return False
         if step.kind is EntryKind.ACTIVITY and self._session.step_states.is_unseen(step.path):

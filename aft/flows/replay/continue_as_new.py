@@ -1,4 +1,4 @@
-"""Tracks ``continue_as_new``: what a flow's code may still do once it has asked for it.
+"""Tracks ``continue_as_new``: what a flow's code may still do once it has requested it.
 
 It cleans up, as code does that returns: steps of ``finally`` blocks are executed, other tasks are cancelled, and undo
 the savepoints that they are in. Code that swallows it executes no further step, and continues as new all the same; an
@@ -19,17 +19,17 @@ from aft.flows.steps.request import StepRequest
 
 
 class NextGeneration:
-    """Whether one pass over a flow's code has asked to continue as new."""
+    """Whether one pass over a flow's code has requested to continue as new."""
 
     def __init__(self) -> None:
         self._raised: ContinueAsNew | None = None
-        self._asked_by: asyncio.Task[Any] | None = None
+        self._requested_by: asyncio.Task[Any] | None = None
         #: The loop of an async flow.
         self.loop: FlowLoop | None = None
 
     def begin(self, args: str) -> NoReturn:
         """Continue as new with these arguments; always raises."""
-        self._raised, self._asked_by = ContinueAsNew(args), self._current()
+        self._raised, self._requested_by = ContinueAsNew(args), self._current()
         raise self._raised
 
     def check_swallowed(self) -> None:
@@ -61,9 +61,11 @@ class NextGeneration:
         return None if self.loop is None else asyncio.current_task(self.loop)
 
     def _concerns(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is the one that has asked for it, or the flow itself after that one has ended."""
-        asked_by = self._asked_by
-        return task is asked_by or (asked_by is not None and asked_by.done() and not isinstance(task, FlowTask))
+        """Whether a task is the one that has requested it, or the flow itself after that one has ended."""
+        requested_by = self._requested_by
+        return task is requested_by or (
+            requested_by is not None and requested_by.done() and not isinstance(task, FlowTask)
+        )
 
     def _is_handled(self) -> bool:
         """Whether the code is cleaning up: in a ``finally``, maybe of a generator that is being closed."""

@@ -155,7 +155,7 @@ class Execution:
         self._scheduler.pending[step.path] = step
         return (yield from future)
 
-    # What the flow's code may ask --------------------------------------------------------------------------------
+    # What the flow's code may call -------------------------------------------------------------------------------
 
     def current(self) -> context.Current:
         return context.Current(run_id=self._run.id, key=self._session.key("flow"), attempt=1, epoch=self._run.epoch)

@@ -54,7 +54,7 @@ from aft.runs.states import Status
 from aft.runs.wakes import child_runs
 from aft.telemetry import RunReleased, ServiceFailed, logger
 
-#: Why a run was not cancelled that parked before the doubts about its lost worker were resolved.
+#: Why a run was not cancelled that parked before its unknown outcomes were resolved.
 NOT_SEEN = (
     "its worker was lost, and the run is parked before it could be seen what came of the step that it executed; "
     "retry after the fix, or cancel it once more: then what that step did, if it did anything, stays"
@@ -131,7 +131,7 @@ class Runner:
         return replace(block, redoes=tuple(find_steps_to_redo_after_bug(load, session.course, block.mistake)))
 
     def _turns_back(self, session: RunSession, leave: Blocked) -> bool:
-        """Whether every doubt is resolved as far as it can be, so that the ordered undo begins now."""
+        """Whether every unknown outcome is resolved as far as it can be, so that the ordered undo begins now."""
         owner, step_states = session.owner, session.step_states
         if not step_states.undo_orders:
             return False
@@ -142,7 +142,7 @@ class Runner:
             leave.blocks = [replace(parks[0], answers=tuple(answers)), *parks[1:]]
         elif parks:
             owner.read_to = step_states.undo_orders[0].seq - 1  # the run is woken for the order
-        # Late effects are undone first, and a child that is being stopped ends first: until then doubts stay.
+        # Late effects are undone first, and a child that is being stopped ends first: until then outcomes stay unknown.
         waits_before = step_states.unknown.before_journal_end and any(isinstance(b, IS_BEFORE) for b in leave.blocks)
         if waits_before or any(isinstance(block, KEEPS) for block in leave.blocks):
             return False
@@ -314,7 +314,7 @@ class Runner:
 
 
 def _is_unseen(owner: Owner) -> bool:
-    """Whether a run was cancelled with unresolved doubts about a lost worker: its effects may remain."""
+    """Whether a run was cancelled with unknown outcomes of a lost worker: its effects may remain."""
     cancelled = owner.run.cause == "cancel"
     return cancelled and owner.read(lambda connection: child_runs.was_in_doubt(connection, owner.run_id))
 

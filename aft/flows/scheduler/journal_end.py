@@ -36,7 +36,7 @@ class JournalEnd:
         step_states = self._session.step_states
         if step_states.begun and not is_over(steps):
             self._check_begun((*steps, *pending.values()))
-        if not step_states.unknown.before_journal_end or (found := find_doubtful(steps, most, step_states)) is None:
+        if not step_states.unknown.before_journal_end or (found := find_unknown(steps, most, step_states)) is None:
             return
         self.note_unknown(pending)
         step_states.note_journal_end(found)
@@ -46,12 +46,12 @@ class JournalEnd:
         step_states = self._session.step_states
         if step_states.unknown.before_journal_end:
             without = [step for step in pending.values() if not self._replay.has(step.path)]
-            for path in find_doubtful(without, None, step_states) or ():
+            for path in find_unknown(without, None, step_states) or ():
                 step_states.note_unknown(path)
 
-    def check_spent(self, now: str, path: StepPath, asked: Container[str]) -> None:
+    def check_spent(self, now: str, path: StepPath, requested: Container[str]) -> None:
         """Raise ReplayDiverged if the journal has outcomes that this task's code did not request."""
-        self._replay.check_spent(now, ConcurrentSteps(path, asked, self._session.branches))
+        self._replay.check_spent(now, ConcurrentSteps(path, requested, self._session.branches))
 
     def _check_begun(self, steps: Iterable[StepRequest]) -> None:
         """Raise ReplayDiverged if the code does not request every begun step, before it begins any itself."""
@@ -64,7 +64,7 @@ class JournalEnd:
         begun.clear()  # what is begun from now on is begun by this code
 
 
-def find_doubtful(steps: Sequence[StepRequest], most: int | None, step_states: StepStates) -> list[StepPath] | None:
+def find_unknown(steps: Sequence[StepRequest], most: int | None, step_states: StepStates) -> list[StepPath] | None:
     """Return the steps of one call that a dead owner may have begun, where the journal ends.
 
     Also the compensators of steps that it may have been undoing, because a rule makes them start again.
@@ -82,9 +82,9 @@ def find_doubtful(steps: Sequence[StepRequest], most: int | None, step_states: S
     begun = next((entry.value for step in steps if (entry := step.entry) and entry.interrupt is not None), None)
     if begun is not None:
         unknown = [step for step in unknown if step.path in json.loads(begun)]
-    doubtful = [step.path for step in (*known, *unknown)]
-    doubtful += [StepPath(f"{step.path}{UNDO}") for step in new if step_states.may_be_undone(step.path)]
-    return None if not doubtful and is_over(steps) else doubtful
+    found = [step.path for step in (*known, *unknown)]
+    found += [StepPath(f"{step.path}{UNDO}") for step in new if step_states.may_be_undone(step.path)]
+    return None if not found and is_over(steps) else found
 
 
 def is_over(steps: Sequence[StepRequest]) -> bool:

@@ -89,10 +89,10 @@ class RunRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNeeded:
-    """The step could go on, but not in this process; ``doubt``: it has begun, and its outcome is unknown."""
+    """The step could go on, but not in this process; ``outcome_unknown``: it has begun."""
 
     why: str
-    doubt: bool = False
+    outcome_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class RunInbox:
         self._signals: list[InboxItem] = []
         self._lock = threading.Lock()
         #: The local boot-time clock when the database's time was queried, and that time.
-        self._asked: tuple[float, datetime] | None = None
+        self._measured: tuple[float, datetime] | None = None
         #: How often items were found in the inbox; a step that read it before that has to read it again.
         self.arrivals = 0
 
@@ -41,16 +41,16 @@ class RunInbox:
 
         The wall clock of this machine has no influence on what is due.
         """
-        if self._asked is None:
+        if self._measured is None:
             return self.query_now()
-        ticks, database_time = self._asked
+        ticks, database_time = self._measured
         return database_time + timedelta(seconds=self._clock.ticks() - ticks)
 
     def query_now(self) -> datetime:
         """Query the database's time again: a wait begins when the run has reached it."""
         database_time: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
         # Taken after the answer: the time that is computed from it is never ahead of the database's.
-        self._asked = self._clock.ticks(), database_time
+        self._measured = self._clock.ticks(), database_time
         return database_time
 
     def fill(self, items: Iterable[InboxItem]) -> None:

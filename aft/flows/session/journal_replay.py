@@ -25,17 +25,17 @@ WHAT_VARIES = (
 class ConcurrentSteps(Container[str]):
     """Steps whose outcomes may be returned after that of a step which is called without ``await``.
 
-    These are the ones that were ``asked`` for, and all steps of other tasks, which run only when this one yields.
+    These are the ones that were ``requested``, and all steps of other tasks, which run only when this one yields.
     ``branches`` are the paths of all tasks; their steps are numbered under them.
     """
 
-    def __init__(self, path: StepPath, asked: Container[str], branches: Container[str]) -> None:
-        self._asked = asked
+    def __init__(self, path: StepPath, requested: Container[str], branches: Container[str]) -> None:
+        self._requested = requested
         self._branches = branches
         self._task = self._task_of(path)
 
     def __contains__(self, path: object) -> bool:
-        return path in self._asked or self._task_of(str(path)) != self._task
+        return path in self._requested or self._task_of(str(path)) != self._task
 
     def _task_of(self, path: str) -> str:
         while path and path not in self._branches:
@@ -95,9 +95,9 @@ class JournalReplay:
         """Whether every recorded outcome was returned: the next step is new."""
         return not self._left
 
-    def next_of(self, asked: Container[str]) -> StepPath | None:
+    def next_of(self, requested: Container[str]) -> StepPath | None:
         """Return the step among these whose outcome was recorded first, of those that are left."""
-        return next((path for path in self._left if path in asked), None)
+        return next((path for path in self._left if path in requested), None)
 
     def check_spent(self, now: str, beside: Container[str] = ()) -> None:
         """Raise ReplayDiverged if the journal has outcomes that the code did not request."""
@@ -127,17 +127,17 @@ class BegunSteps:
         """Raise ReplayDiverged if another step was begun at this path; which child it was, ``Children`` compares."""
         if (begun := self._known.get(path)) is None:
             return
-        asked = "a child" if kind is EntryKind.CHILD else f"{kind.value} {name!r}"
-        if begun != asked:
-            raise _diverged(begun, path, f"calls {asked} there")
+        requested = "a child" if kind is EntryKind.CHILD else f"{kind.value} {name!r}"
+        if begun != requested:
+            raise _diverged(begun, path, f"calls {requested} there")
 
-    def check_requested(self, now: str, was_asked: Callable[[StepPath], bool]) -> None:
+    def check_requested(self, now: str, was_requested: Callable[[StepPath], bool]) -> None:
         """Raise ReplayDiverged if the code does ``now``, which was not recorded, without having requested all of them.
 
         The owner that began them had seen no more outcomes than are recorded: matching code has requested them by then.
         """
         for path, begun in self._known.items():
-            if not was_asked(StepPath(path)):
+            if not was_requested(StepPath(path)):
                 raise _diverged(begun, path, f"does not come to it: {now}")
 
     def __bool__(self) -> bool:

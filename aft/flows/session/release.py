@@ -55,7 +55,8 @@ from aft.telemetry import FaultRaised, RunEnded, RunParked, RunReleased, RunWait
 def release_run(deps: Dependencies, owner: Owner, blocks: Iterable[Block], handover: Handover) -> None:
     """Release a run with all its blocks; raises InboxChanged if it has unread inbox items and does not park.
 
-    ``handover`` names the doubts for the next owner; the caller computes it once no branch is at work any more.
+    ``handover`` names the unknown outcomes for the next owner; the caller computes it once no branch is at work any
+    more.
 
     On InboxChanged the run goes on here; its failures are recorded first, so that no try is uncounted.
     """
@@ -275,19 +276,19 @@ def end(
     result: str | None = None,
     items: Sequence[InboxItem] = (),
     *,
-    asked: bool = False,
+    ordered: bool = False,
     stopped: Sequence[InboxItem] = (),
     in_doubt: bool = False,
 ) -> None:
     """End the run; its open faults are closed, and the orders in ``items`` are marked read. Emits: RunEnded.
 
     Raises InboxChanged if there is an order that the end would leave undone; unless the run ends because a person
-    ``asked`` for that, or because everything is undone: then other orders are refused with that reason. ``stopped`` are
+    ``ordered`` that, or because everything is undone: then other orders are refused with that reason. ``stopped`` are
     orders that it had begun to carry out; they are refused. Also raises InboxChanged if everything counts as undone,
     but a late effect has arrived that is not. ``in_doubt``: it ends with steps whose outcome is unknown because a
     worker was lost.
     """
-    checked = status is Status.COMPLETED or (status is Status.CANCELLED and not asked)
+    checked = status is Status.COMPLETED or (status is Status.CANCELLED and not ordered)
     undone = owner.run.ended_as is None and status in (Status.COMPENSATED, Status.FAILED)
     write = OwnerWrite(changes=_end_changes(status, result), ends=not in_doubt)
     is_plain = not items and owner.run.parent_id is None and not owner.pending_orders and not in_doubt

@@ -66,7 +66,7 @@ class _RetrySignals:
         return () if item is None else (item,)
 
     def drop(self, path: StepPath) -> tuple[InboxItem, ...]:
-        """Return and forget the signal that the last try of a step consumed, if any."""
+        """Return and drop the signal that the last try of a step consumed, if any."""
         item = self._taken.pop(path, None)
         return () if item is None else (item,)
 
@@ -104,7 +104,7 @@ class StepStates:
         self.undo_orders: tuple[InboxItem, ...] = ()
         #: The orders to retry that came with those.
         self.tried_again: tuple[InboxItem, ...] = ()
-        #: Whether they end the run as it is, once the savepoint under way is undone: doubts do not matter then.
+        #: Whether they end the run as it is, once the savepoint under way is undone: no outcome need be known then.
         self.cancels_as_is = False
         self.armed: set[str] = set()
         #: Whether late effects have to be undone before the run goes on.
@@ -126,7 +126,7 @@ class StepStates:
         """
         self._faults = {fault.path: fault for fault in live if fault.path is not None}
         self.armed, self.undone = {*armed}, undone
-        # A final abort records that its doubt will never be resolved.
+        # A final abort records that its outcome stays unknown.
         aborts = [fault for fault in live if fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL]
         if aborts:
             self.unknown.read(aborts, {*recorded})
@@ -175,7 +175,7 @@ class StepStates:
         waits = path in self.armed and fault is not None and fault.state is FaultState.WAITING
         return waits and Ruling.decode(fault.ruling if fault else None).do in (RulingAction.AGAIN, RulingAction.RESTART)
 
-    def is_doubtful(self, path: StepPath) -> bool:
+    def may_have_had_effect(self, path: StepPath) -> bool:
         """Whether a step may have had its effect already, though it has no recorded outcome."""
         return self.unknown.before_journal_end or path in self.unknown or self.was_begun(path)
 
@@ -240,7 +240,7 @@ class StepStates:
             raise Blocked(RetryPending(fault, status))
 
     def _rule_out(self, path: StepPath) -> None:
-        """Remove a step from the doubts: it cannot have begun since it failed, as its next try is not due."""
+        """Remove a step from the unknown ones: it cannot have begun since it failed, as its next try is not due."""
         with self._lock:
             if shows_outcome(self._faults[path]):
                 self.unknown.rule_out(path)
@@ -274,7 +274,7 @@ class StepStates:
             self.unknown.drop_abort(fault.id)
 
     def note_recorded(self, path: StepPath) -> None:
-        """Remove the fault of a step whose outcome is recorded, and its doubt."""
+        """Remove the fault of a step whose outcome is recorded: it is not in doubt any more."""
         with self._lock:
             self._faults.pop(path, None)
             self.unknown.note_outcome(path)

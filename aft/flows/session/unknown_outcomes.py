@@ -1,12 +1,12 @@
-"""Tracks steps in doubt: those that an earlier owner may have begun, and whose outcome is unknown.
+"""Tracks unknown outcomes: steps that an earlier owner may have begun. Such a step is *in doubt*.
 
 An owner that dies leaves steps at work of which nothing is recorded. The next owner replays the journal to its
 *end*: where the code requests steps that have no outcome. Only those may have been at work. Each of them stays in
 doubt until it has its own outcome; steps that are begun from then on are not in doubt.
 
-In the database a doubt is an open fault of kind *abort*. The abort of a death names no steps: it means those at the
-journal's end. An owner that releases the run regularly leaves an abort that names the steps which are still in doubt.
-The write after which no step is in doubt closes all aborts.
+In the database an unknown outcome is an open fault of kind *abort*. The abort of a death names no steps: it means those
+at the journal's end. An owner that releases the run regularly leaves an abort that names the steps which are still in
+doubt. The write after which no step is in doubt closes all aborts.
 
 A crash leaves the aborts as they were, and a new one for the death; the next owner finds the steps at the journal's
 end again. The branches of one run use it at the same time; ``flows.session.step_states`` calls it under its lock.
@@ -63,8 +63,8 @@ _STORED: StoredJson[tuple[tuple[StepPath, ...], ...]] = StoredJson(tuple[tuple[S
 def count_losses(aborts: Iterable[Fault], since: datetime) -> int:
     """Return how often workers were lost on the run after the first loss since ``since``.
 
-    The first loss, which caused the doubt, does not count; nor does an owner that released the run regularly, and named
-    the steps which are still in doubt.
+    The first loss, which left the outcome unknown, does not count; nor does an owner that released the run regularly,
+    and named the steps which are still in doubt.
     """
     again = sorted(aborts, key=lambda abort: abort.raised_at)[1:]
     return sum(abort.raised_at > since and not UnknownSteps.decode(abort.args) for abort in again)
@@ -72,7 +72,7 @@ def count_losses(aborts: Iterable[Fault], since: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The doubts that an owner writes at release: the aborts that it closes, and the steps of each new one."""
+    """What an owner writes at release about unknown outcomes: the aborts that it closes, the steps of each new one."""
 
     closed: tuple[str, ...] = ()
     named: tuple[UnknownSteps, ...] = ()
@@ -131,7 +131,7 @@ class UnknownOutcomes:
             self.before_journal_end = self.before_journal_end or not named
 
     def take_over(self, before: UnknownOutcomes) -> None:
-        """Copy the doubts of this owner's previous pass."""
+        """Copy what this owner's previous pass has left."""
         self.before_journal_end = before.before_journal_end
         self._steps, self._tried = set(before._steps), set(before._tried)
         self._aborts = dict(before._aborts)
@@ -157,7 +157,7 @@ class UnknownOutcomes:
         self._tried.add(path)
 
     def drop_abort(self, abort: str) -> None:
-        """Drop an abort that was closed, though its doubt was not resolved."""
+        """Drop an abort that was closed, though its outcome stays unknown."""
         self._aborts.pop(abort, None)
 
     def note_outcome(self, path: StepPath) -> None:
@@ -172,17 +172,17 @@ class UnknownOutcomes:
         self._steps.discard(path)
 
     def clear(self) -> None:
-        """Remove all doubts, but keep the aborts to be closed."""
+        """Remove all steps, but keep the aborts to be closed."""
         self.keep_compensators_only()
         self._steps.clear()
 
     def drop_all(self) -> None:
-        """Drop doubts and aborts that will never be resolved: the run is undone, and its final aborts record that."""
+        """Drop steps and aborts that will never be resolved: the run is undone, and its final aborts record that."""
         self.keep_compensators_only()
         self._aborts.clear()
 
     def keep_compensators_only(self) -> None:
-        """Keep only the doubts about compensators: the run is undone from now on."""
+        """Keep only compensators: the run is undone from now on."""
         self.before_journal_end = False
         self._steps = {step for step in self._steps if step.endswith(UNDO)}
         self._tried.clear()
@@ -197,7 +197,7 @@ class UnknownOutcomes:
         return tuple(self._aborts)
 
     def make_handover(self) -> Handover:
-        """Return what a regular release writes, so that the next owner has the same doubts."""
+        """Return what a regular release writes, so that the next owner knows the same."""
         known = UnknownSteps(tuple(sorted(self._steps)), tuple(sorted(self._tried)))
         wanted = [UnknownSteps()] * self.before_journal_end + [known] * bool(known)
         kept = [abort for abort, named in self._aborts.items() if named in wanted]

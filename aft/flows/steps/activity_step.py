@@ -41,7 +41,7 @@ NOT_EXECUTED = -1
 class ActivityStep(Step):
     """An activity in a flow, executed once.
 
-    ``stored`` are its arguments, with defaults and as rules have changed them; ``asked`` are those that the flow's code
+    ``stored`` are its arguments, with defaults and as rules have changed them; ``given`` are those that the flow's code
     gives. ``on_recorded`` is called when the outcome is committed, before that of any other step is.
     """
 
@@ -55,14 +55,14 @@ class ActivityStep(Step):
         path: StepPath,
         scope: str,
         args: str,
-        asked: str | None,
+        given: str | None,
         on_recorded: OnRecorded | None,
     ) -> None:
         super().__init__(session, path, activity.name, activity.policy, activity.fn)
         self.activity = activity
         self.scope = scope
         self.stored = args
-        self._asked = asked
+        self._given = given
         self._on_recorded = on_recorded
         self._entry: Entry | None = None
         #: The rules' objection to the result, and whether the undo of the effect is owed nevertheless.
@@ -74,7 +74,7 @@ class ActivityStep(Step):
         self.session.release_or_read_inbox()
         self._states.check_ladder(self.path, self.status)
         self._check_before()
-        self.doubtful = self._states.is_doubtful(self.path)
+        self.may_have_had_effect = self._states.may_have_had_effect(self.path)
         self.begin(self.session.generation(self.path))
         self.probe = self.activity.make_probe_call(self.stored, self.key)
         self.watch = self._watch()
@@ -143,8 +143,8 @@ class ActivityStep(Step):
         step_states, path = self._states, self.path
         before, in_doubt = step_states.fault(path), path in step_states.unknown
         is_lost = in_doubt and before is None and not step_states.unknown.was_tried(path)
-        asked = step_states.was_begun(path) and not is_lost and not constraints.asks_again(before)
-        if step_states.undo_orders or asked:
+        was_asked = step_states.was_begun(path) and not is_lost and not constraints.asks_again(before)
+        if step_states.undo_orders or was_asked:
             return
         # An earlier owner may have begun it, with its effect: too late for a rule that it must not begin.
         on = RuleType.ABORT if in_doubt else RuleType.ACTIVITY_PRE
@@ -262,7 +262,7 @@ class ActivityStep(Step):
             args=self.stored,
             value=value,
             key_generation=self.session.generation(self.path),
-            asked=None if self._asked == self.stored else self._asked,
+            asked=None if self._given == self.stored else self._given,
         )
 
     def _recording(self, entry: Entry) -> Recording:

@@ -116,7 +116,7 @@ def _begin(step: Step, again: int) -> Current:
 
 def _record_probed(step: Step, current: Current, again: int) -> bool:
     """Record the result that the probe finds; return whether it found one, so that nothing is left to do."""
-    found = _run_probe(step, step.probe, current) if step.doubtful or again else UNKNOWN
+    found = _run_probe(step, step.probe, current) if step.may_have_had_effect or again else UNKNOWN
     if found is UNKNOWN:
         return False
     # If this write is refused, it is no late effect: the run's new owner can probe for it, too.
@@ -225,7 +225,9 @@ def _call(step: Step, function: FunctionCall, ours: AttemptContext) -> Any:
         raise
     except (LoopEnded, NoThread) as error:
         # Not its failure. It may have begun: the next owner treats its outcome as unknown.
-        raise Blocked(ReleaseNeeded(f"{function.what} was not executed to its end: {error}", doubt=True)) from None
+        raise Blocked(
+            ReleaseNeeded(f"{function.what} was not executed to its end: {error}", outcome_unknown=True)
+        ) from None
     except CONTROL_FLOW as error:
         raise Raised(RuntimeError(f"{function.what} leaked control flow of aft")) from error
     except BaseException as error:

@@ -61,14 +61,14 @@ class _ChildRows:
     def __init__(self, session: RunSession) -> None:
         self._session = session
         #: The steps of this pass that may have a child whose end is not recorded, by the child's id.
-        self._asked: dict[RunId, StepRequest] = {}
+        self._requested: dict[RunId, StepRequest] = {}
         #: Their children, read together and not used yet, and how far the inbox had been read then.
         self._read: dict[RunId, RunRow | None] = {}
         self._read_to = -1
 
     def add(self, child_id: RunId, step: StepRequest) -> None:
         """Note a step of this pass that may have a child."""
-        self._asked[child_id] = step
+        self._requested[child_id] = step
 
     def take(self, child_id: RunId) -> RunRow | None:
         """Return a child, or None; it is read again the next time."""
@@ -84,8 +84,8 @@ class _ChildRows:
         """
         owner = self._session.owner
         if child_id not in self._read or self._read_to != owner.read_to:
-            self._asked = {id: step for id, step in self._asked.items() if step.entry is None}
-            self._read_to, ids = owner.read_to, [*self._asked]
+            self._requested = {id: step for id, step in self._requested.items() if step.entry is None}
+            self._read_to, ids = owner.read_to, [*self._requested]
             self._read = {**dict.fromkeys(ids), **{child.id: child for child in self.find_all(ids)}}
         return self._read[child_id]
 

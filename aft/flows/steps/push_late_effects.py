@@ -39,14 +39,14 @@ def take_late(session: RunSession) -> bool:
     owner.late_checked_to = owner.inbox_seq
     found = owner.read(lambda connection: late_effects.find_ours(connection, owner.run_id))
     decisions = [(each, late_effects.decide(each)) for each in found]
-    settled = [(each, decision) for each, decision in decisions if decision in (LateDecision.UNDO, LateDecision.DROP)]
-    for each, decision in settled:
+    decided = [(each, decision) for each, decision in decisions if decision in (LateDecision.UNDO, LateDecision.DROP)]
+    for each, decision in decided:
         owner.write(partial(_apply_decision, session, each, decision))
         effect = each.effect
         deps.telemetry.emit(
             EffectLate(run=effect.run_id, path=effect.path, activity=effect.activity, decision=decision.value)
         )
-    return any(decision is LateDecision.UNDO for _, decision in settled)
+    return any(decision is LateDecision.UNDO for _, decision in decided)
 
 
 def _apply_decision(

@@ -64,10 +64,10 @@ class Step(ABC):
     kind: ClassVar[FaultKind]
     #: The run's status after a fault; None: unchanged.
     status: Status | None = Status.RECOVERING
-    #: Finds out whether an earlier try had its effect: called before the first try only if that is ``doubtful``, before
-    #: each immediate retry always.
+    #: Finds out whether an earlier try had its effect. Called before the first try only if it
+    #: ``may_have_had_effect``, before each immediate retry always.
     probe: ProbeCall | None = None
-    doubtful: bool = False
+    may_have_had_effect: bool = False
     #: Finds the keyword ``result`` of a compensator whose activity was not seen to end.
     result_probe: ProbeCall | None = None
     #: Asks the rules while an attempt is under way; None: there are none.
@@ -155,7 +155,7 @@ class Step(ABC):
                 self._fail(error)
             self._park(error)
         except Blocked as leave:
-            if any(isinstance(block, ReleaseNeeded) and block.doubt for block in leave.blocks):
+            if any(isinstance(block, ReleaseNeeded) and block.outcome_unknown for block in leave.blocks):
                 self._states.note_unknown(self.path)
             raise
         self._states.note_recorded(self.path)

@@ -165,7 +165,7 @@ class UndoStep(Step):
         self.probe = make_compensator_probe_call(self.compensator, self.policy, self.kwargs, self.key)
         # A late effect may be the one that was undone already, under the same key.
         late_again = frame.state is FrameState.LATE and frame.path in step_states.undone
-        self.doubtful = step_states.is_doubtful(self.path) or late_again
+        self.may_have_had_effect = step_states.may_have_had_effect(self.path) or late_again
         self._probe_for_result()
         step_states.begin_branch()
         try:

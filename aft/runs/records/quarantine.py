@@ -122,10 +122,10 @@ def _prune(connection: Connection, namespace: str) -> None:
 # Looking --------------------------------------------------------------------------------------------------------
 
 
-def listing(connection: Connection, namespace: str, limit: int = 50, *, settled: bool = False) -> list[Refusal]:
-    """Return the newest refused messages, newest first; ``settled``: also the released and discarded ones."""
+def listing(connection: Connection, namespace: str, limit: int = 50, *, closed: bool = False) -> list[Refusal]:
+    """Return the newest refused messages, newest first; ``closed``: also the released and discarded ones."""
     statement = select(*_COLUMNS).where(quarantine.c.namespace == namespace)
-    if not settled:
+    if not closed:
         statement = statement.where(_HELD)
     found = connection.execute(statement.order_by(quarantine.c.id.desc()).limit(limit))
     return [_from_row(row) for row in found]
@@ -143,7 +143,7 @@ def find_refusal(connection: Connection, namespace: str, part: str) -> Refusal:
 
 
 def search(connection: Connection, namespace: str, part: str) -> Refusal | None:
-    """Return what :func:`find` does, or None if there is none; raises UnknownFault if there are several."""
+    """Return what :func:`find_refusal` does, or None if there is none; raises UnknownFault if there are several."""
     if not _PART_OF_AN_ID.fullmatch(part):
         return None
     statement = select(*_COLUMNS).where(quarantine.c.namespace == namespace, has_part(quarantine.c.id, part))
@@ -202,13 +202,13 @@ def _close(
     connection: Connection, namespace: str, refusal: Refusal, state: QuarantineState, by: str, note: str | None
 ) -> None:
     held = update(quarantine).where(quarantine.c.id == refusal.id, quarantine.c.namespace == namespace, _HELD)
-    settled = held.values(
+    closed = held.values(
         state=state.value,
         settled_at=now(),
         settled_by=escape_unstorable(by)[:_MOST_NAME],
         note=None if note is None else escape_unstorable(note),
     )
-    if connection.execute(settled.returning(quarantine.c.id)).first() is None:
+    if connection.execute(closed.returning(quarantine.c.id)).first() is None:
         raise OrderRefused(_why_not(connection, namespace, refusal))
     verb = "message release" if state is QuarantineState.RELEASED else "message discard"
     audit.write_about(connection, escape_unstorable(by)[:_MOST_NAME], verb, refusal.id)

@@ -23,7 +23,7 @@ from aft.store.tables import faults, frames, runs
 ANY = PreparedQuery.about(f"SELECT 1 FROM {runs.name} WHERE parent_id {{among}} AND parent_id IS NOT NULL LIMIT 1")
 
 
-#: Several runs by their ids, to be read by ``run_rows.read``.
+#: Several runs by their ids, to be read by ``run_rows.read_run``.
 NAMED = PreparedQuery.about(f"SELECT {', '.join(NAMES)} FROM {runs.name} WHERE id {{among}} ORDER BY created_at")
 
 

@@ -33,7 +33,7 @@ MOST_DEPTH = 8
 
 
 def draw_tree(console: Console, tree: Tree, about: str = "") -> None:
-    """Draw a tree: its name and ``told`` about it, then its rules."""
+    """Draw a tree: its name and ``about``, then its rules."""
     print_text(console, title(tree, about))
     if not tree.nodes:
         print_text(console, Text("  no rules", "dim"))

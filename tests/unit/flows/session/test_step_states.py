@@ -26,7 +26,7 @@ def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcom
     standing.begin_branch()
     standing.note_recorded(FIRST)
     assert [standing.is_unseen(path) for path in (FIRST, SECOND, THIRD)] == [False, True, False]
-    assert standing.is_doubtful(SECOND)
+    assert standing.may_have_had_effect(SECOND)
     assert standing.unknown.any
     standing.failed(SECOND, fault("failed", SECOND), None)
     assert not standing.is_unseen(SECOND)

@@ -36,7 +36,7 @@ class Owners(RuleBasedStateMachine):
         self.aborts[f"abort {self.written}"] = named.encode()
 
     def _take(self) -> None:
-        """Let another owner have the run, and come to the frontier."""
+        """Let another owner have the run, and come to the journal's end."""
         self.at_work = set()
         self.doubts = UnknownOutcomes()
         found: list[Any] = [SimpleNamespace(id=id, args=args) for id, args in self.aborts.items()]
@@ -106,7 +106,7 @@ class Owners(RuleBasedStateMachine):
 TestOwners = Owners.TestCase
 
 
-def test_what_a_dead_owner_may_have_begun_is_not_known_before_the_frontier() -> None:
+def test_what_a_dead_owner_may_have_begun_is_not_known_before_the_journal_ends() -> None:
     doubts = UnknownOutcomes()
     doubts.note_all_unknown()
     assert (doubts.any, STEPS[0] in doubts, doubts.faults_closed_by(STEPS[0])) == (True, False, ())
