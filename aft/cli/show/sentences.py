@@ -25,6 +25,14 @@ MOST_DETAIL = 400
 LEAST_ROOM = 20
 
 
+#: What rules have decided about a step.
+_DECIDED = {
+    StoryEventKind.PROCEEDED: "failed for good; the flow goes on with aft.FAILED",
+    StoryEventKind.REMOVED: "removed: its branch ends here",
+    StoryEventKind.RULED: "its constraint was decided; it goes on",
+}
+
+
 def format_event(row: RunRow, happening: StoryEvent, room: int, number: str = "") -> Text:
     """Format an event in about ``room`` columns; ``number`` is which of several calls it was."""
     style = MARKS[happening.what].style
@@ -55,12 +63,8 @@ def format_event(row: RunRow, happening: StoryEvent, room: int, number: str = ""
             return _child(happening, name, style, room)
         case StoryEventKind.EXLET:
             return Text.assemble(("exlet ", "dim"), (happening.name, style), f"  {detail}")
-        case StoryEventKind.PROCEEDED:
-            return Text.assemble((name, style), "  failed for good; the flow goes on with aft.FAILED")
-        case StoryEventKind.REMOVED:
-            return Text.assemble((name, style), "  removed: its branch ends here")
-        case StoryEventKind.RULED:
-            return Text.assemble((name, style), "  its constraint was decided; it goes on")
+        case StoryEventKind.PROCEEDED | StoryEventKind.REMOVED | StoryEventKind.RULED:
+            return Text.assemble((name, style), f"  {_DECIDED[happening.what]}")
         case StoryEventKind.ABORTED:
             return Text(detail, style)
         case StoryEventKind.FINAL | StoryEventKind.PARKED:

@@ -153,10 +153,9 @@ class Course:
         """
         met: dict[str, int] = {}
         same = SameExceptions(mistakes)
+        known = (ExceptionRole.HANDLED, ExceptionRole.ENDED)
         for each in self.sites:
-            if each.how in (ExceptionRole.HANDLED, ExceptionRole.ENDED) and any(
-                map(same.has, iterate_chain(each.error))
-            ):
+            if each.how in known and any(map(same.has, iterate_chain(each.error))):
                 task = each.path if each.how is ExceptionRole.ENDED else self._tasks(each.path)[-1]
                 met.setdefault(task, each.moment)
         return _spread(met, self._cancelled)
