@@ -263,6 +263,8 @@ class Store:
         if self.file is None:
             yield
             return
+        if self._identity is not None:
+            self._identity.check_unopened()  # the turn makes a file behind the link
         turn = turns[self._real_file]
         turn.take(SQLITE_BUSY, self.url)
         try:

@@ -48,6 +48,14 @@ def live(family: str, count: int) -> int:
     return len(aft.map(waiting, [family] * count, concurrency=50))
 
 
+@aft.flow(name="limited_wide")
+def wide(family: str, generations: int) -> int:
+    """Begin thirty of its own kind at once; the last generation waits."""
+    if not generations:
+        aft.wait_for("never")
+    return len(aft.parallel(*(wide.call(family, generations - 1) for _ in range(30))))
+
+
 @aft.flow(name="limited_bomb")
 def bomb(family: str) -> None:
     """Begin two of its own kind, each of which does so, too."""
@@ -120,6 +128,16 @@ def test_a_family_with_too_many_runs_under_way_parks(setup: Setup, family: str) 
         assert size(app) == 30
         run.cancel()
         eventually(lambda: run.status is Status.COMPENSATED)
+
+
+def test_a_family_stays_near_its_limit_however_many_begin_children_at_once(setup: Setup, family: str) -> None:
+    app = setup.app(most_family=50)
+    with app.dispatcher(concurrency=8):
+        run = app.submit(wide, family, 2)
+        eventually(lambda: not app.runs(status="running") and reasons(app))
+        assert size(app) <= 50 + 8
+        run.cancel()
+        eventually(lambda: run.status is Status.COMPENSATED, within=60)
 
 
 def test_a_family_that_multiplies_can_be_cancelled(setup: Setup, family: str) -> None:

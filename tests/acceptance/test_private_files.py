@@ -192,3 +192,19 @@ def test_doctor_names_a_database_that_others_may_read(tmp_path: Path) -> None:
     told = CliRunner().invoke(root, given).output
     assert "users other than its owner may read" in " ".join(told.split())
     assert "chmod go-rwx" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_strangers_link_leads_to_no_new_file(tmp_path: Path) -> None:
+    everybodys, private = tmp_path / "everybodys", tmp_path / "private"
+    everybodys.mkdir()
+    everybodys.chmod(0o1777)
+    private.mkdir(mode=0o700)
+    link = everybodys / "shop.db"
+    link.symlink_to(private / "nologin")
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(StoreError, match="is a link of user"):
+        work(everybodys)
+    result = CliRunner().invoke(root, ["--database", f"sqlite:///{link}", "db", "upgrade"])
+    assert "is a link of user" in result.output
+    assert list(private.iterdir()) == []

@@ -212,6 +212,16 @@ def test_a_fault_whose_row_is_spoilt_is_listed_with_the_others(setup: Setup, ord
     told = {fault.run_id: fault.message or "" for fault in app.faults()}
     assert "cannot be read" in told[ids[0]]
     assert "no" in told[ids[1]]
+    with app.store.write() as connection:
+        fault = select(faults.c.id).where(faults.c.run_id == runs.c.id).scalar_subquery()
+        connection.execute(update(runs).where(runs.c.id.in_(ids)).values(fault_id=fault))
+    shown = call(setup, "runs", "list").stdout
+    assert "cannot be read" in shown, shown
+    assert "unreadable_busy: Recoverable: no" in shown, shown
+    assert "cannot be read" in call(setup, "runs", "show", ids[0]).stdout
+    assert "cannot be read" in call(setup, "faults", "show", ids[0]).stdout
+    preview = call(setup, "rules", "preview", ids[1], "--if", "activity.attempts > 0", "--then", "park")
+    assert preview.exit_code == 0, preview.output
 
 
 VERSIONS = json.dumps([f"{ordering.name}@{version}" for version in ("", "y", "99999999999", "²", "-1")])

@@ -427,6 +427,13 @@ class TestLiveEvents:
         assert ear.receive(60) is not None
 
     @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
+    def test_an_event_that_is_too_large_is_dropped(self, broker: Broker, topology: Topology) -> None:
+        ear = subscribed(broker, topology)
+        broker.broadcast(topology.namespace, b"x" * 1_000_000)
+        broker.broadcast(topology.namespace, b"after")
+        assert ear.receive(10) == b"after"
+
+    @pytest.mark.parametrize("harness", LIVE_KINDS, indirect=True)
     def test_namespaces_do_not_hear_each_other(self, harness: Harness, broker: Broker, topology: Topology) -> None:
         other = harness.topology()
         broker.declare(other)

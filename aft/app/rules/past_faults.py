@@ -108,7 +108,7 @@ class PastFaults:
         if tree.activity not in (ANY, ""):
             statement = statement.where(faults.c.name == tree.activity)
         newest = connection.execute(statement.order_by(faults.c.id.desc()).limit(limit))
-        found = [fault_rows.from_row(row) for row in newest]
+        found = [fault_rows.show_row(row) for row in newest]
         known = run_rows.get_all(connection, [fault.run_id for fault in found])
         return [(fault, known[fault.run_id]) for fault in found]
 

@@ -26,6 +26,8 @@ from aft.errors import BrokerError
 
 #: The most events that wait to be received, before the oldest are dropped.
 MOST_WAITING = 1000
+#: Bytes of an event; aft's have a few thousand. Others may send larger ones, which would fill the memory.
+MOST_BYTES = 16_384
 #: Seconds that an event waits for a connection before it is dropped.
 PATIENCE = 5.0
 
@@ -157,6 +159,8 @@ class _ReceiverLink:
         channel.basic_consume(mine, self._deliver, auto_ack=True, callback=lambda _: ready())
 
     def _deliver(self, _channel: Channel, _method: spec.Basic.Deliver, _props: BasicProperties, body: bytes) -> None:
+        if len(body) > MOST_BYTES:
+            return
         with self._arrived:
             self._buffer.append(body)
             self._arrived.notify()

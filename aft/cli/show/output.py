@@ -136,7 +136,12 @@ def _encodable(line: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, redacted, in ASCII: a terminal would interpret some other characters."""
-    click.echo(json.dumps(redact_all(value), indent=2))
+    click.echo(json.dumps(redact_all(value), indent=2, default=_describe))
+
+
+def _describe(value: object) -> str:
+    """Return the text of what is no JSON: SQLite may have bytes where a number should be."""
+    return redact(repr(value))
 
 
 def print_message(text: str) -> None:

@@ -44,6 +44,8 @@ from aft.runs.wakes.wake import NewInboxItem
 TIME = 13
 #: Children that a run begins before its family is measured again.
 MEASURE_EVERY = 100
+#: How near to its limit a family is measured for each child: others of it may begin many since it was measured.
+NEAR = 10 * MEASURE_EVERY
 #: How long a run whose family is being cancelled waits before it checks again for its own order.
 LOOK_AGAIN = timedelta(seconds=5)
 #: The actor of a parent's orders to its child.
@@ -112,11 +114,12 @@ class _Family:
     def may_begin(self, connection: Connection) -> bool:
         """Whether another child may start: not in a family that is being cancelled.
 
-        Raises LimitExceeded if there are too many already; they are counted every MEASURE_EVERY children, not each
-        time.
+        Raises LimitExceeded if there are too many already; they are counted every MEASURE_EVERY children, and each time
+        where there are nearly too many.
         """
         most, run = self._session.deps.limits, self._session.owner.run
-        if self._size is None or self.begun >= MEASURE_EVERY:
+        every = 1 if self._size is None or self._size.family + NEAR > most.family else MEASURE_EVERY
+        if self._size is None or self.begun >= every:
             self._size, self.begun = family_limits.measure(connection, run, most), 0
         family_limits.check(self._size, most, self.begun)
         return not self._size.is_cancelled

@@ -37,6 +37,7 @@ _SHOWN = 120
 #: What the library raises: C++ errors, values it has no type for, texts it cannot encode, lack of memory.
 _ERRORS = (RuntimeError, TypeError, ValueError, MemoryError)
 
+_QUOTES = "\"'"
 _KEY = re.compile(r"Key not found in map : (.+)")
 _OVERLOAD = re.compile(r"No matching overloads found : ([^()]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^[A-Z_]+: ")
@@ -174,7 +175,7 @@ class Expression:
 
     def _warn(self, text: str) -> str:
         shown = self.source if len(self.source) <= _SHOWN else self.source[:_SHOWN] + "…"
-        return f"{shown!r} could not be evaluated: {_readable(text)}"
+        return f"{shown!r} could not be evaluated: {_readable(text, self.source)}"
 
 
 class Condition(Expression):
@@ -220,9 +221,11 @@ def _hint_kind(name: str) -> str:
     return "compare it with a number: … > 0" if name in ("int", "uint", "double") else "compare it with something: … =="
 
 
-def _readable(text: str) -> str:
+def _readable(text: str, source: str) -> str:
     if found := _KEY.search(text):
-        return f"there is no key {found[1]}; has(…) asks whether there is"
+        # One that the expression does not name is a value of the case, which may be secret.
+        is_named = re.search(rf"(?<!\w){re.escape(found[1].strip(_QUOTES))}(?!\w)", source)
+        return f"there is no {f'key {found[1]}' if is_named else 'such key'}; has(…) asks whether there is"
     if found := _OVERLOAD.search(text):
         return f"{_operator(found[1])} cannot be applied to {_types(found[2]) or 'the values that it met'}"
     if "Applying SELECT" in text:

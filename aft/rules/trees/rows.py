@@ -25,6 +25,10 @@ from aft.store.tables import exlets, rule_books, rule_trees
 Key = tuple[str, RuleType, str]
 
 
+#: The number of changes where the row holds no number: SQLite stores any type. Then they may have changed at any time.
+UNREADABLE = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """One revision of a tree or an exlet, not decoded yet."""
@@ -39,9 +43,9 @@ class Revision:
 
 
 def version(connection: Connection, namespace: str) -> int:
-    """Return how often the rules have changed."""
+    """Return how often the rules have changed, or UNREADABLE if its row does not tell."""
     found = connection.execute(select(rule_books.c.version).where(rule_books.c.namespace == namespace)).scalar()
-    return int(found or 0)
+    return found or 0 if isinstance(found, int | None) else UNREADABLE
 
 
 def begin_edit(connection: Connection, namespace: str) -> None:

@@ -110,7 +110,8 @@ class RuleCache:
     def _read(self) -> None:
         began = self._clock.ticks()
         with self._store.read() as connection:
-            if (version := rows.version(connection, self._namespace)) != self._rules.version:
+            version = rows.version(connection, self._namespace)
+            if version != self._rules.version or version == rows.UNREADABLE:
                 self._rules = self._load(connection, version)
         self._read_at = began
 

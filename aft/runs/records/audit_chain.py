@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import BigInteger, Connection, cast, func, or_, select, text, update
 
 from aft.runs.records.audit import AuditEntry, read_entry
 from aft.store.tables import audit
@@ -25,6 +25,8 @@ NONE = ""
 _LOCK = 7_234_109_553
 #: The last position that a record may have and be followed by another one.
 MOST = 2**53
+#: Whether a position is a whole number: SQLite stores any type.
+_IS_PLACE = cast(audit.c.seq, BigInteger) == audit.c.seq
 #: Records that are read at a time.
 PAGE = 1000
 #: Problems that are listed.
@@ -66,7 +68,7 @@ def extend(connection: Connection, limit: int) -> int:
         return 0
     end = _find_end(connection)
     seq, before = end.seq, end.hash
-    beyond = select(audit.c.seq).where(audit.c.seq > seq).order_by(audit.c.seq).limit(1)
+    beyond = select(audit.c.seq).where(audit.c.seq > seq, _IS_PLACE).order_by(audit.c.seq).limit(1)
     free = connection.execute(beyond).scalar()
     limit = limit if free is None else min(limit, free - seq - 1)
     loose = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.id).limit(limit)
@@ -84,13 +86,13 @@ def _find_end(connection: Connection) -> Position:
     new records. So what lies beyond a gap is ignored, and what is beyond ``MOST``; ``verify`` reports both.
     """
     chained = select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc())
-    last = connection.execute(chained.where(audit.c.seq.is_not(None)).limit(2)).all()
+    last = connection.execute(chained.where(_IS_PLACE).limit(2)).all()
     below = last[1].seq if len(last) > 1 else 0
     if last and last[0].seq == below + 1 and 1 <= last[0].seq <= MOST:
         return Position(last[0].seq, last[0].hash or NONE)
     following = audit.alias()
     has_next = select(following.c.id).where(following.c.seq == audit.c.seq + 1).exists()
-    ends = select(audit.c.seq, audit.c.hash).where(audit.c.seq.between(1, MOST), ~has_next)
+    ends = select(audit.c.seq, audit.c.hash).where(audit.c.seq.between(1, MOST), _IS_PLACE, ~has_next)
     end = connection.execute(ends.order_by(audit.c.seq).limit(1)).one_or_none()
     return Position(0, NONE) if end is None else Position(end.seq, end.hash or NONE)
 
@@ -120,7 +122,9 @@ def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
         is_there = is_there or here == known
     if not is_there and known is not None:
         verdict.problems.append(f"record {known.seq} is gone, or is not the one that is known")
-    cut_out = connection.execute(select(func.count()).select_from(audit).where(audit.c.seq < 1)).scalar_one()
+    cut_out = connection.execute(
+        select(func.count()).select_from(audit).where(or_(audit.c.seq < 1, ~_IS_PLACE))
+    ).scalar_one()
     if cut_out:
         verdict.problems.append(f"{cut_out} records were taken out of the chain")
     loose = select(func.count()).select_from(audit).where(audit.c.seq.is_(None))
@@ -132,7 +136,7 @@ def _go_through(connection: Connection) -> Iterator[AuditEntry]:
     """Yield the chained records in order, reading ``PAGE`` at a time."""
     last = 0
     while rows := connection.execute(
-        select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(PAGE)
+        select(audit).where(audit.c.seq > last, _IS_PLACE).order_by(audit.c.seq).limit(PAGE)
     ).fetchall():
         yield from map(read_entry, rows)
         last = rows[-1].seq

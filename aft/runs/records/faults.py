@@ -79,10 +79,14 @@ def read_fault(row: Mapping[str, Any]) -> Fault:
     return Fault(**values)
 
 
-def _read_or_stand_in(row: dict[str, Any]) -> Fault:
-    """Read a row; a corrupt one becomes a parked stand-in that says why, so that the others are still listed."""
+def show_row(row: Row[Any]) -> Fault:
+    """Read a whole row to be shown; a corrupt one becomes a parked stand-in that says why, so that no other is hidden.
+
+    Not for those who decide about the fault, or act on it.
+    """
+    values = row._asdict()
     try:
-        return read_fault(row)
+        return read_fault(values)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         why = f"its row in the database cannot be read: {error}"
         harmless = {
@@ -93,14 +97,14 @@ def _read_or_stand_in(row: dict[str, Any]) -> Fault:
             "wait_seconds": None,
         }
         kinds = {"kind": FaultKind.FLOW.value, "state": FaultState.PARKED.value, "message": why, "why": why}
-        return read_fault({**row, **harmless, **kinds})
+        return read_fault({**values, **harmless, **kinds})
 
 
 def get_fault(connection: Connection, namespace: str, fault_id: str) -> Fault | None:
     """Return one fault, or None."""
     statement = select(faults).where(faults.c.id == fault_id, faults.c.namespace == namespace)
     row = connection.execute(statement).one_or_none()
-    return None if row is None else from_row(row)
+    return None if row is None else show_row(row)
 
 
 def find_fault(connection: Connection, namespace: str, part: str) -> Fault | None:
@@ -110,13 +114,13 @@ def find_fault(connection: Connection, namespace: str, part: str) -> Fault | Non
     found = connection.execute(statement.limit(2)).all() if part else []
     if len(found) > 1:
         raise UnknownFault(f"several faults match {format_value(part)}; give more of the id")
-    return from_row(found[0]) if found else None
+    return show_row(found[0]) if found else None
 
 
 def of_run(connection: Connection, run_id: RunId) -> list[Fault]:
     """Return a run's faults, oldest first."""
     statement = select(faults).where(faults.c.run_id == run_id).order_by(faults.c.id)
-    return [from_row(row) for row in connection.execute(statement)]
+    return [show_row(row) for row in connection.execute(statement)]
 
 
 def listing(connection: Connection, namespace: str, *, state: FaultState | None = None, limit: int = 50) -> list[Fault]:
@@ -124,7 +128,7 @@ def listing(connection: Connection, namespace: str, *, state: FaultState | None 
     statement = select(faults).where(faults.c.namespace == namespace).order_by(faults.c.id.desc()).limit(limit)
     if state is not None:
         statement = statement.where(faults.c.state == state.value)
-    return [_read_or_stand_in(row._asdict()) for row in connection.execute(statement)]
+    return [show_row(row) for row in connection.execute(statement)]
 
 
 def renew(connection: Connection, fault_id: str, epoch: int) -> None:

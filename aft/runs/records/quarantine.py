@@ -28,7 +28,7 @@ from aft.store import outbox
 from aft.store.batch.row_format import has_part
 from aft.store.db_time import now
 from aft.store.tables import quarantine
-from aft.texts import escape_unstorable
+from aft.texts import escape_unstorable, find_choice, format_value
 
 #: Bytes of a refused message that are kept.
 MOST_KEPT = envelope.MOST_KEPT
@@ -154,7 +154,14 @@ def search(connection: Connection, namespace: str, part: str) -> Refusal | None:
 
 
 def _from_row(row: Row[Any]) -> Refusal:
-    return Refusal(**{**row._mapping, "state": QuarantineState(row.state)})
+    """Read a row; a damaged one says so, and hides no other."""
+    values, state = dict(row._mapping), find_choice(row.state, QuarantineState)
+    if state is None:
+        values["reason"] = (
+            f"its state in the database cannot be read: {format_value(row.state)}; it was refused: {row.reason}"
+        )
+    body = row.body if isinstance(row.body, bytes) else str(row.body).encode(errors="replace")  # on SQLite
+    return Refusal(**{**values, "state": state or QuarantineState.DISCARDED, "body": body})
 
 
 # By hand --------------------------------------------------------------------------------------------------------

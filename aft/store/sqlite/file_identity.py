@@ -24,7 +24,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aft.errors import DatabaseMoved
-from aft.store.sqlite.private_files import check_database, make_database
+from aft.store.sqlite.private_files import check_database, check_link, make_database
 
 #: Where a connection keeps the identity of the ``-wal`` file that it writes to.
 _WAL = "aft_wal"
@@ -56,6 +56,7 @@ class FileIdentity:
 
         def open_file(*_: object) -> None:
             self.check()
+            check_link(self._path, self._url)
             make_database(file)
             check_database(self._path, file, self._url)
 
@@ -65,6 +66,11 @@ class FileIdentity:
 
         event.listen(engine, "do_connect", open_file)
         event.listen(engine, "connect", note_opened)
+
+    def check_unopened(self) -> None:
+        """Raise StoreError if nothing was opened yet, and the path is a link that another user may have put there."""
+        if self._noted is None:
+            check_link(self._path, self._url)
 
     def note(self, info: MutableMapping[str, Any]) -> None:
         """Note what a new connection has opened; ``info`` belongs to that connection."""

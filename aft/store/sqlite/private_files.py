@@ -36,6 +36,12 @@ def make_database(path: str) -> None:
         return  # it exists, or cannot be made: then SQLite raises the reason
 
 
+def check_link(path: str, url: str) -> None:
+    """Raise StoreError if a path is a link that another user may have put there; before anything is made behind it."""
+    if why := _distrust_link(path):
+        raise StoreError(f"the database {url!r} is not used: {why}")
+
+
 def check_database(path: str, real: str, url: str) -> None:
     """Raise StoreError if a database's file, or one of SQLite's beside it, may be another user's.
 

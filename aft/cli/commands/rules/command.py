@@ -207,7 +207,7 @@ def _what(app: Aft, one: Revision) -> str:
     flow, on, activity = one.key
     try:
         return summary(app.rules.tree_at((flow, RuleType(on), activity), one.number - 1), read_tree(one))
-    except (RuleRefused, ValueError):
+    except (RuleRefused, ValueError, TypeError):
         return "it cannot be read"
 
 

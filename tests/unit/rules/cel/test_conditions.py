@@ -162,6 +162,24 @@ def test_what_cannot_be_evaluated_does_not_hold_and_says_why(source: str, warnin
     assert repr(source) in found.warning
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "run.tags[run.args.password] == 1",
+        "{'a': 1}[run.args.password] == 1",
+        "{'hun': 1}[run.args.password] == 1",
+        "{7: 1}[int(run.args.pin)] == 1",
+    ],
+)
+def test_a_missing_key_that_a_value_has_given_is_not_told(source: str) -> None:
+    found = Condition.compile(source).holds({"run.args": {"password": "hunter2", "pin": "4711"}, "run.tags": {}})
+    assert not found.holds
+    assert found.warning is not None
+    assert "there is no such key; has(…) asks whether there is" in found.warning
+    assert "hunter2" not in found.warning
+    assert "4711" not in found.warning
+
+
 def test_a_key_that_does_not_matter_may_be_missing() -> None:
     assert Condition.compile("run.args.missing == 1 || fault.status == 503").holds(FACTS) == Evaluation(True, None)
     assert Condition.compile("has(run.args.missing) && run.args.missing == 1").holds(FACTS) == Evaluation(False, None)
