@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+#: What the keys of schedules' runs begin with; callers cannot give such keys.
+OF_SCHEDULE = "schedule/"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:

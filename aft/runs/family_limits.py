@@ -4,8 +4,8 @@ A flow that begins itself, or a map over untrusted input, would make runs faster
 parks where it would exceed a limit: a person looks at it, raises the limit and retries, or cancels the family.
 
 Who may run at the same time: all runs of a family, each with an owner that counts before it begins a child. Two of them
-may count the same; then the family exceeds its limit by the number of owners that begin a child at once (near its limit
-it is counted for each child).
+may count the same; then the family exceeds its limit by what owners begin at the same time: each at most a
+thousandth of what was left when it counted last, but one.
 """
 
 from __future__ import annotations

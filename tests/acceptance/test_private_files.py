@@ -173,6 +173,23 @@ def test_a_strangers_link_where_all_may_make_files_is_not_followed_to_a_database
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("given", ["home/mine.db", "open/data/shop.db", "open/../open/data/../data/shop.db"])
+def test_a_strangers_link_is_followed_nowhere_on_the_way(tmp_path: Path, given: str) -> None:
+    """Not behind a link of our own, and not as a folder."""
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    links = {"open/shop.db": "home/victim.txt", "open/data": "home", "home/mine.db": "open/shop.db"}
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(tmp_path / target)
+        if link.startswith("open"):
+            os.chown(tmp_path / link, STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(StoreError, match="is a link of user"):
+        aft.Aft(f"sqlite:///{tmp_path}/{given}").start(noting, "hello")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["mine.db"], "nothing was made there"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_doctor_names_files_that_a_stranger_has_put_there(tmp_path: Path) -> None:
     work(tmp_path)
     (tmp_path / "shop.db-turn").unlink()

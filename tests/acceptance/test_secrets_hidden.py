@@ -169,17 +169,31 @@ def test_json_hides_what_its_name_says_is_secret(capsys: pytest.CaptureFixture[s
 
 
 def test_tracebacks_in_the_log_are_redacted(capfd: pytest.CaptureFixture[str]) -> None:
+    shown = logged(ValueError("token=sesame-open \x1b[2J"), capfd)
+    assert "ValueError: token=***********" in shown
+    assert "\x1b" not in shown
+
+
+def test_no_line_of_a_traceback_in_the_log_looks_like_an_event(capfd: pytest.CaptureFixture[str]) -> None:
+    event, *traceback = logged(
+        ValueError("no\n2026-11-19T04:59:00.000Z INFO    aft  run completed"), capfd
+    ).splitlines()
+    assert event.endswith("hidden  it failed")
+    assert all(line.startswith("  | ") for line in traceback)
+    assert "run completed" in traceback[-1]
+
+
+def logged(error: Exception, capfd: pytest.CaptureFixture[str]) -> str:
+    """What a dispatcher's log says about an exception."""
     before = logging.root.handlers[:], logging.root.level
     logging.root.handlers.clear()
     try:
         write_log("info")
         try:
-            raise ValueError("token=sesame-open \x1b[2J")
-        except ValueError:
+            raise error
+        except type(error):
             logging.getLogger("hidden").exception("it failed")
     finally:
         logging.root.handlers[:], level = before
         logging.root.setLevel(level)
-    shown = capfd.readouterr().err
-    assert "ValueError: token=***********" in shown
-    assert "\x1b" not in shown
+    return capfd.readouterr().err

@@ -45,6 +45,10 @@ def make_activity(**given: Any) -> None:
 
 
 MISTAKES: list[tuple[Callable[[aft.Aft], Any], str]] = [
+    (
+        lambda app: counted.options(key="schedule/nightly/x"),
+        "key='schedule/nightly/x' begins as the keys of schedules'",
+    ),
     (lambda app: schedule(app, overlap="no"), "schedule 'nightly': overlap='no' must be True or False"),
     (lambda app: schedule(app, pinned=0), "schedule 'nightly': pinned=0 must be True or False"),
     (lambda app: make_activity(transactional="no"), "transactional='no' must be True or False"),

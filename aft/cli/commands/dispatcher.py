@@ -107,7 +107,10 @@ def write_log(level: str) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Keeps aft's own events on one line each: the text of an exception that they quote may hold line breaks."""
+    """Keeps aft's own events on one line each: the text of an exception that they quote may hold line breaks.
+
+    The lines of a traceback are marked, so that none of them, which may be anybody's text, looks like an event.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         if record.name == logger.name:
@@ -115,4 +118,5 @@ class _OneLine(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, error: Any) -> str:
-        return printable(super().formatException(error))
+        lines = printable(super().formatException(error)).splitlines()
+        return "\n".join(f"  | {line}" for line in lines)

@@ -12,6 +12,7 @@ from aft.codec.text import check_depth
 from aft.errors import CodecError, DefinitionError
 from aft.flows.declare.policy import Declared
 from aft.recovery.levels import Ladder, Level
+from aft.run_options import OF_SCHEDULE
 from aft.texts import check_storable, format_value, require_text
 
 #: How a length of time may be written.
@@ -123,10 +124,12 @@ def refuse_both(of: str, recoverable: Declared, unrecoverable: Declared) -> None
 
 
 def check_key(of: str, key: str | None) -> str | None:
-    """Return a run's key."""
+    """Return a run's key; those of a schedule's runs are refused: another run must not take an occurrence's place."""
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MOST_KEY):
         raise DefinitionError(f"{of}: key={format_value(key)} must be a text of 1 to {MOST_KEY} characters")
     check_storable(f"{of}: key", key, DefinitionError)
+    if key is not None and key.startswith(OF_SCHEDULE):
+        raise DefinitionError(f"{of}: key={format_value(key)} begins as the keys of schedules' runs do: {OF_SCHEDULE}…")
     return key
 
 

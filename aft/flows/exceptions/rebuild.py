@@ -39,6 +39,7 @@ from aft.texts import escape_unstorable
 #: The key that marks a stored object for rebuilding; a user's dict that contains this key is marked itself.
 MARK = "$kept"
 CAUSE, NOTES = "__cause__", "__notes__"
+SET_CAUSE = BaseException.__dict__[CAUSE].__set__
 #: Marks, among its attributes, an exception whose class could not be made again even where it was raised.
 UNMADE = "$unmade"
 
@@ -167,7 +168,7 @@ class _Rebuilding:
         value = self.value(stored, name)
         if name == CAUSE:
             if issubclass(type(value), BaseException):
-                made.__cause__ = value
+                SET_CAUSE(made, value)  # not by the class's own __setattr__, or a property of that name
         elif name == NOTES:
             if type(value) is list and all(type(note) is str for note in value):
                 DICT.__get__(made)[name] = value

@@ -42,10 +42,10 @@ from aft.runs.wakes.wake import NewInboxItem
 
 #: Characters of an id that encode its creation time.
 TIME = 13
-#: Children that a run begins before its family is measured again.
+#: Children that a run begins before its family is measured again, at most.
 MEASURE_EVERY = 100
-#: How near to its limit a family is measured for each child: others of it may begin many since it was measured.
-NEAR = 10 * MEASURE_EVERY
+#: One of so many of those that its family may still have: as many others may begin theirs at the same time.
+SHARE = 1000
 #: How long a run whose family is being cancelled waits before it checks again for its own order.
 LOOK_AGAIN = timedelta(seconds=5)
 #: The actor of a parent's orders to its child.
@@ -114,12 +114,11 @@ class _Family:
     def may_begin(self, connection: Connection) -> bool:
         """Whether another child may start: not in a family that is being cancelled.
 
-        Raises LimitExceeded if there are too many already; they are counted every MEASURE_EVERY children, and each time
-        where there are nearly too many.
+        Raises LimitExceeded if there are too many already; the nearer the limit is, the more often they are counted.
         """
         most, run = self._session.deps.limits, self._session.owner.run
-        every = 1 if self._size is None or self._size.family + NEAR > most.family else MEASURE_EVERY
-        if self._size is None or self.begun >= every:
+        room = 0 if self._size is None else most.family - self._size.family
+        if self._size is None or self.begun >= min(MEASURE_EVERY, max(1, room // SHARE)):
             self._size, self.begun = family_limits.measure(connection, run, most), 0
         family_limits.check(self._size, most, self.begun)
         return not self._size.is_cancelled

@@ -39,6 +39,7 @@ _ERRORS = (RuntimeError, TypeError, ValueError, MemoryError)
 
 _QUOTES = "\"'"
 _KEY = re.compile(r"Key not found in map : (.+)")
+_INDEX = re.compile(r"index=(-?\d+)")
 _OVERLOAD = re.compile(r"No matching overloads found : ([^()]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^[A-Z_]+: ")
 
@@ -223,14 +224,20 @@ def _hint_kind(name: str) -> str:
 
 def _readable(text: str, source: str) -> str:
     if found := _KEY.search(text):
-        # One that the expression does not name is a value of the case, which may be secret.
-        is_named = re.search(rf"(?<!\w){re.escape(found[1].strip(_QUOTES))}(?!\w)", source)
-        return f"there is no {f'key {found[1]}' if is_named else 'such key'}; has(…) asks whether there is"
+        key = f"key {found[1]}" if _is_named(found[1], source) else "such key"
+        return f"there is no {key}; has(…) asks whether there is"
     if found := _OVERLOAD.search(text):
         return f"{_operator(found[1])} cannot be applied to {_types(found[2]) or 'the values that it met'}"
     if "Applying SELECT" in text:
         return "something that is not a map was asked for a part by name"
+    if (found := _INDEX.search(text)) and not _is_named(found[1], source):
+        return "an index is outside of its list"
     return _STATUS.sub("", text)
+
+
+def _is_named(key: str, source: str) -> bool:
+    """Return whether an expression names a key or an index; else it is a value of the case, which may be secret."""
+    return re.search(rf"(?<!\w){re.escape(key.strip(_QUOTES))}(?!\w)", source) is not None
 
 
 def _operator(formatted: str) -> str:

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from aft.errors import DefinitionError, KeyConflict, OrderRefused
 from aft.ids import RunId, new_id
+from aft.run_options import OF_SCHEDULE
 from aft.runs import submit
 from aft.runs.new_runs import NewRun
 from aft.runs.records import audit
@@ -164,7 +165,7 @@ def _new_run(connection: Connection, row: ScheduleRow, moment: str) -> NewRun:
 
 
 def _key(row: ScheduleRow, moment: str) -> str:
-    return f"schedule/{row.name}/{moment}"
+    return f"{OF_SCHEDULE}{row.name}/{moment}"
 
 
 def _newest(connection: Connection, row: ScheduleRow) -> int | None:

@@ -25,6 +25,8 @@ SQLITES = ("-wal", "-shm", "-journal")
 OURS = ("-turn", "-workers")
 #: The mode of a new file: access for the owner only.
 ALONE = 0o600
+#: Links that are followed on the way to a file at most, as by the kernel.
+MOST_LINKS = 40
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -38,7 +40,7 @@ def make_database(path: str) -> None:
 
 def check_link(path: str, url: str) -> None:
     """Raise StoreError if a path is a link that another user may have put there; before anything is made behind it."""
-    if why := _distrust_link(path):
+    if why := _distrust_links(path):
         raise StoreError(f"the database {url!r} is not used: {why}")
 
 
@@ -51,7 +53,7 @@ def check_database(path: str, real: str, url: str) -> None:
     database = _lstat(real)
     if folder is None or database is None:
         return  # SQLite raises the reason
-    why = _distrust_link(path) or _distrust_database(real, database, folder)
+    why = _distrust_links(path) or _distrust_database(real, database, folder)
     for end in () if why else SQLITES:
         if found := _lstat(f"{real}{end}"):
             why = why or _distrust_beside(f"{real}{end}", found, database, folder)
@@ -141,13 +143,31 @@ def _is_open(found: os.stat_result) -> bool:
     return bool(found.st_mode & stat.S_IWOTH)
 
 
-def _distrust_link(path: str) -> str | None:
-    link, folder = _lstat(path), _lstat(str(Path(path).parent))
-    if link is None or folder is None or not stat.S_ISLNK(link.st_mode):
+def _distrust_links(path: str) -> str | None:
+    """Return why a link on the way to a path, folders and other links included, is not followed; None: all are."""
+    at, left, followed = Path("/"), list(reversed(Path.cwd().joinpath(path).parts[1:])), 0
+    while left and followed < MOST_LINKS:
+        name = left.pop()
+        at = at.parent if name == ".." else at / name
+        try:
+            target = at.readlink()
+        except OSError:
+            continue  # it is no link, or not there
+        if why := _distrust_link(at):
+            return why
+        followed += 1
+        at, parts = (Path("/"), target.parts[1:]) if target.is_absolute() else (at.parent, target.parts)
+        left += reversed(parts)
+    return None
+
+
+def _distrust_link(path: Path) -> str | None:
+    link, folder = _lstat(str(path)), _lstat(str(path.parent))
+    if link is None or folder is None:
         return None
     if not _is_open(folder) or link.st_uid in {os.geteuid(), 0, folder.st_uid}:
         return None
-    return f"{path!r} is a link of {_name(link)} in a folder where everybody may make files; name the file itself"
+    return f"{str(path)!r} is a link of {_name(link)} in a folder where everybody may make files; name the file itself"
 
 
 def _distrust_database(path: str, found: os.stat_result, folder: os.stat_result) -> str | None:

@@ -62,6 +62,15 @@ class Slotted(Exception):
         self.code = code
 
 
+class Written(Exception):
+    """One that notes what is written to it."""
+
+    written: ClassVar[list[str]] = []
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.written.append(name)
+
+
 class Hostile:
     """One that fails however it is looked at."""
 
@@ -305,6 +314,15 @@ def test_a_class_that_forbids_attributes_gets_them_back() -> None:
     sys.modules[__name__].Frozen = Frozen  # type: ignore[attr-defined]
     Frozen.__qualname__ = "Frozen"
     assert again(Frozen(5)).code == 5
+
+
+def test_a_cause_is_written_without_code_of_the_class() -> None:
+    error = Written("no")
+    BaseException.__dict__["__cause__"].__set__(error, KeyError("k"))
+    found = again(error)
+    assert type(found) is Written
+    assert isinstance(found.__cause__, KeyError)
+    assert Written.written == []
 
 
 USES: list[Callable[[Any], Any]] = [

@@ -180,6 +180,13 @@ def test_a_missing_key_that_a_value_has_given_is_not_told(source: str) -> None:
     assert "4711" not in found.warning
 
 
+def test_an_index_that_a_value_has_given_is_not_told() -> None:
+    found = Condition.compile("[1, 2][int(run.args.pin)] == 1").holds({"run.args": {"pin": "471199"}})
+    assert found.warning is not None
+    assert "an index is outside of its list" in found.warning
+    assert "471199" not in found.warning
+
+
 def test_a_key_that_does_not_matter_may_be_missing() -> None:
     assert Condition.compile("run.args.missing == 1 || fault.status == 503").holds(FACTS) == Evaluation(True, None)
     assert Condition.compile("has(run.args.missing) && run.args.missing == 1").holds(FACTS) == Evaluation(False, None)
