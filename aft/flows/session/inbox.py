@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-
-from sqlalchemy import select
+from typing import cast
 
 from aft.clock import Clock
 from aft.flows.session.blocks import InboxChanged
@@ -19,7 +18,11 @@ from aft.ids import StepPath
 from aft.runs.ownership.owner import Owner
 from aft.runs.records import inbox
 from aft.runs.records.inbox import HINTS, MAIL, InboxItem, InboxVerb
-from aft.store.db_time import now
+from aft.store.batch.statements import PreparedQuery
+from aft.store.db_time import SQLITE_NOW, read_time
+
+#: The database's time; takes an empty text.
+_NOW = PreparedQuery("SELECT statement_timestamp() WHERE %s = ''", f"SELECT {SQLITE_NOW} WHERE ? = ''")
 
 
 class RunInbox:
@@ -48,7 +51,8 @@ class RunInbox:
 
     def query_now(self) -> datetime:
         """Query the database's time again: a wait begins when the run has reached it."""
-        database_time: datetime = self._owner.read(lambda connection: connection.execute(select(now())).scalar_one())
+        ((found,),) = self._owner.query([(_NOW, "")])[0]
+        database_time = cast(datetime, read_time(found))
         # Taken after the answer: the time that is computed from it is never ahead of the database's.
         self._measured = self._clock.ticks(), database_time
         return database_time
