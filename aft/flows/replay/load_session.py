@@ -29,7 +29,7 @@ def load_records(session: RunSession) -> RunRecords:
     """Read the run's records as of now; waits while the database is unreachable."""
     owner = session.owner
     row = replace(owner.run, seq=owner.seq, inbox_seq=owner.inbox_seq)
-    return owner.retry_while_leased(lambda: run_records.load(session.deps.store, [row])[row.id])
+    return owner.retry_while_leased(lambda: run_records.load(session.deps.store, [row], session.deps.clock)[row.id])
 
 
 def load_session(session: RunSession, recorded: RunRecords) -> list[Entry]:
@@ -42,6 +42,7 @@ def load_session(session: RunSession, recorded: RunRecords) -> list[Entry]:
     session.step_states.load(live, recorded.armed, recorded.undone, (entry.path for entry in entries))
     session.step_states.owes_late_effects = recorded.late
     session.run_inbox.fill(items)
+    session.run_inbox.measured = recorded.measured
     # Waits that have their outcome are over, though the last owner died before it stored that.
     if owner.run.waits:
         done = {entry.path for entry in entries}

@@ -14,15 +14,12 @@ from typing import cast
 
 from aft.clock import Clock
 from aft.flows.session.blocks import InboxChanged
+from aft.flows.session.run_records import NOW
 from aft.ids import StepPath
 from aft.runs.ownership.owner import Owner
 from aft.runs.records import inbox
 from aft.runs.records.inbox import HINTS, MAIL, InboxItem, InboxVerb
-from aft.store.batch.statements import PreparedQuery
-from aft.store.db_time import SQLITE_NOW, read_time
-
-#: The database's time; takes an empty text.
-_NOW = PreparedQuery("SELECT statement_timestamp() WHERE %s = ''", f"SELECT {SQLITE_NOW} WHERE ? = ''")
+from aft.store.db_time import read_time
 
 
 class RunInbox:
@@ -34,7 +31,7 @@ class RunInbox:
         self._signals: list[InboxItem] = []
         self._lock = threading.Lock()
         #: The local boot-time clock when the database's time was queried, and that time.
-        self._measured: tuple[float, datetime] | None = None
+        self.measured: tuple[float, datetime] | None = None
         #: How often items were found in the inbox; a step that read it before that has to read it again.
         self.arrivals = 0
 
@@ -44,17 +41,17 @@ class RunInbox:
 
         The wall clock of this machine has no influence on what is due.
         """
-        if self._measured is None:
+        if self.measured is None:
             return self.query_now()
-        ticks, database_time = self._measured
+        ticks, database_time = self.measured
         return database_time + timedelta(seconds=self._clock.ticks() - ticks)
 
     def query_now(self) -> datetime:
         """Query the database's time again: a wait begins when the run has reached it."""
-        ((found,),) = self._owner.query([(_NOW, "")])[0]
+        ((found,),) = self._owner.query([(NOW, "")])[0]
         database_time = cast(datetime, read_time(found))
         # Taken after the answer: the time that is computed from it is never ahead of the database's.
-        self._measured = self._clock.ticks(), database_time
+        self.measured = self._clock.ticks(), database_time
         return database_time
 
     def fill(self, items: Iterable[InboxItem]) -> None:

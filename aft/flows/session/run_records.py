@@ -12,8 +12,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
+from aft.clock import Clock
 from aft.compensation import stack
 from aft.fault import Fault
 from aft.ids import RunId
@@ -23,6 +25,10 @@ from aft.runs.records.journal import Entry
 from aft.runs.run_rows import RunRow
 from aft.store import Store
 from aft.store.batch.statements import PreparedQuery
+from aft.store.db_time import SQLITE_NOW, read_time
+
+#: The database's time; takes an empty text.
+NOW = PreparedQuery("SELECT statement_timestamp() WHERE %s = ''", f"SELECT {SQLITE_NOW} WHERE ? = ''")
 
 
 @dataclass(slots=True)
@@ -39,15 +45,22 @@ class RunRecords:
     undone: Counter[str] = field(default_factory=Counter)
     items: list[InboxItem] = field(default_factory=list)
     late: bool = False
+    #: The database's time when they were read, and the ticks of the clock right after that; None: it was not asked for.
+    measured: tuple[float, datetime] | None = None
 
 
-def load(store: Store, runs: Sequence[RunRow]) -> dict[RunId, RunRecords]:
-    """Read the records of each of these runs. Raises StoreError."""
+def load(store: Store, runs: Sequence[RunRow], clock: Clock | None = None) -> dict[RunId, RunRecords]:
+    """Read the records of each of these runs, and the database's time if a clock is given. Raises StoreError."""
     found = {run.id: RunRecords() for run in runs}
     executed = json.dumps([run.id for run in runs if _was_executed(run)])
     written_to = json.dumps([run.id for run in runs if run.inbox_seq])
     about_executed = dict.fromkeys((journal.OF_RUNS, faults.LIVE_OF_RUNS, stack.BEGUN), executed)
-    asked = _query(store, {**about_executed, inbox.UNREAD: written_to})
+    asked = _query(store, {**about_executed, inbox.UNREAD: written_to}, [] if clock is None else [(NOW, "")])
+    if clock is not None and (times := list(asked[NOW])):
+        # Taken after the answer: the time that is computed from it is never ahead of the database's.
+        measured = clock.ticks(), cast(datetime, read_time(times[0][0]))
+        for run in runs:
+            found[run.id].measured = measured
     for run_id, *values in asked[journal.OF_RUNS]:
         found[run_id].entries.append(journal.read_entry(values))
     for values in asked[faults.LIVE_OF_RUNS]:
@@ -69,12 +82,15 @@ def _was_executed(run: RunRow) -> bool:
     return run.epoch > 1 or run.seq > 0
 
 
-def _query(store: Store, questions: dict[PreparedQuery, str]) -> dict[PreparedQuery, Iterable[Any]]:
-    """Execute the queries that concern any run; the others return no rows."""
+def _query(
+    store: Store, questions: dict[PreparedQuery, str], besides: list[tuple[PreparedQuery, str]]
+) -> dict[PreparedQuery, Iterable[Any]]:
+    """Execute the queries that concern any run, and if there are some, those ``besides``; the others return no rows."""
     wanted = [(question, ids) for question, ids in questions.items() if ids != "[]"]
+    wanted += besides if wanted else []
     answers = store.query(wanted) if wanted else []
     rows = {question: answer for (question, _), answer in zip(wanted, answers, strict=True)}
-    return {question: rows.get(question, ()) for question in questions}
+    return {question: rows.get(question, ()) for question in (*questions, *(question for question, _ in besides))}
 
 
 def _add_frame(found: RunRecords, path: str, state: str, activity: str) -> None:

@@ -71,7 +71,7 @@ class RunExecutor:
 
     def _load(self, claimed: list[RunRow]) -> dict[RunId, RunRecords]:
         try:
-            return run_records.load(self._deps.store, claimed)
+            return run_records.load(self._deps.store, claimed, self._deps.clock)
         except Exception as error:
             # They are ours whatever happens here: each is read by its own thread, which waits for the database.
             logger.debug("runs are read one by one: %r", error)
