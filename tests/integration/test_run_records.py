@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from aft.compensation import stack
 from aft.compensation.stack import FrameState
@@ -17,6 +19,8 @@ from aft.runs.ownership.owner import Owner
 from aft.runs.records import inbox, journal
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.records.journal import RESTARTED
+from aft.store.batch.statements import PreparedQuery, Rows
+from aft.store.db_time import now
 from aft.store.leases import Lease
 from tests.integration.test_journal_and_stack import an_entry
 from tests.storing import Stage, journal_in
@@ -94,6 +98,32 @@ def test_a_run_whose_first_owner_died_before_it_wrote_anything_is_asked_about(st
     abort = stage.add_fault(owner, path=None)
     stage.change(owner.run_id, epoch=owner.epoch + 2)
     assert [fault.id for fault in read(stage, owner.run_id)[owner.run_id].live] == [abort.id]
+
+
+def test_the_database_s_time_comes_with_the_records_in_the_same_round_trip(stage: Stage, lease: Lease) -> None:
+    row = stage.row(lived(stage, lease, 1))
+    asked: list[int] = []
+    query = stage.store.query
+
+    def count(questions: Sequence[tuple[PreparedQuery, str]]) -> list[Rows]:
+        asked.append(len(questions))
+        return query(questions)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.store, "query", count)
+        measured = run_records.load(stage.store, [row], stage.clock)[row.id].measured
+    with stage.store.read() as connection:
+        later = connection.execute(select(now())).scalar_one()
+    assert measured is not None
+    ticks, time = measured
+    assert row.updated_at <= time <= later
+    assert ticks <= stage.clock.ticks()
+    assert len(asked) == 1
+
+
+def test_a_run_that_nobody_has_executed_is_not_asked_about_with_a_clock_either(stage: Stage, lease: Lease) -> None:
+    run = stage.owned(lease).run
+    assert run_records.load(stage.store, [run], stage.clock) == {run.id: RunRecords()}
 
 
 def test_a_database_that_is_away_is_told(stage: Stage, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
