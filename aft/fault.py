@@ -5,7 +5,7 @@ A fault holds everything the dispatcher decides from, so that the dispatcher nee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -55,10 +55,10 @@ class Fault:
     attempt: int
     type: str
     lineage: tuple[str, ...]
-    message: str
-    args: str
+    message: str = field(repr=False)
+    args: str = field(repr=False)
     args_exact: bool
-    traceback: str
+    traceback: str = field(repr=False)
     own_answer: Recoverability | None
     declared_answer: Recoverability | None
     http_status: int | None
@@ -69,7 +69,7 @@ class Fault:
     try_in_level: int | None = None
     wait: timedelta | None = None
     queue: str | None = None
-    why: str | None = None
+    why: str | None = field(default=None, repr=False)
     due_at: datetime | None = None
     decided_at: datetime | None = None
     settled_at: datetime | None = None
@@ -79,16 +79,18 @@ class Fault:
     #: The rule type that its rules are asked for, where its kind does not determine it.
     rule_type: str | None = None
     #: JSON: the exception's attributes, as ``flows.exceptions.capture`` stores them.
-    attributes: str = "{}"
+    attributes: str = field(default="{}", repr=False)
     #: JSON: facts about the step, and exlets' changes to it, as ``rules.cases.step_snapshot`` encodes them.
-    step_snapshot: str | None = None
+    step_snapshot: str | None = field(default=None, repr=False)
     #: JSON: which rules were asked, with which facts, and what they chose.
-    decision: str | None = None
+    decision: str | None = field(default=None, repr=False)
     #: JSON: the ruling about the step that the run's owner applies, as ``runs.rulings`` encodes it.
-    ruling: str | None = None
+    ruling: str | None = field(default=None, repr=False)
     #: The state of its run, and its tags as JSON, when it was decided about; None: it has not been.
     run_status: str | None = None
-    run_tags: str | None = None
+    run_tags: str | None = field(default=None, repr=False)
+    #: The failure group: what faults of one cause share (``flows.exceptions.failure_groups``); None: it has none.
+    group_id: str | None = None
 
     @property
     def short_type(self) -> str:

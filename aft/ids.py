@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from typing import NewType
 
 RunId = NewType("RunId", str)
@@ -23,3 +24,10 @@ def new_id() -> str:
     value = (millis << 80) | (0x7 << 76) | (fraction << 64) | (0x2 << 62) | (int.from_bytes(os.urandom(8)) >> 2)
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def first_id_at(at: datetime, *, slack: float = 0.0) -> str:
+    """Return a text below all ids that were made ``slack`` seconds after this time, and above earlier ones."""
+    millis = min(max(int((at.timestamp() + slack) * 1000), 0), 2**48 - 1)
+    text = f"{millis:012x}"
+    return f"{text[:8]}-{text[8:]}"

@@ -22,6 +22,8 @@ MOST_DELAYS = 32
 
 #: Bytes of a key. RabbitMQ takes 255 as a routing key; an address of aft's longest queue name must fit into a column.
 MOST_KEY = 150
+#: Bytes of a queue's name, and of a key, that brokers take.
+MOST_NAME = 255
 #: Hexadecimal digits of a digest that replaces what does not fit into a name.
 DIGITS = 16
 
@@ -96,6 +98,11 @@ def split(address: str) -> tuple[str, str]:
     """Split an address into the queue, and the key or an empty text. A queue's name holds no slash, a key may."""
     queue, _, key = address.partition("/")
     return queue, key
+
+
+def is_too_long(address: str) -> bool:
+    """Return whether no broker takes this address: its queue's name or its key has too many bytes."""
+    return any(len(part.encode()) > MOST_NAME for part in split(address))
 
 
 def resume_run(namespace: str, flow: str, version: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +24,7 @@ class RunOptions:
     #: Names of what it needs.
     resources: tuple[str, ...] = ()
     #: Names with values, for rules and people.
-    tags: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict, repr=False)
     #: How long it may take, from its creation to its end: then ``DeadlineExceeded`` is raised in it.
     deadline: timedelta | None = None
     #: When it begins: after this duration, or at this time; a time that is past means at once, as None does.
@@ -32,3 +34,24 @@ class RunOptions:
 
 #: Nothing was given.
 DEFAULTS = RunOptions()
+
+
+#: The label of the name of something that a run needs, and what the names of tags' labels begin with.
+RESOURCE_LABEL, TAG_LABEL = "resource", "tag:"
+#: Characters of the longest value that has a label.
+MOST_LABEL = 400
+
+
+def label_value(value: Any) -> str | None:
+    """Return the value of a label as it is stored; None: such a value has no label."""
+    if isinstance(value, list | dict):
+        return None
+    text = json.dumps(value)
+    return text if len(text) <= MOST_LABEL else None
+
+
+def labels_of(resources: Collection[str], tags: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the labels by which a run is found, names with values: what it needs, and its tags."""
+    found = [(RESOURCE_LABEL, label_value(name)) for name in resources]
+    found += [(TAG_LABEL + name, label_value(value)) for name, value in tags.items()]
+    return [(name, value) for name, value in found if value is not None]

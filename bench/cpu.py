@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 #: How the kernel spells the state of a socket that listens.
@@ -25,6 +26,15 @@ def cpu_of_thread(pid: int) -> float:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, IndexError):
         return cpu_of(pid)
+
+
+def cpu_of_own_threads() -> dict[str, float]:
+    """Return the CPU seconds of each thread of this process that still lives; threads of one name count together."""
+    found: dict[str, float] = {}
+    for thread in threading.enumerate():
+        used = cpu_of_thread(thread.native_id or 0)
+        found[thread.name] = found.get(thread.name, 0.0) + used
+    return found
 
 
 def busy() -> float:

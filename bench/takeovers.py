@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.jobs import JobFailed
@@ -45,8 +46,10 @@ class Notes:
         raise JobFailed(f"nobody had taken the work over after {patience:.0f} s")
 
 
-def time_takeover(notes: Notes, *, parent_too: bool) -> float:
-    """Kill the process that has begun, and return the seconds until another one has."""
+def time_takeover(
+    notes: Notes, *, parent_too: bool, then: Callable[[], object] | None = None, patience: float = 90.0
+) -> float:
+    """Kill the process that has begun, and return the seconds until another one has; ``then`` is called in between."""
     process, parent, _ = notes.wait_for(1)[0]
     # It has time to settle down: what is killed at once may not have told anybody yet that it had begun.
     time.sleep(1.0)
@@ -54,4 +57,6 @@ def time_takeover(notes: Notes, *, parent_too: bool) -> float:
     for pid in [parent, process] if parent_too else [process]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-    return float(notes.wait_for(2)[1][2]) - killed
+    if then is not None:
+        then()
+    return float(notes.wait_for(2, patience)[1][2]) - killed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Coroutine, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Coroutine, Iterable, Iterator
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from aft import after_fork
 from aft.app.components import Components
@@ -12,10 +13,11 @@ from aft.app.new_run import make_new_run
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
 from aft.app.run import Run, current_user
+from aft.app.run_filter import Wanted, run_filter
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
 from aft.config import Settings
-from aft.errors import DefinitionError, UnknownSchedule
+from aft.errors import ConfigError, DefinitionError, UnknownSchedule
 from aft.fault import Fault, FaultState
 from aft.flows.declare import options as checks
 from aft.flows.declare import registry
@@ -26,14 +28,16 @@ from aft.flows.declare.registry import Registry, flow_names
 from aft.flows.replay.runner import Runner
 from aft.flows.session.dependencies import Dependencies
 from aft.runs import run_rows, submit
+from aft.runs.find import find_runs, read_groups
+from aft.runs.find.find_runs import RunFilter
+from aft.runs.find.read_groups import FailureGroup
 from aft.runs.ownership.executing_runs import Expect
 from aft.runs.records import faults
 from aft.runs.run_rows import RunRow
 from aft.runs.schedules import schedule_rows as schedules
-from aft.runs.states import Status
 from aft.security.redaction import hide_names
 from aft.telemetry import RunStarted
-from aft.texts import choose, format_value, require_text
+from aft.texts import choose, require_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +59,8 @@ class Aft(Components):
         registry: Registry = registry.declared,
         clock: Clock | None = None,
     ) -> None:
+        if isinstance(database, Settings):
+            raise ConfigError("the first argument is a database's URL; give settings by name: Aft(settings=settings)")
         settings = settings or Settings.load(database_url=database, broker_url=broker, namespace=namespace)
         hide_names(settings.listed_names)
         super().__init__(settings, registry, clock or SystemClock())
@@ -197,44 +203,31 @@ class Aft(Components):
         with self.store.read() as connection:
             return Run(self, run_rows.find_run(connection, self.namespace, run_id).id)
 
-    def runs(
-        self,
-        *,
-        status: str | Status | None = None,
-        flow: str | Flow[..., Any] | None = None,
-        owner: str | None = None,
-        resource: str | None = None,
-        priority: int | None = None,
-        overdue: bool = False,
-        limit: int = 50,
-    ) -> list[Run]:
-        """Return the newest runs, newest first; ``overdue``: only those that should have ended by now.
+    def runs(self, where: str | None = None, *, limit: int = 50, **wanted: Unpack[Wanted]) -> list[Run]:
+        """Return the newest runs for which all that is given is true, newest first.
 
-        ``priority``: only those of this one and above.
+        ``where`` is a text like ``"status:parked tag:region=eu text:'no answer'"``, with the words of the command line
+        (docs/operating.md). ``overdue``: only those that should have ended by now; ``priority``: this one and above.
         """
-        if flow is not None and not isinstance(flow, str | Flow):
-            raise DefinitionError(f"flow={format_value(flow)} must be a flow or its name")
-        for option, looked_for in (("owner", owner), ("resource", resource)):
-            checks.check_wanted(option, looked_for)
-        if priority is not None:
-            checks.check_priority("app.runs", priority)
-        checks.check_bool("overdue", overdue)
         checks.check_count("limit", limit, least=0)
-        self.check()
-        wanted = None if status is None else choose("status", status, Status, DefinitionError)
+        found = self._filter(where, wanted)
         with self.store.read() as connection:
-            found = run_rows.listing(
-                connection,
-                self.namespace,
-                status=wanted,
-                flow=flow.name if isinstance(flow, Flow) else flow,
-                owner=owner,
-                resource=resource,
-                priority=priority,
-                overdue=overdue,
-                limit=limit,
-            )
-        return [Run(self, row.id) for row in found]
+            return [Run(self, row.id) for row in find_runs.find(connection, self.namespace, found, limit=limit)]
+
+    def iter_runs(self, where: str | None = None, **wanted: Unpack[Wanted]) -> Iterator[Run]:
+        """Return all runs that ``runs`` would find without a limit; they are read page after page, as it goes on."""
+        found = self._filter(where, wanted)
+        return (Run(self, row.id) for row in find_runs.find_all(self.store, self.namespace, found))
+
+    def count_runs(self, where: str | None = None, **wanted: Unpack[Wanted]) -> int:
+        """Return how many runs ``runs`` would find without a limit; 100,000 at most."""
+        found = self._filter(where, wanted)
+        with self.store.read() as connection:
+            return find_runs.count(connection, self.namespace, found)
+
+    def _filter(self, where: str | None, wanted: Wanted) -> RunFilter:
+        self.check()
+        return run_filter(where, wanted, self.clock.now())
 
     def faults(self, *, state: str | FaultState | None = None, limit: int = 50) -> list[Fault]:
         """Return the newest faults, newest first."""
@@ -243,6 +236,15 @@ class Aft(Components):
         wanted = None if state is None else choose("state", state, FaultState, DefinitionError)
         with self.store.read() as connection:
             return faults.listing(connection, self.namespace, state=wanted, limit=limit)
+
+    def failure_groups(self, *, since: Duration = "7d", limit: int = 20) -> list[FailureGroup]:
+        """Return the failure groups with the most faults of late, largest first."""
+        checks.check_count("limit", limit, least=0)
+        window = checks.check_duration("failure_groups", "since", since)
+        self.check()
+        now = self.clock.now()
+        with self.store.read() as connection:
+            return read_groups.read_groups(connection, self.namespace, now - (window or timedelta()), now, limit)
 
     # Processes --------------------------------------------------------------------------------------------------
 

@@ -23,23 +23,24 @@ import threading
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from aft import after_fork
 from aft.app.components import Components
 from aft.app.views import unfinished_runs as leftover
 from aft.app.views.unfinished_runs import Leftover
+from aft.brokers.base import QueuesDiffer
 from aft.compensation import stack
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
 from aft.dispatcher.schedules import ScheduleFirer
 from aft.dispatcher.sweeper import Sweeper
-from aft.errors import AftError, ConfigError, DatabaseMoved
+from aft.errors import AftError, BrokerError, ConfigError, DatabaseMoved
 from aft.flows.declare.registry import flow_names
 from aft.flows.session.dependencies import Dependencies
 from aft.flows.worker.worker import Worker
 from aft.ids import RunId
+from aft.recovery.delays import DelayQueues
 from aft.recovery.lease_guard import LeaseGuard, while_leased
 from aft.recovery.relay import Relay
 from aft.recovery.sender import OutboxSender
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks that the SQLite file is still there.
 FILE_PAUSE = 0.25
+#: Seconds between two checks of queues that others had taken when the process started.
+QUEUES_PAUSE = 60.0
 #: Seconds that the end of a lease may take in any case, even if the stop's timeout has passed.
 LEAVING = 1.0
 #: Seconds that a stop waits for attempts that were given up: a late effect in this time is recorded.
@@ -107,20 +110,20 @@ class DispatcherProcess:
     def start(self) -> None:
         """Check database, declarations and queues, then begin the lease and start worker and services.
 
-        If one of these checks raises, nothing has been started.
+        If one of these checks raises, nothing has been started. It also starts if others have taken some of the queues.
         """
         app, telemetry = self._app, self._app.telemetry
         app.check()
         app.registry.check()
         delays = app.delays()
-        delays.declare(app.waits())
+        queues = self._declare_queues(delays)
         relay = Relay(app.store, app.broker, app.namespace, delays.topology, telemetry, app.clock, app.seal)
         self._sender = sender = OutboxSender(relay)
         dispatcher_deps = app.make_dispatcher_deps()
         plans = PlanExecutor(dispatcher_deps)
         self._intake = app.make_intake(delays, sender, plans)
         takeover = Takeover(app.namespace, app.store, app.clock, telemetry, self._intake.decide)
-        self._services = self._make_outbox_services(relay, sender)
+        self._services = [*queues, *self._make_outbox_services(relay, sender)]
         if Role.INTAKE in self._roles:
             self._services += self._make_intake_services(dispatcher_deps, self._intake, plans)
         if Role.SWEEP in self._roles:
@@ -193,6 +196,25 @@ class DispatcherProcess:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def _declare_queues(self, delays: DelayQueues) -> list[Service]:
+        """Declare the queues; if others have taken some of them, return the service that tries again and again.
+
+        Runs need no queue: timers and sweeper continue them meanwhile.
+        """
+
+        def declare_again() -> float:
+            try:
+                delays.declare(())
+            except QueuesDiffer as error:
+                raise BrokerError(f"{error}. Until then runs go on by their timers, later than they could") from None
+            return QUEUES_PAUSE
+
+        try:
+            delays.declare(self._app.waits())
+        except QueuesDiffer:
+            return [Service("queues", declare_again, self._app.telemetry)]
+        return []
+
     def _make_outbox_services(self, relay: Relay, sender: OutboxSender) -> list[Service]:
         telemetry = self._app.telemetry
         services = [
@@ -229,8 +251,8 @@ class DispatcherProcess:
         from aft.dispatcher.notify.receivers import Receivers
 
         settings = self._app.settings
-        named = [] if settings.notify_parked_url is None else [urlsplit(settings.notify_parked_url).hostname or ""]
-        receivers = Receivers(settings.listed_hosts, named)
+        named = _check_notify(settings.notify_parked_url)
+        receivers = Receivers(settings.listed_hosts, [] if named is None else [named])
         return NoticeSender(deps, settings.webhook_secrets, receivers)
 
     def _begin_lease(self, deps: Dependencies) -> None:

@@ -43,6 +43,7 @@ from aft.runs.states import Status
 from aft.runs.steer import Order
 from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
+from aft.security.redaction import redact
 from aft.store.db_time import later
 from aft.store.leases import read_names
 from aft.store.sqlite.empty_log import empty_log
@@ -267,7 +268,7 @@ class Run(Generic[R_co]):
         fault = self.fault
         error, how = _end_of(row)
         left = self._name_not_undone(row) if error is FlowCompensated else ""
-        why = f": {fault}" if fault else ""
+        why = f": {redact(str(fault))}" if fault else ""
         raise error(f"run {row.id} of flow {row.flow!r} {how}{left}{why}", fault) from (
             failures.rebuild(fault) if fault else None
         )
@@ -284,7 +285,7 @@ class Run(Generic[R_co]):
     def _warn_if_stuck(self, row: RunRow, seconds: float) -> bool:
         """Warn the caller if the run is parked, or has had no worker for ``seconds``; return whether it warned."""
         if _waits_for_a_person(row):
-            why = f"run {row.id} is parked and waits for a person: {row.reason}"
+            why = f"run {row.id} is parked and waits for a person: {redact(str(row.reason))}"
             warnings.warn(why, ParkedWarning, stacklevel=3)
             return True
         if why := self._explain_no_worker(row, seconds, f"run {row.id} waits for a worker, and "):
@@ -351,7 +352,7 @@ def _encode(codec: ValueCodec, value: Any) -> str:
 
 
 def _still(row: RunRow, timeout: float) -> str:
-    why = f": {row.reason}" if row.reason else ""
+    why = f": {redact(row.reason)}" if row.reason else ""
     due = f", due at {row.due_at:%H:%M:%S} UTC" if row.due_at else ""
     return f"run {row.id} of flow {row.flow!r} has not ended within {timeout:g} s; it is {row.status.value}{due}{why}"
 

@@ -29,6 +29,18 @@ from datetime import timedelta
 from typing import Protocol
 
 from aft import names
+from aft.errors import BrokerError
+
+
+class QueuesDiffer(BrokerError):
+    """Raised when queues or exchanges have another owner: another user has declared them, or uses them exclusively.
+
+    All others exist. The message tells how to make those in ``names`` aft's again.
+    """
+
+    def __init__(self, message: str, names: Collection[str]) -> None:
+        super().__init__(message)
+        self.names = frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class Outgoing:
     """A message to publish: body, queue, and the key that its consumer must have; without a key, any consumer."""
 
     queue: str
-    body: bytes
+    body: bytes = field(repr=False)
     key: str = ""
 
     @property
@@ -50,7 +62,7 @@ class Delivery:
     """A received message; the implementation acknowledges it by its ``tag``."""
 
     queue: str
-    body: bytes
+    body: bytes = field(repr=False)
     redelivered: bool
     tag: object = field(compare=False, default=None)
     #: Bytes of the message, if ``body`` is only its beginning; None: it is whole.
@@ -159,7 +171,10 @@ class Broker(Protocol):
         ...
 
     def declare(self, topology: Topology) -> None:
-        """Make the queues exist. Idempotent; raises BrokerError when one exists with other arguments."""
+        """Make the queues exist. Idempotent; raises BrokerError when one exists with other arguments.
+
+        That is QueuesDiffer if it is no mistake of this process's settings, and all others exist.
+        """
         ...
 
     def publish(self, messages: Sequence[Outgoing]) -> None:

@@ -11,7 +11,7 @@ path or a scope identifies a frame only together with a generation; without one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -57,10 +57,10 @@ class Frame:
     activity: str
     compensator: str
     state: FrameState
-    args: str | None
-    value: str | None
+    args: str | None = field(repr=False)
+    value: str | None = field(repr=False)
     key_generation: int
-    note: str | None
+    note: str | None = field(repr=False)
     pushed_at: datetime
     settled_at: datetime | None
     #: The child run whose whole stack this frame represents.
@@ -357,14 +357,18 @@ def compensators_in_use(
             runs.c.namespace == namespace,
             runs.c.status == status.value,
             runs.c.ended_as.is_(None),
-            runs.c.root_id == runs.c.id,
+            runs.c.parent_id.is_(None),
         )
         for status in Status
         if not status.ended
     ]
     live = select(union_all(*root_ids).subquery().c.id).limit(MOST_FAMILIES)
     # By the root: a completed child is undone with its parent.
-    members = select(runs.c.id).where(runs.c.root_id.in_(live), tuple_(runs.c.flow, runs.c.version).in_(known))
+    is_known = tuple_(runs.c.flow, runs.c.version).in_(known)
+    members = union_all(
+        select(runs.c.id).where(runs.c.id.in_(live), is_known),
+        select(runs.c.id).where(runs.c.root_id.in_(live), runs.c.parent_id.is_not(None), is_known),
+    )
     statement = (
         select(frames.c.activity, frames.c.compensator, func.count(distinct(frames.c.run_id)))
         .where(frames.c.run_id.in_(members), frames.c.child_id.is_(None), _PENDING)

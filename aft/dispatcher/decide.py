@@ -43,20 +43,44 @@ class FaultDecider:
         self._rules = FaultRules(deps.namespace, deps.store, deps.rules)
 
     def decide_open(self, ids: Sequence[str]) -> tuple[list[Decision], list[Decision]]:
-        """Decide about those of these faults that are open, and about others of their runs that rules are about."""
-        found = self._find_open(ids)
-        known = self._know([fault.run_id for fault, flow, _ in found if self._rules.is_taught(fault, flow)])
+        """Decide about those of these faults that are open, and about others of their runs that rules are about.
+
+        The run of a fault whose row cannot be read is parked.
+        """
+        found, corrupt = self._find_open(ids)
+        known = self._know([fault.run_id for fault, flow, _ in found if self._may_be_taught(fault, flow)])
         chosen = [
             self._decide_safely(fault, known.get(fault.run_id), names.key(flow, version))
             for fault, flow, version in found
         ]
-        return chosen, self._decide_beside([fault for fault, *_ in found], known)
+        return [*chosen, *corrupt], self._decide_beside([fault for fault, *_ in found], known)
 
-    def _find_open(self, ids: Sequence[str]) -> list[tuple[Fault, str, int]]:
-        """Return the open faults among these, each with its flow and version, ordered by run."""
+    def _find_open(self, ids: Sequence[str]) -> tuple[list[tuple[Fault, str, int]], list[Decision]]:
+        """Return the open faults among these, each with its flow and version, ordered by run; and those to be parked.
+
+        The latter cannot be read: somebody has edited their rows. The others of the batch are decided all the same.
+        """
         (found,) = self._store.query([(_OPEN, json.dumps(list(ids)))])
-        read = [(self._read(dict(zip(fault_rows.NAMES, row[2:], strict=True))), row[0], row[1]) for row in found]
-        return [(fault, flow, version) for fault, flow, version in read if fault is not None]
+        read: list[tuple[Fault, str, int]] = []
+        corrupt: list[Decision] = []
+        for flow, version, *values in found:
+            row = dict(zip(fault_rows.NAMES, values, strict=True))
+            if row["namespace"] != self._namespace:
+                continue
+            try:
+                read.append((fault_rows.read_fault(row), flow, version))
+            except fault_rows.MEANINGLESS:
+                fault, key = fault_rows.stand_in(row), names.key(flow, version)
+                corrupt.append(Decision(fault, ParkRun(fault_rows.IF_CORRUPT), key=key))
+        return read, corrupt
+
+    def _may_be_taught(self, fault: Fault, flow: str) -> bool:
+        try:
+            return self._rules.is_taught(fault, flow)
+        except (StoreError, BrokerError):
+            raise
+        except Exception:
+            return True  # a row that somebody edited by hand: asking its rules fails, too, and is reported
 
     def _know(self, taught: Sequence[RunId]) -> dict[RunId, RunRow]:
         if not taught:
@@ -69,8 +93,8 @@ class FaultDecider:
             return None
         try:
             return fault_rows.read_fault(row)
-        except (ValueError, TypeError, RecursionError) as error:
-            # A row that somebody edited by hand: the others of its batch are decided all the same.
+        except fault_rows.MEANINGLESS as error:
+            # As where it is decided about by itself; the others are decided all the same.
             why = f"fault {row['id']} cannot be read: {error}"
             self._telemetry.emit(ServiceFailed(service="intake", why=why))
             return None
@@ -155,7 +179,10 @@ class FaultDecider:
 
 
 def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = None) -> Select[Any]:
-    """Select faults of these runs that are no timeouts and that no rule has changed; or just the given ones, locked."""
+    """Select faults of these runs that are no timeouts and that no rule has changed; or just the given ones, locked.
+
+    Their runs are locked before (``dispatcher.decisions_single``).
+    """
     statement = (
         select(faults, runs.c.epoch.label("run_epoch"))
         .join(runs, runs.c.id == faults.c.run_id)
@@ -170,7 +197,7 @@ def beside(run_ids: Sequence[RunId] = (), *, just: Sequence[FaultId] | None = No
         )
         .order_by(faults.c.run_id, faults.c.id)
     )
-    return statement if just is None else statement.with_for_update()
+    return statement if just is None else statement.with_for_update(of=faults)
 
 
 #: Not the state alone: there is an index of all open faults, which may be many, and it must not be gone through.

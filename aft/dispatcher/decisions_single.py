@@ -5,13 +5,14 @@ another text of the fault. Also for faults beside a step that timed out, which m
 was refused in a batch.
 
 Who may run at the same time: other dispatchers with the same faults, owners of their runs, people. ``lock`` waits for
-them, in the same order as everybody else, and returns only what may still be decided. The caller's transaction is one:
-a crash leaves all of it or nothing, each decision with its message and its plan.
+them, in the same order as everybody else (the runs by their ids, then the faults), and returns only what may still be
+decided. Whoever has locked a run may be paused: the caller's transaction is not patient (``Store.write``). It is one: a
+crash leaves all of it or nothing, each decision with its message and its plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, select, update
@@ -21,7 +22,7 @@ from aft.dispatcher.decision import Decision, texts_of
 from aft.dispatcher.decisions_batch import DECIDES
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, RetryLater
 from aft.fault import Fault, FaultState
-from aft.ids import StepPath
+from aft.ids import FaultId, RunId, StepPath
 from aft.rules.exlets import plans
 from aft.runs import waits
 from aft.runs.records import inbox
@@ -41,10 +42,12 @@ def lock(connection: Connection, chosen: Sequence[Decision], instead: Sequence[D
     ``chosen`` are about open faults, which a later owner may have raised again. ``instead`` are about faults that are
     open or waiting (``decide.beside``), and take precedence; those are opened again.
     """
-    still = {row.id: row.epoch for row in connection.execute(_still_open(chosen))}
+    held = _lock_runs(connection, {decision.fault.run_id for decision in (*chosen, *instead)})
+    named = [decision.fault.id for decision in chosen if decision.fault.run_id in held]
+    still = {row.id: row.epoch for row in connection.execute(_still_open(named))}
     ours: dict[str, int] = {}
     if instead:
-        found = connection.execute(beside(just=[decision.fault.id for decision in instead]))
+        found = connection.execute(beside(just=[one.fault.id for one in instead if one.fault.run_id in held]))
         ours = {row.id: row.run_epoch for row in found}
     for fault_id, epoch in ours.items():
         opened = {"state": FaultState.OPEN.value, "epoch": epoch}
@@ -53,19 +56,25 @@ def lock(connection: Connection, chosen: Sequence[Decision], instead: Sequence[D
     return [*taken, *(one.at(ours[one.fault.id]) for one in instead if one.fault.id in ours)]
 
 
-def _still_open(chosen: Sequence[Decision]) -> Select[Any]:
+def _lock_runs(connection: Connection, ids: Collection[RunId]) -> set[str]:
+    """Lock those of these runs that have no owner, and return their ids."""
+    free = select(runs.c.id).where(runs.c.id.in_(ids), runs.c.worker_id.is_(None))
+    return set(connection.execute(free.order_by(runs.c.id).with_for_update()).scalars())
+
+
+def _still_open(ids: Sequence[FaultId]) -> Select[Any]:
     return (
         select(faults.c.id, faults.c.epoch)
         .join(runs, runs.c.id == faults.c.run_id)
         .where(
-            faults.c.id.in_([decision.fault.id for decision in chosen]),
+            faults.c.id.in_(ids),
             faults.c.state == FaultState.OPEN.value,
             runs.c.epoch == faults.c.epoch,
             runs.c.worker_id.is_(None),
         )
         # The same order for all: a run may have several, and two dispatchers must not wait for each other.
         .order_by(faults.c.run_id, faults.c.id)
-        .with_for_update()
+        .with_for_update(of=faults)
     )
 
 

@@ -15,6 +15,7 @@ from aft import durations
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import Decision
 from aft.dispatcher.route import ApplyRuling, CarryOutExlet, GiveUp, ImmediateRoute, ParkRun, RetryLater, Route, route
+from aft.errors import RuleRefused
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import Ladder, read_ladder
@@ -31,19 +32,28 @@ from aft.rules.trees.rule_cache import RuleCache, RuleSet
 from aft.runs.rulings import Ruling, RulingAction
 from aft.runs.run_rows import RunRow
 from aft.store import Store
+from aft.texts import format_value
 
 
 def rule_types_of(fault: Fault) -> Sequence[RuleType]:
-    """Return the rule types that a fault is of, the most specific first; none for one of a flow's own code."""
+    """Return the rule types that a fault is of, the most specific first; none for one of a flow's own code.
+
+    Raises RuleRefused if its row names a rule type that there is not.
+    """
     if fault.kind is FaultKind.FLOW:
         return ()
     if fault.kind is FaultKind.ABORT:
         return (RuleType.ABORT,)
     if fault.rule_type is None:
         return (RuleType.FAULT,)
-    if fault.kind is FaultKind.CONSTRAINT:
-        return (RuleType(fault.rule_type),)
-    return (RuleType(fault.rule_type), RuleType.FAULT)
+    try:
+        own = RuleType(fault.rule_type)
+    except ValueError:
+        why = (
+            f"fault {fault.id} is of rule type {format_value(fault.rule_type)}, which this version of aft does not know"
+        )
+        raise RuleRefused(f"{why}; no rule is asked about it") from None
+    return (own,) if fault.kind is FaultKind.CONSTRAINT else (own, RuleType.FAULT)
 
 
 def activity_of(fault: Fault) -> str:
@@ -208,8 +218,9 @@ def retry_route(fault: Fault, primitive: primitives.Retry, why: str) -> RetryLat
             return RetryLater(timedelta(0), why)
     try:
         ladder = Ladder.parse(primitive.ladder) if primitive.ladder else read_ladder(fault.ladder)
-    except (ValueError, RecursionError):
-        return _exhausted(fault, why)
+    except (ValueError, RecursionError) as error:
+        # A row that somebody edited by hand, of the fault or of the exlet: nothing is undone for that.
+        return ParkRun(f"{why}; its ladder cannot be climbed: {error}; decide by hand, then retry")
     spent = fault.attempt > ladder.total_tries
     if primitive.level is not None and primitive.level <= len(ladder.levels) and not spent:
         level = ladder.levels[primitive.level - 1]

@@ -5,8 +5,9 @@ decides: only ``open`` ones whose run has had no owner since are decided about, 
 process finds nothing to do. A crash before the commit leaves the fault open and the message unacknowledged; after it,
 the decision's own message is in the outbox, and the redelivered fault message is stale.
 
-A decision that the database refuses fails its batch: the batch is split until the decision is alone, and its run is
-parked with the database's reason. If that is refused, too, the fault stays open and ServiceFailed is emitted.
+A run that somebody else has locked, who may be paused, is left out after a moment: its faults stay open, for the
+sweeper. A decision that the database refuses fails its batch: the batch is split until the decision is alone, and its
+run is parked with the database's reason. If that is refused, too, the fault stays open and ServiceFailed is emitted.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.route import ParkRun, RetryLater
 from aft.envelope import Message, MessageKind
-from aft.errors import AftError, StoreError
+from aft.errors import AftError
 from aft.ids import FaultId, RunId
 from aft.recovery.admission import Admission, AdmittedMessage
 from aft.recovery.delays import DelayQueues
 from aft.recovery.receiver import Receiver
 from aft.recovery.sender import RowSender
 from aft.store.batch.row_format import Fields
-from aft.store.refusals import is_about_rows
+from aft.store.refusals import is_about_rows, is_locked
 from aft.telemetry import FaultRouted, RuleWarned, RunParked, ServiceFailed, logger
 from aft.texts import describe_error
 
@@ -109,13 +110,13 @@ class Intake:
         """Write decisions in one statement; return those that were written."""
         if not chosen:
             return []
-        rows = self._rows(chosen)
         try:
+            rows = self._rows(chosen)
             answers = self._store.write_now(DECIDES, rows)
         except Exception as error:
             # Another process has locked one of the runs, and may be paused: the others do not wait. That one's fault
             # stays open, for the sweeper.
-            locked = isinstance(error, StoreError) and error.locked
+            locked = is_locked(error)
             if not locked and not is_about_rows(error):
                 raise
             if half := len(chosen) // 2:
@@ -136,12 +137,23 @@ class Intake:
         try:
             return self._write(chosen, instead)
         except Exception as error:
+            if is_locked(error):
+                return self._decide_run_by_run(chosen, instead)
             if not is_about_rows(error):
                 raise
             if len(chosen) + len(instead) == 1:
                 return self._park_refused((*chosen, *instead)[0], error)
         taken = [done for one in instead for done in self._decide_one_by_one([], [one])]
         return [*taken, *(done for one in chosen for done in self._decide_one_by_one([one]))]
+
+    def _decide_run_by_run(self, chosen: Sequence[Decision], instead: Sequence[Decision]) -> list[Decision]:
+        """Write decisions, some about a run that somebody has locked: the faults of that one stay open."""
+        ids = sorted({one.fault.run_id for one in (*chosen, *instead)})
+        taken: list[Decision] = []
+        for run_id in ids if len(ids) > 1 else []:
+            theirs = [[one for one in each if one.fault.run_id == run_id] for each in (chosen, instead)]
+            taken += self._decide_one_by_one(*theirs)
+        return taken
 
     def _park_refused(self, decision: Decision, error: Exception) -> list[Decision]:
         """Park the run of a fault whose decision the database refuses; return the new decision."""
@@ -153,6 +165,8 @@ class Intake:
             # With none of the texts of that decision, nor of its fault.
             return self._write([Decision(decision.fault, ParkRun(why))], reason=why)
         except Exception as again:
+            if is_locked(again):
+                return []
             if not is_about_rows(again):
                 raise
             self._telemetry.emit(ServiceFailed(service="intake", why=f"fault {decision.fault.id}: {again}"))
@@ -160,7 +174,7 @@ class Intake:
 
     def _write(self, chosen: Sequence[Decision], instead: Sequence[Decision] = (), **more: Any) -> list[Decision]:
         """Write decisions in one transaction; return those that still applied. ``more`` are columns of each."""
-        with self._store.write() as connection:
+        with self._store.write(patient=False) as connection:
             found = decisions_single.lock(connection, chosen, instead)
             rows = [{**row, **more} for row in self._rows(found)]
             answers, begun = decisions_single.write(connection, self._namespace, found, rows)

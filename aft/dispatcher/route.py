@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from aft import durations
 from aft.fault import Fault, FaultKind, FaultState
 from aft.recovery.known_exceptions import Classification
-from aft.recovery.levels import LadderPosition, read_ladder
+from aft.recovery.levels import read_ladder
 from aft.rules.exlets.exlet import Exlet
 from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.rulings import Ruling
@@ -60,7 +60,7 @@ class CarryOutExlet:
     """An exlet is carried out primitive by primitive, as a plan, and decides about the fault on its way."""
 
     exlet: Exlet
-    facts: dict[str, Any]
+    facts: dict[str, Any] = field(repr=False)
     why: str
 
 
@@ -78,7 +78,11 @@ def route(fault: Fault, classification: Classification) -> RetryLater | GiveUp |
         return _after_death(fault.attempt, classification)
     if not classification.recoverable:
         return _give_up(fault, f"unrecoverable: {classification.reason}")
-    position = _position_of(fault)
+    try:
+        position = read_ladder(fault.ladder).position_after(fault.attempt)
+    except (ValueError, RecursionError) as error:
+        # A row that somebody edited by hand: nothing is undone for that.
+        return ParkRun(f"its ladder cannot be climbed: {error}; retry tries its step again, or cancel the run")
     if position is None:
         return _give_up(fault, f"all levels exhausted after {fault.attempt} failures: {classification.reason}")
     wish = fault.after or timedelta(0)
@@ -111,11 +115,3 @@ def _after_death(deaths: int, classification: Classification) -> RetryLater | Pa
 
 def _give_up(fault: Fault, why: str) -> GiveUp | ParkRun:
     return ParkRun(why) if fault.kind is FaultKind.COMPENSATOR else GiveUp(why)
-
-
-def _position_of(fault: Fault) -> LadderPosition | None:
-    try:
-        return read_ladder(fault.ladder).position_after(fault.attempt)
-    except (ValueError, RecursionError):
-        # A row that somebody edited by hand: no more tries, and its run is undone or parked, not lost.
-        return None

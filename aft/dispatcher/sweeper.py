@@ -11,7 +11,7 @@
 - Audit records: chained (see ``runs.records.audit_chain``).
 
 Each in bounded batches, straight from the rows: the broker is never flooded with copies. Any number of sweepers may
-run; rows that one has locked are skipped by the others. A round in which there is nothing to do costs one round trip:
+run; rows that somebody has locked are skipped. A round in which there is nothing to do costs one round trip:
 one query for each sweep that says whether it has anything to do. Emits: EffectLate, RunParked, RunOverdue,
 RunForgotten, FlowUnserved, ServiceFailed.
 """
@@ -38,7 +38,7 @@ from aft.runs.wakes import child_runs, stranded_runs, unserved_runs
 from aft.store import leases
 from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import later
-from aft.store.refusals import is_about_rows
+from aft.store.refusals import is_about_rows, is_locked
 from aft.store.tables import faults, runs
 from aft.telemetry import FlowUnserved, RunForgotten, RunParked, ServiceFailed, logger
 
@@ -158,7 +158,7 @@ class Sweeper:
         try:
             return {fault_id for fault_id, _ in self._intake.decide(ids)}
         except AftError as error:
-            if not (isinstance(error, StoreError) and error.locked):
+            if not is_locked(error):
                 raise
             return self._decide_apart(ids)
         except Exception:
@@ -182,8 +182,13 @@ class Sweeper:
         with self._store.read() as connection:
             found = child_runs.find_parked_after_end(connection, self._namespace, BATCH)
         for child in found:
-            with self._store.write() as connection:
-                parked_now = child_runs.park_parent(connection, self._namespace, child, self._clock.now())
+            try:
+                with self._store.write(patient=False) as connection:
+                    parked_now = child_runs.park_parent(connection, self._namespace, child, self._clock.now())
+            except StoreError as error:
+                if not is_locked(error):
+                    raise
+                continue  # somebody has locked one of the two, and may be paused: the next round tries again
             if parked_now is not None:
                 self._telemetry.emit(RunParked(run=parked_now[0], reason=parked_now[1]))
         return len(found)
@@ -251,5 +256,5 @@ class Sweeper:
         with self._store.read() as connection:
             if not audit_chain.any_loose(connection):
                 return 0
-        with self._store.write() as connection:
+        with self._store.write(patient=False) as connection:
             return audit_chain.extend(connection, BATCH)

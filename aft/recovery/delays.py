@@ -7,14 +7,14 @@ Two dispatchers that add the last one at the same time may exceed the limit by o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from aft import names
-from aft.brokers.base import Broker, Topology
+from aft.brokers.base import Broker, QueuesDiffer, Topology
 from aft.store import Store
 from aft.store.db_time import now
 from aft.store.tables import delays
@@ -33,6 +33,8 @@ class DelayQueues:
         self._broker = broker
         self._namespace = namespace
         self._declared: frozenset[timedelta] = frozenset()
+        #: The waits whose queues are not aft's.
+        self._taken: frozenset[timedelta] = frozenset()
         self._timers: set[timedelta] = set()
         self._lock = threading.Lock()
 
@@ -42,21 +44,33 @@ class DelayQueues:
             return Topology(self._namespace, frozenset(_waits(connection, self._namespace)))
 
     def declare(self, waits: Iterable[timedelta]) -> Topology:
-        """Ensure that the queues for these waits, the known ones and the work queues exist at the broker."""
+        """Ensure that the queues for these waits, the known ones and the work queues exist at the broker.
+
+        Raises BrokerError; after QueuesDiffer, the waits whose queues are aft's are kept by these, others by timers.
+        """
         with self._lock:
             with self._store.write() as connection:
                 for wait in sorted(set(waits)):
                     _add(connection, self._namespace, wait)
             topology = self.topology()
-            self._broker.declare(topology)
-            self._declared = topology.waits
+            try:
+                self._broker.declare(topology)
+            except QueuesDiffer as error:
+                self._keep(topology, error.names)
+                raise
+            self._keep(topology)
             return topology
+
+    def _keep(self, topology: Topology, taken: Collection[str] = ()) -> None:
+        """Remember which waits have queues of aft's own; others have taken the queues ``taken``."""
+        self._taken = frozenset(wait for name, wait in topology.delay_queues.items() if name in taken)
+        self._declared = topology.waits - self._taken
 
     def queue_for(self, wait: timedelta) -> str | None:
         """Return the name of the queue for a wait, declared if needed; None if the wait is left to the timer."""
-        if wait not in self._declared and wait not in self._timers and wait <= LONGEST:
+        if wait not in self._declared | self._taken | self._timers and wait <= LONGEST:
             self.declare([wait])
-            if wait not in self._declared:
+            if wait not in self._declared | self._taken:
                 self._timers.add(wait)  # the namespace is full; asking again would not change that
         return names.delay(self._namespace, wait) if wait in self._declared else None
 

@@ -12,19 +12,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
-
-from pydantic import Field, StrictInt
 
 from aft import durations
-from aft.codec.text import StoredJson
+from aft.runs.records import stored_ladders
 from aft.texts import format_value
 
-#: Levels of one ladder; each distinct wait needs a delay queue of its own.
-MOST_LEVELS = 32
-#: Tries on one level.
-MOST_TRIES = 1_000_000
-
+MOST_LEVELS, MOST_TRIES = stored_ladders.MOST_LEVELS, stored_ladders.MOST_TRIES
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -147,19 +140,10 @@ class Ladder:
         return json.dumps([[level.wait // _MILLISECOND, level.tries] for level in self.levels])
 
 
-#: As it is stored: ``[[wait in milliseconds, tries], …]``.
-_STORED: StoredJson[tuple[tuple[int, int], ...]] = StoredJson(
-    Annotated[
-        tuple[tuple[Annotated[int, Field(strict=True, ge=0, le=durations.LONGEST // _MILLISECOND)], StrictInt], ...],
-        Field(max_length=MOST_LEVELS),
-    ]
-)
-
-
 @functools.lru_cache(maxsize=256)
 def read_ladder(formatted: str) -> Ladder:
     """Decode a ladder as stored with a fault. Cached: there are few ladders and many faults. Raises ValueError."""
-    return Ladder(tuple(Level(timedelta(milliseconds=wait), tries) for wait, tries in _STORED.read(formatted)))
+    return Ladder(tuple(Level(timedelta(milliseconds=wait), tries) for wait, tries in stored_ladders.decode(formatted)))
 
 
 def _read_level(part: str, text: str) -> Level:

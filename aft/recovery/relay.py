@@ -22,12 +22,14 @@ from aft.telemetry import MessageQuarantined, OutboxRelayed, Telemetry, logger
 
 #: Rows that one round of the relay takes.
 BATCH = 500
+#: Characters of the longest message: those of aft are short, and brokers end a connection over one that is too large.
+MOST_BODY = 1_000_000
 #: Seconds for which only the relay tries to publish, after a writer's own publish has failed.
 AWAY = 5.0
-#: Seconds between two looks at the outbox: while there was something lately, and else.
-LOOK, IDLE_LOOK = 0.05, 0.1
-#: Seconds that count as lately.
-LATELY = 5.0
+#: Seconds between two looks at the outbox: at least, and at most.
+LOOK, IDLE_LOOK = 0.05, 0.2
+#: How much longer than the pause between two looks the outbox has been empty.
+PATIENCE = 50
 
 
 class Relay:
@@ -94,14 +96,14 @@ class Relay:
             self._broker.publish(messages)
 
     def step(self) -> float:
-        """Publish what is free; return the seconds until the next look, which are more where nothing was found lately.
+        """Publish what is free; return the seconds until the next look: the more, the longer nothing was found.
 
         For one thread.
         """
         if self.run_once():
             self._found_at = self._clock.ticks()
             return 0.0
-        return LOOK if self._clock.ticks() - self._found_at < LATELY else IDLE_LOOK
+        return min(max((self._clock.ticks() - self._found_at) / PATIENCE, LOOK), IDLE_LOOK)
 
     def run_once(self) -> int:
         """Publish rows that no process holds; return how many were taken. Only reads if there are none."""
@@ -109,19 +111,35 @@ class Relay:
             return 0
         with self._store.write() as connection:
             rows = outbox.take(connection, self._namespace, BATCH)
-        sent = self._send_each_queue(rows)
+        sent = self._send_each_queue(self._refuse_too_long(rows))
         if sent:
             self._telemetry.emit(OutboxRelayed(messages=sent))
         return len(rows)
 
-    def _send_each_queue(self, rows: Sequence[OutboxRow]) -> int:
-        """Publish to each queue separately: one that fails does not hold up the others. Raises the first error."""
-        by_queue: dict[str, list[OutboxRow]] = {}
+    def _refuse_too_long(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """Quarantine rows that a broker may not take, as they would hold up others for ever; return the rest."""
+        rest: list[OutboxRow] = []
         for row in rows:
-            by_queue.setdefault(names.split(row.queue)[0], []).append(row)
+            if names.is_too_long(row.queue):
+                self._quarantine(names.split(row.queue)[0], [row], "its queue's name or its key is too long")
+            elif len(row.body) > MOST_BODY:
+                self._quarantine(names.split(row.queue)[0], [row], f"it has {len(row.body):,} characters")
+            else:
+                rest.append(row)
+        return rest
+
+    def _send_each_queue(self, rows: Sequence[OutboxRow]) -> int:
+        """Publish to each queue separately: one that fails does not hold up the others. Raises the first error.
+
+        Messages with a key are separate, too: not every queue takes them, and those without one must not suffer for it.
+        """
+        by_queue: dict[tuple[str, bool], list[OutboxRow]] = {}
+        for row in rows:
+            queue, key = names.split(row.queue)
+            by_queue.setdefault((queue, bool(key)), []).append(row)
         sent = 0
         errors: list[AftError] = []
-        for queue, group in by_queue.items():
+        for (queue, _), group in by_queue.items():
             try:
                 self.send(group)
                 sent += len(group)

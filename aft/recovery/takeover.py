@@ -16,7 +16,7 @@ Each ends in the same way: the worker's lease is ended, its runs are rescued as 
 decided about at once, here: the queue of faults would only cost time. Who may run at the same time: any number of
 rescuers, and the worker itself, if it is alive after all. A crash before the decision leaves an expired lease, or open
 faults with their messages in the outbox: the sweeper, or the relay, continues from there. Emits: WorkerDied,
-RunRescued, ServiceFailed.
+RunRescued, RunParked, ServiceFailed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from aft.clock import Clock
 from aft.errors import StoreError
 from aft.ids import RunId, WorkerId
+from aft.runs import park
 from aft.runs.ownership.rescue import ANY_EXPIRED, WARM_UP, find_expired, rescue_expired, rescue_for_warm_up
 from aft.store import Store, outbox
 from aft.store.batch.statements import PreparedQuery
@@ -38,7 +39,7 @@ from aft.store.liveness import make_probe
 from aft.store.outbox import OutboxRow
 from aft.store.refusals import is_about_rows
 from aft.store.tables import runs, workers
-from aft.telemetry import RunRescued, ServiceFailed, Telemetry, WorkerDied, logger
+from aft.telemetry import RunParked, RunRescued, ServiceFailed, Telemetry, WorkerDied, logger
 
 #: Runs that are rescued in one transaction.
 BATCH = 200
@@ -139,11 +140,20 @@ class Takeover:
             except Exception as error:
                 if not is_about_rows(error):
                     raise
-                self._telemetry.emit(ServiceFailed(service="takeover", why=f"run {run_id}: {error}"))
+                self._put_aside(run_id, error)
                 continue
             events += rescued
             written += messages
         return events, written
+
+    def _put_aside(self, run_id: RunId, error: Exception) -> None:
+        """Park a run that no worker can own after this one; report another one that the database refuses to change."""
+        with self._store.write() as connection:
+            is_parked = park.park_unrescuable(connection, run_id)
+        if is_parked:
+            self._telemetry.emit(RunParked(run=run_id, reason=park.NO_EPOCH))
+        else:
+            self._telemetry.emit(ServiceFailed(service="takeover", why=f"run {run_id}: {error}"))
 
     def _send_on(self, events: Sequence[RunRescued], written: Sequence[OutboxRow]) -> int:
         for event in events:

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Table, select, update
+from sqlalchemy import Connection, Table, delete, select, update
 
 from aft.errors import OrderRefused
 from aft.ids import RunId
 from aft.runs.orders import Actor
 from aft.runs.records import audit
 from aft.runs.records.notices import NoticeState
-from aft.runs.run_rows import COLUMNS, RunRow, from_row
+from aft.runs.run_rows import COLUMNS, RunRow, from_row, is_of_family
 from aft.runs.states import FrameState
 from aft.store.db_time import now
-from aft.store.tables import faults, frames, inbox, journal, late_effects, notices, plans, runs
+from aft.store.tables import faults, frames, inbox, journal, late_effects, notices, plans, run_labels, runs
 
 #: The values that replace the erased ones, by table.
 _ERASED: dict[Table, dict[str, Any]] = {
@@ -71,13 +71,14 @@ def erase(connection: Connection, run: RunRow, by: Actor) -> list[RunId]:
     kept = {"state": FrameState.KEPT.value, "settled_at": now()}
     connection.execute(update(frames).where(frames.c.run_id.in_(ids), frames.c.state.in_(owed)).values(**kept))
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**_OF_RUN, erased_at=now(), updated_at=now()))
+    connection.execute(delete(run_labels).where(run_labels.c.run_id.in_(ids)))
     for run_id in ids:
         audit.write(connection, run_id, by.name, "forget", by.note)
     return ids
 
 
 def _lock(connection: Connection, run: RunRow) -> list[RunRow]:
-    of_family = select(*COLUMNS).where(runs.c.root_id == run.root_id).order_by(runs.c.id).with_for_update()
+    of_family = select(*COLUMNS).where(is_of_family(run.root_id)).order_by(runs.c.id).with_for_update()
     return [from_row(row) for row in connection.execute(of_family)]
 
 

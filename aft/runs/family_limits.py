@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, func, literal, select
 
 from aft.errors import LimitExceeded
-from aft.runs.run_rows import RunRow
+from aft.runs.run_rows import RunRow, is_of_family
 from aft.runs.states import Status
 from aft.store.tables import runs
 
@@ -44,7 +44,7 @@ class FamilySize:
 def measure(connection: Connection, run: RunRow, limits: FamilyLimits) -> FamilySize:
     """Count the ancestors of a run, its children in this generation, and the runs of its family that have not ended."""
     children = select(runs.c.id).where(runs.c.parent_id == run.id, runs.c.parent_generation == run.key_generation)
-    family = select(runs.c.id).where(runs.c.root_id == run.root_id, runs.c.ended_as.is_(None))
+    family = select(runs.c.id).where(is_of_family(run.root_id), runs.c.ended_as.is_(None))
     root = select(runs.c.status, runs.c.cause).where(runs.c.id == run.root_id)
     found = connection.execute(
         select(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from aft.codec import ArgumentsCodec
 from aft.ids import OrderId, RunId, StepPath, WorkerId
-from aft.run_options import DEFAULTS, RunOptions
+from aft.run_options import DEFAULTS, RunOptions, labels_of
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.store import outbox
@@ -32,7 +33,7 @@ class NewRun:
     namespace: str
     flow: str
     version: int
-    args: str
+    args: str = field(repr=False)
     options: RunOptions = DEFAULTS
     #: Of a child: its parent, the step there with its generation, and the first ancestor of both.
     parent: tuple[RunId, StepPath, int, RunId] | None = None
@@ -111,6 +112,11 @@ class NewRunWrite:
             "begins_at": self.begins_at,
         }
 
+    def labels(self) -> list[tuple[str, str]]:
+        """Return its labels, names with values."""
+        options = self.new.options
+        return labels_of(options.resources, options.tags) if options.resources or options.tags else []
+
     def row(self, created_at: Any, deadline_at: Any, due_at: Any) -> RunRow:
         """Return the run as it was made."""
         new, options, made, begins_here = self.new, self.new.options, _moment(created_at), self.worker is not None
@@ -157,12 +163,14 @@ class NewRunBatch:
     def for_postgresql(self, items: Sequence[NewRunWrite]) -> tuple[str, Parameters]:
         # In one order for all: two batches with the same keys must not deadlock.
         in_order = sorted(enumerate(items), key=lambda each: (each[1].new.options.key or "", each[1].new.id))
-        statement = _TOLD if any(item.message is not None for item in items) else _UNTOLD
-        return statement, [as_json([self._fields(place, item) for place, item in in_order])]
+        rows = [self._fields(place, item) for place, item in in_order]
+        told, labelled = any(item.message is not None for item in items), any("labels" in row for row in rows)
+        return _statement(told, labelled), [as_json(rows)]
 
     def _fields(self, place: int, item: NewRunWrite) -> dict[str, Any]:
         queue, body = item.message or (None, None)
-        return {**item.fields(), "place": place, "queue": queue, "body": body}
+        labels = [{"name": name, "value": value} for name, value in item.labels()]
+        return {**item.fields(), "place": place, "queue": queue, "body": body, **({"labels": labels} if labels else {})}
 
     def write_sqlite(self, connection: Executor, items: Sequence[NewRunWrite]) -> list[Any]:
         return [_make_one(connection, item) for item in items]
@@ -181,11 +189,27 @@ def _times(later: str, begins_at: str) -> str:
 _COLUMNS = f"{', '.join(_GIVEN)}, {', '.join(_TIMES)}, created_at, updated_at"
 
 
-def _statement(told: str) -> str:
+#: Saves the messages of those runs that were made.
+_TELL = f""", told AS (
+    {outbox.put_selected("given.namespace", "given.queue", "given.body")}
+    FROM made JOIN given USING (id)
+    WHERE given.body IS NOT NULL
+)"""
+#: Writes their labels.
+_LABEL = """, labelled AS (
+    INSERT INTO aft_run_labels (namespace, name, value, run_id)
+    SELECT given.namespace, label.name, label.value, made.id
+    FROM made JOIN given USING (id), json_to_recordset(given.labels) AS label(name text, value text)
+    WHERE given.labels IS NOT NULL
+)"""
+
+
+@cache
+def _statement(told: bool, labelled: bool) -> str:
     return f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS given(
-        place integer, queue text, body text, begins_at timestamptz, {as_record(runs, _GIVEN)},
+        place integer, queue text, body text, labels json, begins_at timestamptz, {as_record(runs, _GIVEN)},
         {", ".join(f"{name} double precision" for name in _TIMES)})
 ), made AS (
     INSERT INTO aft_runs ({_COLUMNS})
@@ -194,19 +218,12 @@ WITH given AS MATERIALIZED (
     FROM given
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, deadline_at, due_at
-){told}
+){_TELL if told else ""}{_LABEL if labelled else ""}
 SELECT given.place, extract(epoch FROM made.created_at), extract(epoch FROM made.deadline_at),
     extract(epoch FROM made.due_at)
 FROM made JOIN given USING (id)
 """
 
-
-_UNTOLD = _statement("")
-_TOLD = _statement(f""", told AS (
-    {outbox.put_selected("given.namespace", "given.queue", "given.body")}
-    FROM made JOIN given USING (id)
-    WHERE given.body IS NOT NULL
-)""")
 
 _MAKE = (
     f"INSERT INTO aft_runs ({_COLUMNS}) "
@@ -215,11 +232,16 @@ _MAKE = (
 )
 
 
+_LABEL_SQLITE = "INSERT INTO aft_run_labels (namespace, name, value, run_id) VALUES (?, ?, ?, ?)"
+
+
 def _make_one(connection: Executor, item: NewRunWrite) -> tuple[float, float | None, float | None] | None:
     fields = item.fields()
     made = connection.execute(_MAKE, {**fields, "begins_at": encode_value(item.begins_at)}).fetchall()
     if not made:
         return None
+    for name, value in item.labels():
+        connection.execute(_LABEL_SQLITE, (item.new.namespace, name, value, item.new.id))
     if item.message is not None:
         connection.execute(outbox.PUT_SQLITE, (item.new.namespace, *item.message, 0.0)).fetchall()
     created_at, deadline_at, due_at = made[0]

@@ -27,6 +27,7 @@ from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
+from aft.security.redaction import redact
 from aft.store.leases import end_leases
 from aft.store.tables import faults, runs
 
@@ -99,7 +100,9 @@ def _find_parked_frame(connection: Connection, run: RunRow) -> str:
     )
     path = connection.execute(statement.order_by(faults.c.id.desc()).limit(1)).scalar()
     if path is None:
-        raise OrderRefused(f"run {run.id} is not parked for a compensator: {run.reason}; `retry` is what it can do")
+        raise OrderRefused(
+            f"run {run.id} is not parked for a compensator: {redact(run.reason or '')}; `retry` is what it can do"
+        )
     return str(path)
 
 

@@ -7,7 +7,7 @@ exlet is under way; the action is set once, by the primitive that decides.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -33,9 +33,9 @@ class Ruling:
 
     do: RulingAction | None = None
     #: Arguments that take the place of the step's own, by name.
-    args: dict[str, Any] | None = None
+    args: dict[str, Any] | None = field(default=None, repr=False)
     #: The result, if one was given: a list of that one value.
-    result: tuple[Any, ...] = ()
+    result: tuple[Any, ...] = field(default=(), repr=False)
     #: The reason, for the flow or a person.
     why: str = ""
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, case, exists, func, select
-from sqlalchemy import cast as cast_to
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import ColumnElement, Connection, Row, case, select
 
 from aft.codec.text import check_depth
 from aft.errors import CodecError, UnknownRun
@@ -35,17 +33,17 @@ class RunRow:
     version: int
     key: str | None
     key_generation: int
-    args: str
+    args: str = field(repr=False)
     status: Status
-    reason: str | None
+    reason: str | None = field(repr=False)
     cause: str | None
-    result: str | None
+    result: str | None = field(repr=False)
     ended_as: Status | None
     fault_id: str | None
     priority: int
     owner: str | None
     resources: tuple[str, ...]
-    tags: dict[str, Any]
+    tags: dict[str, Any] = field(repr=False)
     expected: timedelta | None
     root_id: str
     parent_id: RunId | None
@@ -119,9 +117,17 @@ def _read_damaged(values: dict[str, Any]) -> RunRow:
         try:
             values[name] = reads(values[name])
         except _MEANINGLESS as error:
-            values[name] = instead
+            # The owner's fence compares what is in the row, whatever that is.
+            values[name] = values[name] if name in _NUMBERS else instead
             damaged.append(f"{name} ({type(error).__name__})")
     return RunRow(**values, unreadable=", ".join(damaged))
+
+
+def _read_number(stored: Any) -> int:
+    # SQLite keeps a value of another type, and makes a fraction of a number that is too large: it could not rise.
+    if not isinstance(stored, int):
+        raise TypeError(f"{type(stored).__name__} instead of a whole number")
+    return stored
 
 
 def _read_savepoints(stored: str | None, started: bool) -> dict[str, str] | None:
@@ -139,6 +145,8 @@ def _decode(stored: str | None) -> dict[str, Any]:
     return found
 
 
+#: What the owner's writes raise, or name.
+_NUMBERS = ("epoch", "seq", "inbox_seq", "deaths", "key_generation")
 #: The readers of columns that may be corrupt, and the values that replace those.
 _READERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "status": (Status, Status.PARKED),
@@ -147,6 +155,7 @@ _READERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "tags": (_decode, {}),
     "waits": (waits.decode, ()),
     "expected": (lambda stored: None if stored is None else timedelta(seconds=stored), None),
+    **dict.fromkeys(_NUMBERS, (_read_number, None)),
     **dict.fromkeys(_MOMENTS, (db_time.read_time, None)),
     **{name: (db_time.read_time, datetime.fromtimestamp(0, UTC)) for name in ("created_at", "updated_at")},
 }
@@ -182,44 +191,9 @@ def find_run(connection: Connection, namespace: str, prefix: str) -> RunRow:
     return from_row(found[0]) if found else get_run(connection, namespace, prefix)
 
 
-def listing(
-    connection: Connection,
-    namespace: str,
-    *,
-    status: Status | None = None,
-    flow: str | None = None,
-    owner: str | None = None,
-    resource: str | None = None,
-    priority: int | None = None,
-    overdue: bool = False,
-    limit: int = 50,
-) -> list[RunRow]:
-    """Return the newest runs, newest first; ``overdue`` are those that should have ended by now and have not.
-
-    ``priority``: those of this one and above.
-    """
-    statement = select(*COLUMNS).where(runs.c.namespace == namespace).order_by(runs.c.id.desc()).limit(limit)
-    if status is not None:
-        statement = statement.where(runs.c.status == status.value)
-    if flow is not None:
-        statement = statement.where(runs.c.flow == flow)
-    if owner is not None:
-        statement = statement.where(runs.c.owner == owner)
-    if resource is not None:
-        statement = statement.where(_needs(connection, resource))
-    if priority is not None:
-        statement = statement.where(runs.c.priority >= priority)
-    if overdue:
-        statement = statement.where(is_overdue())
-    return [from_row(row) for row in connection.execute(statement)]
-
-
-def _needs(connection: Connection, resource: str) -> ColumnElement[bool]:
-    """Return the condition that a run names a resource, in the JSON functions of this database."""
-    if connection.dialect.name == "postgresql":
-        return cast_to(runs.c.resources, JSONB).contains([resource])
-    named = func.json_each(runs.c.resources).table_valued("value")
-    return exists().where(named.c.value == resource)
+def is_of_family(root_id: str) -> ColumnElement[bool]:
+    """Return the condition that a run is this root, or a descendant of it."""
+    return (runs.c.id == root_id) | ((runs.c.root_id == root_id) & runs.c.parent_id.is_not(None))
 
 
 def is_overdue() -> ColumnElement[bool]:

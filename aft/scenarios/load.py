@@ -21,10 +21,16 @@ _OFFERED = ("flow", "prepare", "set_up", "read_state", "find_hanging_process")
 
 
 def find_example(named: str) -> Path:
-    """Return the directory of an example, given by its path or by its name alone. Raises ExampleError."""
-    for directory in (Path(named), *(shelf / named for shelf in SHELVES)):
+    """Return the directory of an example, given by its path or by its name alone. Raises ExampleError.
+
+    A name alone is never a folder of the current one: whoever may write there would choose the code that is executed.
+    """
+    is_name = named not in ("", ".", "..") and Path(named).name == named
+    for directory in [shelf / named for shelf in SHELVES] if is_name else [Path(named)]:
         if _is_example(directory):
             return directory.resolve()
+    if is_name and _is_example(Path(named)):
+        raise ExampleError(f"no example {named!r} comes with aft; to execute the one in this folder, write './{named}'")
     if Path(named).is_dir():
         raise ExampleError(f"{named!r} is no example: it lacks replay.py or scenarios/")
     known = sorted({directory.name for directory in _shelved()})

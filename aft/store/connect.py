@@ -56,7 +56,7 @@ IDLE_AT_WORK = 60
 #: What is in the pool of transactions.
 Pooled: TypeAlias = SqliteConnection | PostgresqlConnection
 
-#: Milliseconds that a batch waits for a row that another transaction has locked.
+#: Milliseconds that a batch, or another write that is not patient, waits for a row that another transaction has locked.
 LOCK_PATIENCE = 500
 
 
@@ -171,6 +171,13 @@ def _prepare_driver(connection: psycopg.Connection[Any], record: Any) -> None:
     connection.execute("SET enable_bitmapscan = off")
     # A paused process may have locked one of many runs: then the others are written without it.
     connection.execute(f"SET lock_timeout = '{LOCK_PATIENCE}ms'")
+
+
+def limit_waits(connection: Connection) -> Connection:
+    """Let a transaction that has begun wait only a moment for each row that is locked; return its connection."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_PATIENCE}ms'")
+    return connection
 
 
 def idle_limit(lease: float) -> float:

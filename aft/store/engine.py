@@ -12,7 +12,7 @@ DatabaseMoved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, ExceptionContext, PoolProxiedConnection, event, exc
@@ -31,6 +31,7 @@ from aft.store.connect import (
     format_url,
     idle_for,
     idle_limit,
+    limit_waits,
     make_drivers,
     make_engine,
     parse_url,
@@ -124,13 +125,14 @@ class Store:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, patient: bool = True) -> Iterator[Connection]:
         """Give a connection in a transaction that writes; it has committed when the block has ended.
 
-        PostgreSQL ends a transaction that is idle for seconds (``connect.idle_limit``).
+        PostgreSQL ends a transaction that is idle for seconds (``connect.idle_limit``). One that is not ``patient``
+        waits only a moment for a row that somebody has locked, who may be paused: then StoreError says ``locked``.
         """
         with self._transaction(writes=True) as connection:
-            yield connection
+            yield connection if patient else limit_waits(connection)
 
     @contextmanager
     def lend(self, connection: Connection) -> Iterator[CheckedOutConnection]:
@@ -257,12 +259,12 @@ class Store:
             lent.invalidate()  # Ctrl-C, perhaps: its state is unknown
             raise
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """Wait for a turn to write to SQLite before taking a connection (``sqlite.write_queue``, ``sqlite.forks``)."""
-        if self.file is None:
-            yield
-            return
+        return _NO_TURN if self.file is None else self._turn()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
         if self._identity is not None:
             self._identity.check_unopened()  # the turn makes a file behind the link
         turn = turns[self._real_file]
@@ -298,6 +300,10 @@ class Store:
         # In a pool that was disposed of it would stay open until it is collected.
         if self.closed:
             record.close()
+
+
+#: PostgreSQL's writers wait for nobody.
+_NO_TURN: AbstractContextManager[None] = nullcontext()
 
 
 def _prepared(lent: PoolProxiedConnection) -> set[bytes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Float, bindparam, insert, select, update
@@ -36,7 +36,7 @@ class OutboxRow:
 
     id: int
     queue: str
-    body: str
+    body: str = field(repr=False)
 
 
 _PUT = (

@@ -12,3 +12,8 @@ from aft.errors import AftError, StoreError
 def is_about_rows(error: Exception) -> bool:
     """Return whether a write failed because of one of its rows, not because of the database: others can be written."""
     return error.refused if isinstance(error, StoreError) else not isinstance(error, AftError)
+
+
+def is_locked(error: Exception) -> bool:
+    """Return whether a write failed because somebody else has locked one of its rows: others can be written."""
+    return isinstance(error, StoreError) and error.locked

@@ -11,15 +11,13 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     Table,
-    UniqueConstraint,
     text,
 )
 
 from aft.store.db_time import Moment
-from aft.store.text_types import String, Text
+from aft.store.text_types import Binary, String, Text
 
 metadata = MetaData(
     naming_convention={
@@ -117,10 +115,33 @@ runs = Table(
     Column("updated_at", Moment, nullable=False),
     Column("ended_at", Moment),
     Column("erased_at", Moment),  # when its values were erased
-    UniqueConstraint("namespace", "flow", "key", name="uq_aft_runs_key"),
-    Index("ix_aft_runs_status", "namespace", "status", "id"),
+    # Begins with the key, so that runs are also found by the beginning of one.
+    Index(
+        "uq_aft_runs_key",
+        "namespace",
+        "key",
+        "flow",
+        unique=True,
+        postgresql_ops={"key": "text_pattern_ops"},
+        postgresql_where=text("key IS NOT NULL"),
+        sqlite_where=text("key IS NOT NULL"),
+    ),
     Index("ix_aft_runs_flow", "namespace", "flow", "id"),
-    Index("ix_aft_runs_root", "root_id"),
+    Index(
+        "ix_aft_runs_owner",
+        "namespace",
+        "owner",
+        "id",
+        postgresql_where=text("owner IS NOT NULL"),
+        sqlite_where=text("owner IS NOT NULL"),
+    ),
+    Index("ix_aft_runs_status", "namespace", "status", "id"),
+    Index(
+        "ix_aft_runs_root",
+        "root_id",
+        postgresql_where=text("parent_id IS NOT NULL"),
+        sqlite_where=text("parent_id IS NOT NULL"),
+    ),
     Index(
         "ix_aft_runs_parent",
         "parent_id",
@@ -170,11 +191,24 @@ runs = Table(
     ),
 )
 
+#: What runs are found by besides their own columns: their tags, and the names of what they need.
+run_labels = Table(
+    PREFIX + "run_labels",
+    metadata,
+    Column("namespace", String(40), primary_key=True),
+    Column("name", String(220), primary_key=True),
+    Column("value", String(400), primary_key=True),
+    # Without a foreign key, as in the journal.
+    Column("run_id", _id(), primary_key=True),
+    Index("ix_aft_run_labels_run", "run_id"),
+)
+
 #: Recorded outcomes of a run's steps; replay reads them. Rows are final.
 journal = Table(
     PREFIX + "journal",
     metadata,
-    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    # Without a foreign key, as in frames: each row is written under a lock on its run.
+    Column("run_id", _id(), primary_key=True),
     Column("path", String(400), primary_key=True),
     Column("seq", BigInteger, nullable=False),  # order of completion
     Column("scope", String(400), nullable=False),  # the savepoint it stands under, "" for none
@@ -191,14 +225,13 @@ journal = Table(
     Column("key_generation", Integer, nullable=False, server_default=text("0")),
     Column("epoch", BigInteger, nullable=False),
     Column("recorded_at", Moment, nullable=False),
-    UniqueConstraint("run_id", "seq", name="uq_aft_journal_seq"),
 )
 
 #: The compensation stack: one row for each undo that is, or was, owed.
 frames = Table(
     PREFIX + "frames",
     metadata,
-    Column("run_id", _id(), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("run_id", _id(), primary_key=True),
     Column("seq", BigInteger, primary_key=True),  # highest owed is the top
     Column("path", String(400), nullable=False),
     Column("scope", String(400), nullable=False),
@@ -258,7 +291,9 @@ faults = Table(
     Column("run_status", String(20)),  # its run's state when it was decided about: what rules saw, or would have seen
     Column("run_tags", Text),  # JSON: its run's tags then
     Column("ruling", Text),  # JSON: what the run's owner shall make of the step, if not just raise or try again
+    Column("group_id", String(12)),  # the failure group: what faults of one cause share; null: none, or an old row
     Index("ix_aft_faults_run", "run_id", "id"),
+    Index("ix_aft_faults_group", "namespace", "group_id", "raised_at"),
     Index("ix_aft_faults_signature", "namespace", "name", "type", "raised_at"),
     Index("ix_aft_faults_listing", "namespace", "id"),
     Index(
@@ -342,6 +377,8 @@ audit = Table(
     Column("db_user", String(200), server_default=FetchedValue()),  # PostgreSQL's own word for whose session it is
     Column("seq", BigInteger),  # its place in the chain of all, which it gets a little later
     Column("hash", String(64)),
+    Column("number", BigInteger, server_default=FetchedValue()),  # PostgreSQL counts; null on SQLite
+    Index("ix_aft_audit_number", "number"),
     Index("ix_aft_audit_run", "run_id", "id"),
     Index("ux_aft_audit_seq", "seq", unique=True),
     Index("ix_aft_audit_loose", "id", postgresql_where=text("seq IS NULL"), sqlite_where=text("seq IS NULL")),
@@ -356,7 +393,7 @@ quarantine = Table(
     Column("queue", String(255), nullable=False),
     Column("reason", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),  # its beginning, where it is oversized
+    Column("body", Binary, nullable=False),  # its beginning, where it is oversized
     Column("at", Moment, nullable=False),
     Column("state", String(20), nullable=False, server_default=text("'held'")),
     Column("settled_at", Moment),  # let in after all, or thrown away, by hand
@@ -427,7 +464,7 @@ messages = Table(
     Column("id", _Serial, primary_key=True, autoincrement=True),
     Column("queue", String(255), nullable=False),  # where it was published to
     Column("target", String(255), nullable=False),  # where it is consumed from
-    Column("body", LargeBinary, nullable=False),
+    Column("body", Binary, nullable=False),
     Column("visible_at", Moment, nullable=False),
     Column("consumer", _id()),  # who holds it, until visible_at
     Column("deliveries", Integer, nullable=False, server_default=text("0")),

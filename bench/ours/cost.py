@@ -1,4 +1,4 @@
-"""Measures the CPU that one kind of work costs: of this process, and of its sessions at PostgreSQL.
+"""Measures the CPU that one kind of work costs: of this process and its threads, PostgreSQL's sessions and RabbitMQ.
 
 Uses the public interface only, so that it runs with the aft of any commit (``bench.against``). All of the work is done
 in this process, with a dispatcher in it where one is needed.
@@ -16,7 +16,7 @@ import psycopg
 
 import aft
 from bench import jobs
-from bench.cpu import cpu_of_thread
+from bench.cpu import cpu_of, cpu_of_own_threads, cpu_of_thread, listening_at
 from bench.ours import failing_flows, flows
 
 NAMESPACE = "cost"
@@ -31,6 +31,16 @@ REST, IDLE = 2.0, 4.0
 #: Seconds that a backlog may take at the most.
 PATIENCE = 90.0
 
+BROKER_PORT = 5672
+#: The parts of a dispatcher, each with the beginnings of its threads' names; all other threads have the rest.
+HOPS = {
+    "execute": ("aft-run", "aft-branch", "aft-held"),
+    "receive": ("aft-receiver", "aft-consume", "aft-timer"),
+    "decide": ("aft-intake", "aft-plans"),
+    "publish": ("aft-publish", "aft-sender", "aft-confirm", "aft-relay"),
+    "rest": (),
+}
+
 Work = Callable[[aft.Aft, int, "Watch"], None]
 
 _LEFT = "SELECT count(*) FROM aft_runs WHERE ended_at IS NULL"
@@ -43,13 +53,23 @@ class Watch:
     def __init__(self, database: str) -> None:
         self._postgres = psycopg.connect(database, autocommit=True) if database.startswith("postgresql") else None
         self._file = None if self._postgres else sqlite3.connect(database.removeprefix("sqlite:///"))
+        self._broker = None if self._postgres is None else listening_at(BROKER_PORT)
+        #: The CPU seconds of the parts of the last dispatcher.
+        self.hops: dict[str, float] = {}
 
-    def read(self) -> tuple[float, float]:
-        """Return the CPU seconds of this process, and of its sessions at PostgreSQL."""
+    def read(self) -> tuple[float, float, float]:
+        """Return the CPU seconds of this process, of its sessions at PostgreSQL, and of RabbitMQ."""
         if self._postgres is None:
-            return time.process_time(), 0.0
+            return time.process_time(), 0.0, 0.0
         sessions = self._postgres.execute(_SESSIONS).fetchall()
-        return time.process_time(), sum(cpu_of_thread(pid) for (pid,) in sessions)
+        broker = 0.0 if self._broker is None else cpu_of(self._broker)
+        return time.process_time(), sum(cpu_of_thread(pid) for (pid,) in sessions), broker
+
+    def note_hops(self) -> None:
+        """Note what the threads of a dispatcher have used; they live no longer than it does."""
+        self.hops = dict.fromkeys(HOPS, 0.0)
+        for name, used in cpu_of_own_threads().items():
+            self.hops[_hop_of(name)] += used
 
     def wait_until_ended(self) -> None:
         """Wait until all runs have ended; raises JobFailed after ``PATIENCE`` seconds."""
@@ -91,8 +111,13 @@ def drain(flow: aft.Flow[Any, Any], *arguments: int) -> Work:
             app.submit(flow, *arguments)
         with app.dispatcher(concurrency=16):
             watch.wait_until_ended()
+            watch.note_hops()
 
     return work
+
+
+def _hop_of(thread: str) -> str:
+    return next((hop for hop, names in HOPS.items() if thread.startswith(names)), "rest")
 
 
 #: The kinds of work, and of how many runs each.
@@ -119,8 +144,9 @@ def measure(app: aft.Aft, watch: Watch, work: str) -> dict[str, float]:
         before, units = watch.read(), float(count)
         do(app, count, watch)
         after = watch.read()
-    python, database = ((b - a) / units * 1e6 for a, b in zip(before, after, strict=True))
-    return {"python": python, "database": database}
+    python, database, broker = ((b - a) / units * 1e6 for a, b in zip(before, after, strict=True))
+    hops = {hop: used / units * 1e6 for hop, used in watch.hops.items() if hop != "rest"}
+    return {"python": python, "database": database, "broker": broker, **hops, "rest": python - sum(hops.values())}
 
 
 def main() -> None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import aft
+from bench.lateness import Attempts
 
 #: How often each activity fails.
 FAILURES = 2
 #: Where attempts are noted, if they are.
-_notes: list[int] = []
+_notes: list[Attempts] = []
 
 
 def note_attempts(path: str) -> None:
-    """Begin to note when each attempt begins: run, attempt, seconds since 1970."""
-    _notes.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    """Begin to note when each attempt begins."""
+    _notes.append(Attempts(path))
 
 
 def _fail() -> int:
     current = aft.current()
     if _notes:
-        os.write(_notes[0], f"{current.run_id} {current.attempt} {time.time():.6f}\n".encode())
+        _notes[0].note(current.run_id, current.attempt)
     if current.attempt <= FAILURES:
         raise ConnectionError("not now")
     return current.attempt

@@ -7,6 +7,7 @@ from typing import Any
 
 import aft
 from bench import jobs
+from bench.delay import delayed
 from bench.ours import flows
 from bench.ours.harness import Counting, clean, make_app
 
@@ -73,6 +74,9 @@ def main() -> None:
         clean(job, app)
         if job["way"] == "submit":
             rate = submitted(app, job)
+        elif job.get("away"):
+            with delayed(job["database"], job["away"]) as database:
+                rate = by_processes({**job, "database": database})
         elif job["processes"] > 1:
             rate = by_processes(job)
         else:

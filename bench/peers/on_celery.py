@@ -60,7 +60,7 @@ def step() -> int:
 )
 def failing(self: Task) -> int:
     """Fail twice."""
-    tallies.fail_twice(self.request.retries)
+    tallies.fail_twice(self.request.retries, self.request.id)
     return 1
 
 

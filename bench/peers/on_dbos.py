@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from dbos import DBOS
 
 from bench import jobs
+from bench.lateness import Attempts, come_in, summarize
+from bench.takeovers import Notes, time_takeover
 
 #: How often each activity of the fault path fails.
 FAILURES = 2
@@ -28,6 +31,7 @@ def happy(steps: int) -> int:
 
 
 job = jobs.given()
+attempts = Attempts(job["file"] + ".attempts")
 
 
 @DBOS.step(retries_allowed=True, max_attempts=FAILURES + 1, interval_seconds=job.get("wait") or 0.001, backoff_rate=1.0)
@@ -35,6 +39,7 @@ def fail() -> int:
     """Fail twice."""
     status = DBOS.step_status
     attempt = status.current_attempt if status is not None else None
+    attempts.note(DBOS.workflow_id, (attempt or 0) + 1)
     if (attempt or 0) < FAILURES:
         raise ConnectionError("not now")
     return 1
@@ -44,6 +49,20 @@ def fail() -> int:
 def failing() -> int:
     """One step that fails twice."""
     done: int = fail()
+    return done
+
+
+@DBOS.step()
+def last_long() -> int:
+    """Note the beginning; the first process to do so does not return for a long time."""
+    Notes(job["file"] + ".notes").begin()
+    return 1
+
+
+@DBOS.workflow()
+def lasting() -> int:
+    """Call one long step."""
+    done: int = last_long()
     return done
 
 
@@ -101,9 +120,47 @@ def measure(job: dict[str, Any]) -> float:
     return jobs.in_threads(job["threads"], job["seconds"], lambda number: once(job))
 
 
+def measure_lateness(job: dict[str, Any]) -> dict[str, float]:
+    """Return how late tries begin, against the failure before and the wait."""
+    for handle in [DBOS.start_workflow(failing) for _ in range(WARM)]:
+        handle.get_result()
+    began, handles = time.time(), list[Any]()
+    come_in(lambda: handles.append(DBOS.start_workflow(failing)), job["rate"], job["seconds"])
+    for handle in handles:
+        handle.get_result()
+    return summarize(attempts.lateness(job["wait"], began))
+
+
+def measure_takeover(job: dict[str, Any]) -> dict[str, float]:
+    """Return the milliseconds until the work is begun again by a process that is started at once after the kill.
+
+    Without its paid service, the workflows of a dead process are found by its next start only.
+    """
+    jobs.start({**job, "crew": True, "first": True}, "bench.peers.on_dbos")
+    notes = Notes(job["file"] + ".notes")
+    restart = partial(jobs.start, {**job, "crew": True}, "bench.peers.on_dbos")
+    return {"takeover": 1000 * time_takeover(notes, parent_too=False, then=restart)}
+
+
+def take_part(job: dict[str, Any]) -> None:
+    """Be one of the processes of a takeover."""
+    launch(job)
+    if job.get("first"):
+        lasting()
+    time.sleep(jobs.PATIENCE)
+
+
 def main() -> None:
     """Run the job of this program."""
+    if job.get("kind") == "takeover":
+        if job.get("crew"):
+            take_part(job)
+        jobs.answer(measure_takeover(job))
+        jobs.leave()
     launch(job)
+    if job.get("kind") == "lateness":
+        jobs.answer(measure_lateness(job))
+        jobs.leave()
     if job.get("crew"):
         if not job.get("wait"):
             once(job)

@@ -36,7 +36,7 @@ def step() -> None:
 def failing() -> None:
     """Fail twice."""
     message = CurrentMessage.get_current_message()
-    tallies.fail_twice(message.options.get("retries", 0))
+    tallies.fail_twice(message.options.get("retries", 0), message.message_id)
 
 
 @dramatiq.actor(queue_name=QUEUE, time_limit=600_000)

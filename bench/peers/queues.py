@@ -2,8 +2,8 @@
 
 ``happy`` and ``saga``: workers are there and warm; from the first send to the last end. ``faults``: everything is sent
 first, then workers are started; from the first attempt to the last end, so that starting them does not count. Either is
-cut off after ``most`` seconds, and what was done by then counts. ``submit``: nobody takes what is sent. ``takeover``:
-whoever has begun is killed.
+cut off after ``most`` seconds, and what was done by then counts. ``lateness``: flows come in at a steady rate.
+``submit``: nobody takes what is sent. ``takeover``: whoever has begun is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench import jobs
+from bench.lateness import Attempts, come_in, summarize
 from bench.takeovers import Notes, time_takeover
 
 #: Flows that warm workers up.
@@ -35,9 +36,11 @@ class Tallies:
         self.begun = jobs.Tally(job["file"] + ".begun")
         self.failed = jobs.Tally(job["file"] + ".failed")
         self.ended = jobs.Tally(job["file"])
+        self.attempts = Attempts(job["file"] + ".attempts")
 
-    def fail_twice(self, earlier: int) -> None:
-        """Fail as an activity of the fault path does, given the number of earlier failures."""
+    def fail_twice(self, earlier: int, flow: object) -> None:
+        """Fail as an activity of the fault path does, given the number of earlier failures and the flow's id."""
+        self.attempts.note(flow, earlier + 1)
         if earlier == 0:
             self.begun.add()
         if earlier < FAILURES:
@@ -71,6 +74,18 @@ def measure_faults(job: dict[str, Any], tallies: Tallies, start: Start, send: Se
     return {"faults": tallies.failed.count() / (at - began)}
 
 
+def measure_lateness(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
+    """Return how late tries begin, against the failure before and the wait."""
+    start()
+    for _ in range(WARM):
+        send()
+    tallies.ended.wait_for(WARM)
+    began = time.time()
+    sent = come_in(send, job["rate"], job["seconds"])
+    tallies.ended.wait_for(WARM + sent)
+    return summarize(tallies.attempts.lateness(job["wait"], began))
+
+
 def measure_submits(job: dict[str, Any], tallies: Tallies, start: Start, send: Send) -> dict[str, float]:
     """Return the sends per second."""
     return {"submits": jobs.in_threads(1, job["seconds"], lambda number: send())}
@@ -85,12 +100,17 @@ def measure_takeover(job: dict[str, Any], tallies: Tallies, start: Start, send: 
     return {"takeover": 1000 * time_takeover(Notes(job["file"] + ".notes"), parent_too=True)}
 
 
-_WAYS = {"faults": measure_faults, "submit": measure_submits, "takeover": measure_takeover}
+_WAYS = {
+    "faults": measure_faults,
+    "lateness": measure_lateness,
+    "submit": measure_submits,
+    "takeover": measure_takeover,
+}
 
 
 def measure(job: dict[str, Any], tallies: Tallies, start: Start, sends: Mapping[str, Send]) -> None:
     """Run the job of this program; ``sends`` has a function to send one flow for each kind of job."""
     kind = job.get("kind", "happy")
-    send = sends["happy" if kind == "submit" else kind]
+    send = sends[{"submit": "happy", "lateness": "faults"}.get(kind, kind)]
     jobs.answer(_WAYS.get(kind, measure_flows)(job, tallies, start, send))
     jobs.leave()

@@ -1,4 +1,4 @@
-"""Measures how late retries begin at half of the maximum rate."""
+"""Measures how late retries begin: at half of the maximum rate, and beside peers at a low one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,33 @@ METRICS = (
     Metric("rate", "faults/s came in"),
 )
 
+#: Faults that come in each second, where all have the same rate; each flow fails so often.
+RATE, FAILURES = 50, 2
+DUE = "aft, from when it was due"
+
 
 def contests(setting: Setting) -> list[Contest]:
     """Return a contest for each wait, at half of the maximum rate that the same process has measured."""
     waits = setting.pick(["1s"], ["1ms", "1s"])
-    return [_contest(setting, wait) for wait in waits]
+    made = [_contest(setting, wait) for wait in waits]
+    return made if setting.quick else [*made, _at_a_low_rate(setting)]
+
+
+def _at_a_low_rate(setting: Setting) -> Contest:
+    """Make a contest beside peers at the same rate; none of them says when a try was due."""
+    job = {"kind": "lateness", "wait": 1, "rate": RATE / FAILURES, "seconds": 10.0}
+    ours = {"flow": "failing_1s", "faults": FAILURES, "processes": 2, "concurrency": 32}
+    entrants = (
+        setting.ours(DUE, "bench.ours.lateness", **job, **ours),
+        setting.ours("aft, from the failure", "bench.ours.lateness", **job, **ours, since="failure"),
+        *setting.peer("DBOS, from the failure", "dbos", **job),
+        *setting.peer("Celery, from the failure", "celery", **job),
+        *setting.peer("Dramatiq, from the failure", "dramatiq", **job),
+        *setting.peer("Procrastinate, from the failure", "procrastinate", **job),
+    )
+    title = f"lateness of retries at {RATE} faults a second, wait 1s"
+    goals = (Goal("p99", 15.0),)
+    return Contest("lateness", title, METRICS[:2], entrants, goals, most_rounds=1)
 
 
 def _contest(setting: Setting, wait: str) -> Contest:

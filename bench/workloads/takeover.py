@@ -16,6 +16,8 @@ def contests(setting: Setting) -> list[Contest]:
         setting.ours("aft, after 1 s of work", "bench.ours.takeover"),
         *([] if setting.quick else setting.peer("Celery", "celery", kind="takeover")),
         *setting.peer("Dramatiq", "dramatiq", kind="takeover"),
+        *([] if setting.quick else setting.peer("DBOS, started again at once", "dbos", kind="takeover")),
+        *([] if setting.quick else setting.peer("Procrastinate", "procrastinate", kind="takeover")),
     )
     made = [Contest("takeover", "takeover after SIGKILL", (TAKEOVER,), entrants, most_rounds=setting.pick(1, None))]
     if not setting.quick:

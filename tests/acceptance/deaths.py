@@ -55,3 +55,16 @@ def mind_own_business(file: str) -> str:
 @aft.flow
 def harmless(file: str) -> str:
     return mind_own_business(file)
+
+
+@aft.activity
+def visit(file: str) -> None:
+    """Do something quick that nobody may do often."""
+    note(file)
+
+
+@aft.flow
+def killing_after(file: str) -> None:
+    """The flow's own code kills its process, at once after an activity."""
+    visit(file)
+    os.kill(os.getpid(), signal.SIGKILL)

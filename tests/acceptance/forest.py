@@ -26,6 +26,7 @@ import aft
 from aft.errors import OrderRefused, StoreError
 from aft.flows.replay.runner import Runner
 from aft.ids import RunId
+from aft.runs.ownership.held_writes import HeldWrite
 from aft.runs.ownership.owner import Owner, SharedWrite
 from aft.runs.ownership.owner_writes import Recording
 from aft.runs.ownership.rescue import rescue_orphans
@@ -184,7 +185,7 @@ def _of(owner: Owner) -> World | None:
 def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the writes of owners come to what their worlds say."""
     real_write, real_write_in, real_run = Store.write, Owner.write_in, Runner.run
-    real_share = Owner.share
+    real_share, real_take, real_end = Owner._share, Owner.take_overdue, Owner.end_overdue
 
     @contextmanager
     def write(store: Store, **more: Any) -> Iterator[Connection]:
@@ -219,25 +220,41 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if isinstance(recording, Recording) and recording.write.entry is not None:
             _local.write.notes.append(("recorded", owner.run_id, recording.write.entry["path"], 0))
 
-    def share(owner: Owner, write: Any, **more: Any) -> SharedWrite | None:
+    def share(owner: Owner, write: Any, *more: Any) -> SharedWrite | None:
         world = _of(owner)
         if world is None:
-            return real_share(owner, write, **more)
-        with owner.lock:
-            fate = world.fate(owner)
-            if fate == "die before":
-                world.kill(owner)
-            if fate == "refused" or (shared := real_share(owner, write, **more)) is None:
-                return None
-            if write.entry is not None:
-                world.note(("recorded", owner.run_id, write.entry["path"], 0))
-            if fate == "die after":
-                world.kill(owner)
-            if fate == "answer lost":
-                owner.seq, owner._unsure = owner.seq - 1, True
-                return None
+            return real_share(owner, write, *more)
+        fate = world.fate(owner)
+        if fate == "die before":
+            world.kill(owner)
+        if fate == "refused" or (shared := real_share(owner, write, *more)) is None:
+            return None
+        if write.entry is not None:
+            world.note(("recorded", owner.run_id, write.entry["path"], 0))
+        if fate == "die after":
+            world.kill(owner)
+        if fate == "answer lost":
+            owner.seq, owner._unsure = owner.seq - 1, True
+            raise StoreError("the answer was lost", transient=True)
         _disturb(world, owner, fate)
         return shared
+
+    def take_overdue(owner: Owner, held: HeldWrite) -> Any:
+        world = _of(owner)
+        is_dead = world is not None and (owner.run_id, owner.epoch) in world.dead
+        return None if is_dead else real_take(owner, held)
+
+    def end_overdue(owner: Owner, held: HeldWrite, answer: Any, *, known: bool) -> None:
+        """On the thread of all runs: nothing is raised there."""
+        world = _of(owner)
+        if world is not None and answer is not None and held.write.entry is not None:
+            world.note(("recorded", owner.run_id, held.write.entry["path"], 0))
+            fate = world.fate(owner)
+            if fate in ("die before", "die after"):
+                world.dead.add((owner.run_id, owner.epoch))
+            elif fate == "answer lost":
+                answer, known = None, False
+        real_end(owner, held, answer, known=known)
 
     def run(runner: Runner, row: RunRow, **more: Any) -> None:
         deps = runner._deps
@@ -272,7 +289,9 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", write)
         patch.setattr(Owner, "write_in", write_in)
-        patch.setattr(Owner, "share", share)
+        patch.setattr(Owner, "_share", share)
+        patch.setattr(Owner, "take_overdue", take_overdue)
+        patch.setattr(Owner, "end_overdue", end_overdue)
         patch.setattr(Runner, "run", run)
         patch.setattr(Runner, "__init__", init)
         yield

@@ -7,18 +7,22 @@ import os
 import pwd
 import secrets
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import delete, update
+from sqlalchemy import delete, insert, update
 
 import aft
 from aft.app.run import current_user
 from aft.cli.root import root
 from aft.config import Settings
+from aft.ids import RunId, new_id
 from aft.runs.records import audit, audit_chain, quarantine
 from aft.runs.states import Status
+from aft.store import Store
+from aft.store.db_time import later, now
 from aft.store.tables import audit as table
 from aft.store.tables import runs
 from tests.acceptance.commands import REPOSITORY
@@ -88,7 +92,7 @@ def is_loose(app: aft.Aft) -> bool:
         return audit_chain.any_loose(connection)
 
 
-def test_a_record_names_the_users_that_nobody_can_choose(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_names_the_users_whatever_the_environment_says(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody else")
     app = do_much(setup)
@@ -150,6 +154,51 @@ def test_a_record_that_was_changed_shows(setup: Setup, column: str) -> None:
     assert "record 3 was changed" in told.output
 
 
+@pytest.mark.parametrize("order", [[5, 4, 3, 2, 1], [1, 2, 3, 5, 4], [2, 3, 4, 5, 1]], ids=str)
+def test_records_that_were_chained_anew_in_another_order_show(setup: Setup, order: list[int]) -> None:
+    app = do_much(setup)
+    with app.store.write() as connection:
+        entries = {entry.seq: entry for entry in audit.newest(connection, 9)}
+        connection.execute(update(table).values(seq=None, hash=None))
+        before = audit_chain.NONE
+        for place, former in enumerate(order, start=1):
+            entry = entries[former]
+            before = audit_chain.hash_of(entry, before)
+            connection.execute(update(table).where(table.c.id == entry.id).values(seq=place, hash=before))
+    told = cli(setup, "--verify")
+    assert told.exit_code == 1, told.output
+    moved = next(place for place in range(2, 6) if order[place - 1] < order[place - 2])
+    assert f"record {moved} was added before record {moved - 1}" in " ".join(told.output.split())
+
+
+@pytest.mark.parametrize("is_undone", [False, True], ids=["committed", "rolled back"])
+def test_a_record_whose_transaction_takes_long_is_chained_in_its_place(production: Setup, is_undone: bool) -> None:
+    store = production.app().store
+    with store.write() as connection:
+        connection.execute(delete(table))
+    with closing(store.engine.connect()) as slow, slow.begin() as transaction:
+        audit.write_about(slow, "ann", "schedule pause", "first")
+        with store.write() as connection:
+            audit.write_about(connection, "ben", "schedule pause", "second")
+        with store.write() as connection:
+            assert audit_chain.extend(connection, 9) == 0
+        if is_undone:
+            transaction.rollback()
+    eventually(lambda: chain(store) == 0)
+    with store.read() as connection:
+        actors = [entry.actor for entry in reversed(audit.newest(connection, 9)) if entry.seq]
+        assert actors == (["ben"] if is_undone else ["ann", "ben"])
+        assert not audit_chain.verify(connection).problems
+
+
+def chain(store: Store) -> int:
+    """Chain all records that can be chained; returns how many are left."""
+    with store.write() as connection:
+        audit_chain.extend(connection, 9)
+    with store.read() as connection:
+        return audit_chain.verify(connection).loose
+
+
 def test_a_record_that_was_taken_out_of_the_chain_shows(setup: Setup) -> None:
     app = do_much(setup)
     with app.store.write() as connection:
@@ -190,7 +239,7 @@ def test_a_position_far_beyond_the_others_stops_no_numbering(setup: Setup, place
                 audit.write_about(connection, "ann", "schedule pause", "nightly")
         while is_loose(app):
             with app.store.write() as connection:
-                assert audit_chain.extend(connection, 3)
+                audit_chain.extend(connection, 3)
     told = cli(setup, "--verify")
     assert (told.exit_code, " gone" in told.output or "was changed" in told.output) == (1, True), told.output
 
@@ -227,6 +276,21 @@ def test_what_people_do_to_anything_else_is_recorded_without_values(setup: Setup
     shown = cli(setup).output
     assert "nightly" in shown
     assert "audited_order" in shown
+
+
+def test_records_are_in_the_order_in_which_they_were_added_whatever_they_say_of_themselves(setup: Setup) -> None:
+    app = setup.app()
+    given: list[dict[str, object]] = [{}, {"id": "zzz", "at": later(9e6)}, {"id": "000", "at": later(-9e6)}, {}]
+    with app.store.write() as connection:
+        for number, chosen in enumerate(given):
+            values = {"id": new_id(), "run_id": "one", "actor": f"ann {number}", "action": "x", "at": now(), **chosen}
+            connection.execute(insert(table).values(**values))
+    with app.store.read() as connection:
+        assert [one.actor for one in audit.newest(connection, 3)] == ["ann 3", "ann 2", "ann 1"]
+        assert [one.actor for one in audit.of_run(connection, RunId("one"))] == [f"ann {number}" for number in range(4)]
+    eventually(lambda: chain(app.store) == 0)
+    with app.store.read() as connection:
+        assert [(one.seq, one.actor) for one in audit.newest(connection, 2)] == [(4, "ann 3"), (3, "ann 2")]
 
 
 # With the roles that are shipped ---------------------------------------------------------------------------------
@@ -272,9 +336,12 @@ def test_everything_works_with_the_rights_of_the_role(guarded: str) -> None:
         "DELETE FROM aft_audit",
         "UPDATE aft_audit SET actor = 'other'",
         "UPDATE aft_audit SET at = now()",
+        "UPDATE aft_audit SET number = 1",
+        "SELECT setval('aft_audit_number_seq', 1)",
         "TRUNCATE aft_audit",
         "INSERT INTO aft_audit (id, run_id, actor, action, at, db_user) VALUES ('a', 'b', 'c', 'd', now(), 'other')",
         "INSERT INTO aft_audit (id, run_id, actor, action, at, seq) VALUES ('a', 'b', 'c', 'd', now(), 1)",
+        "INSERT INTO aft_audit (id, run_id, actor, action, at, number) VALUES ('a', 'b', 'c', 'd', now(), 1)",
         "DROP TABLE aft_audit",
         "UPDATE aft_schema_version SET version_num = 'x'",
     ],

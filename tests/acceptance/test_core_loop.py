@@ -380,3 +380,9 @@ def test_what_nothing_undoes_is_named_when_a_run_was_compensated(setup: Setup, o
     told = "failed, and everything it had done was undone, but for 'shop_mail' without a compensator: LookupError"
     with app.dispatcher(), pytest.raises(aft.FlowCompensated, match=told):
         app.submit(mailed, order).result(60)
+
+
+def test_a_flow_of_three_activities_is_written_three_times_once_it_is_claimed(setup: Setup, order: str) -> None:
+    run = setup.app().start(shop.buy, order)
+    assert run.result(0) == f"parcel-{order}"
+    assert run.row.seq == 3  # the last outcome shares the commit of the end

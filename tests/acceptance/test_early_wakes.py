@@ -9,6 +9,7 @@ from aft import names
 from aft.brokers.base import Outgoing
 from aft.envelope import Message, MessageKind
 from aft.fault import FaultState
+from aft.ids import OrderId
 from aft.telemetry import WakeIgnored
 from tests.acceptance.theatre import listen
 from tests.setups import Setup, eventually
@@ -115,3 +116,18 @@ def test_a_repeated_message_of_an_earlier_fault_does_not_bring_a_wake_before_its
         row = run.row
     assert (tries[order], tries[order, "undone"], row.status, row.worker_id) == (1, 0, "recovering", None)
     assert row.epoch == epoch, "nobody even claims it"
+
+
+def test_a_message_does_not_begin_a_run_before_its_time(setup: Setup, order: str) -> None:
+    app = setup.app()
+    heard = listen(app)
+    with app.dispatcher():
+        later = app.submit(hopping.options(after="1h"), f"{order}-later")
+        row = later.row
+        message = Message.about_order(later.id, OrderId(str(row.wake_id)), datetime.now(UTC))
+        key = names.key(row.flow, row.version)
+        app.broker.publish([Outgoing(names.resume(app.namespace), message.encode().encode(), key)])
+        eventually(lambda: any(isinstance(event, WakeIgnored) for event in heard))
+        assert (later.row.epoch, later.row.due_at) == (0, row.due_at)
+        later.cancel()
+        eventually(lambda: later.status.ended)

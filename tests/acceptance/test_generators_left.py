@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import aft
+from aft.flows.runtime import generators
 from aft.runs.states import Status
-from tests.setups import Setup, eventually, run_to
+from tests.setups import Setup, dispatching, eventually, run_to
 from tests.world import gates
 
 #: What was executed for each family, and in which run.
@@ -317,3 +318,10 @@ def test_a_run_is_not_in_a_savepoint_whose_generator_it_has_left(setup: Setup, f
             run.compensate(to="items")
         run.signal("go")
         run.result(60)
+
+
+def test_an_interrupt_at_the_end_of_a_collection_refuses_no_later_call(embedded: Setup, family: str) -> None:
+    app = embedded.app()
+    generators._collector.is_at_work = True  # as if the callback had been interrupted
+    with dispatching(app):
+        assert app.start(other, family).result(60) is None

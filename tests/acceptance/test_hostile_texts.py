@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import aft
 from aft import do
 from aft.app.rules.rules import RuleDesk
+from aft.app.run_filter import Wanted
 from aft.cli.root import root
 from aft.rules.rule_types import RuleType
 from tests.setups import Setup
@@ -204,14 +205,28 @@ def _declared(value: Any) -> Any:
     return value
 
 
+#: What runs are looked for by, besides the text.
+SEARCHED = [option for option, hint in Wanted.__annotations__.items() if "str" in str(hint)]
+
+
+def _look(find: Callable[..., Any], option: str) -> Callable[[World, str], Any]:
+    def look(world: World, text: str) -> Any:
+        found = find(world.app, **{option: text})
+        return found if isinstance(found, int) else list(found)
+
+    return look
+
+
 #: How a text is given to each parameter that takes one.
 GIVES: dict[str, Callable[[World, str], Any]] = {
     "Aft.faults state": lambda world, text: world.app.faults(state=text),
     "Aft.run run_id": lambda world, text: world.app.run(text),
-    "Aft.runs status": lambda world, text: world.app.runs(status=text),
-    "Aft.runs flow": lambda world, text: world.app.runs(flow=text),
-    "Aft.runs owner": lambda world, text: world.app.runs(owner=text),
-    "Aft.runs resource": lambda world, text: world.app.runs(resource=text),
+    "Aft.runs where": lambda world, text: world.app.runs(text),
+    "Aft.count_runs where": lambda world, text: world.app.count_runs(text),
+    "Aft.iter_runs where": lambda world, text: list(world.app.iter_runs(text)),
+    **{f"Aft.runs {option}": _look(aft.Aft.runs, option) for option in SEARCHED},
+    **{f"Aft.count_runs {option}": _look(aft.Aft.count_runs, option) for option in SEARCHED},
+    **{f"Aft.iter_runs {option}": _look(aft.Aft.iter_runs, option) for option in SEARCHED},
     "Aft.schedule name": lambda world, text: world.app.schedule(text, flow.call("x"), cron="0 3 * * *"),
     "Aft.schedule cron": lambda world, text: world.app.schedule("odd", flow.call("x"), cron=text),
     "Aft.schedule zone": lambda world, text: world.app.schedule("odd", flow.call("x"), cron="0 3 * * *", zone=text),
@@ -378,7 +393,9 @@ def _find_parameters() -> Iterator[str]:
         for name, member in inspect.getmembers(owner, inspect.isfunction):
             if not name.startswith("_"):
                 for parameter in inspect.signature(member).parameters.values():
-                    if "str" in str(parameter.annotation):
+                    if "Unpack[Wanted]" in str(parameter.annotation):
+                        yield from (f"{owner.__name__}.{name} {option}" for option in SEARCHED)
+                    elif "str" in str(parameter.annotation):
                         yield f"{owner.__name__}.{name} {parameter.name}"
 
 
@@ -426,7 +443,8 @@ def _takes_none(name: str) -> bool:
     """Return whether None may be given to a parameter: then it has its default."""
     function, _, parameter = name.partition(" ")
     owner = next(one for one in PUBLIC if one.__name__ == function.partition(".")[0])
-    return inspect.signature(getattr(owner, function.partition(".")[2])).parameters[parameter].default is None
+    found = inspect.signature(getattr(owner, function.partition(".")[2])).parameters.get(parameter)
+    return found is None or found.default is None
 
 
 def _find_break(give: Callable[[], Any], *, allowed: bool) -> str | None:

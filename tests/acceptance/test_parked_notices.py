@@ -11,7 +11,7 @@ import pytest
 import aft
 from aft import do
 from aft.runs.states import Status
-from aft.telemetry import RunOverdue
+from aft.telemetry import NoticeAcknowledged, NoticeFailed, NoticeGivenUp, RunOverdue
 from tests.acceptance import theatre
 from tests.acceptance.theatre import listen, stops, teach
 from tests.setups import Setup, eventually
@@ -49,6 +49,10 @@ def undo(show: str) -> None:
     """Fails, and cannot be undone."""
     go(show)
     raise Refused("hiss")
+
+
+#: What is told of a notice that was tried.
+ENDS = (NoticeAcknowledged, NoticeFailed, NoticeGivenUp)
 
 
 def test_each_parked_run_is_told_once_for_each_time_it_is_parked(
@@ -99,6 +103,24 @@ def test_without_the_setting_nobody_is_told(setup: Setup) -> None:
         eventually(lambda: any(isinstance(event, RunOverdue) for event in heard))
     with app.store.read() as connection:
         assert not connection.exec_driver_sql(f"SELECT 1 FROM aft_notices WHERE run_id = '{run.id}'").all()
+
+
+def test_the_url_of_parked_runs_vouches_for_no_other_url_of_its_host(
+    setup: Setup, receiver: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, heard = receiver
+    app, show = setup.app(notify_parked_url=url, webhook_hosts=None), secrets.token_hex(4)
+    others = [url.replace("/hook", "/admin"), f"{url}?x=y", "http://127.0.0.1:9/hook"]
+    teach(app, theatre.evening, "fault", "true", *(do.notify(each, "by a rule") for each in others), do.park("no"))
+    trouble[show, "tickets"] = [Refused("no")]
+    events = listen(app)
+    with app.dispatcher():
+        stops(app.submit(theatre.evening, show), Status.PARKED)
+        eventually(lambda: len([event for event in events if isinstance(event, ENDS)]) > len(others))
+    why = [event.why for event in events if isinstance(event, NoticeGivenUp)]
+    assert [body.get("event") for body in heard] == ["parked"]
+    assert len(why) == len(others)
+    assert all("list it in AFT_WEBHOOK_HOSTS" in each for each in why)
 
 
 @pytest.mark.parametrize("url", ["example.org/hook", "https://user:secret@example.org/", "https://exa mple.org/"])

@@ -235,3 +235,17 @@ def test_no_worker_outlives_its_replay(how: signal.Signals, tmp_path: Path) -> N
         (worker,) = eventually(lambda: children(process.pid))
         process.send_signal(how)
     eventually(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_a_name_alone_never_means_a_folder_of_the_current_one(tmp_path: Path) -> None:
+    planted = copy_example(tmp_path)
+    (planted / "__init__.py").write_text("raise RuntimeError('code of the current folder')\n")
+    played = replay("cms_ad_approval", "--scenario", "approved", cwd=tmp_path)
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert "code of the current folder" not in played.stdout + played.stderr
+
+    planted.rename(tmp_path / "mine")
+    refused = replay("mine", "--scenario", "approved", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "write './mine'" in refused.stderr
+    assert "code of the current folder" in replay("./mine", "--scenario", "approved", cwd=tmp_path).stderr

@@ -276,6 +276,18 @@ def test_a_preview_counts_what_would_be_decided_otherwise_and_saves_nothing(taug
     assert taught.data("rules", "history") == []
 
 
+def test_a_fault_of_a_rule_type_that_there_is_not_is_named_and_left_out_of_a_preview(taught: Terminal) -> None:
+    sound, spoilt = (fails(taught, f"gone-{n}") for n in range(2))
+    with taught.app.store.write() as connection:
+        connection.execute(
+            update(faults).where(faults.c.id == spoilt.id).values(rule_type="of tomorrow", decision=None)
+        )
+    rule = ("--if", "fault.name == 'Gone'", "--then", "stand")
+    assert len(taught.data("rules", "preview", sound.id, *rule)["preview"]["changes"]) == 1
+    for command in (("rules", "explain", spoilt.id), ("rules", "preview", spoilt.id, *rule)):
+        assert "'of tomorrow', which this version of aft does not know" in taught.refused(*command)
+
+
 def test_a_constraint_is_previewed_with_what_was_known_when_it_was_asked(taught: Terminal) -> None:
     rule = Tree("hall_visit", RuleType.ACTIVITY_PRE, "hall_seat", 0, {1: Node(1, "run.priority == 0", "stand")}, 1)
     taught.app.rules.save_all([rule], [])

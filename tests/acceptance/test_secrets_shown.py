@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from sqlalchemy import text
 
 import aft
+from aft.app.views.story import read_story
 from aft.cli.root import root
-from aft.runs.records import notices, parked_runs
+from aft.compensation import stack
+from aft.runs.records import inbox, journal, notices, parked_runs
 from aft.runs.states import Status
 from aft.store import Store
 from tests.setups import Setup, eventually, run_to
@@ -297,3 +299,110 @@ def test_a_signal_whose_name_says_that_it_is_secret_is_not_shown(setup: Setup) -
         eventually(lambda: run.status is Status.COMPLETED)
     shown += _show(setup, "runs", "show", run.id) + _show(setup, "runs", "show", run.id, "--json")
     assert "hunter2" not in shown
+
+
+#: What no pattern knows as a secret: only what is never shown is safe.
+PLAIN = "plain-text-of-a-customer"
+
+
+def unwrap(what: str) -> None:
+    pass
+
+
+@aft.activity(name="secrets_buy", levels=[])
+@aft.compensate_with(unwrap)
+def buy(what: str) -> str:
+    return f"bought {what}"
+
+
+@aft.activity(name="secrets_fail", levels=[])
+def fail(what: str) -> None:
+    raise ValueError(f"no: {what}", what)
+
+
+@aft.flow(name="secrets_represented")
+def represented(what: str) -> str:
+    aft.wait_for("secrets_go")
+    buy(what)
+    if what.startswith("fail"):
+        fail(what)
+    return what
+
+
+def test_no_repr_shows_what_is_stored(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        good = app.submit(represented.options(tags={"who": PLAIN}), PLAIN)
+        bad = app.submit(represented, f"fail {PLAIN}")
+        for run in (good, bad):
+            run.signal("secrets_go", PLAIN)
+        assert good.result(60) == PLAIN
+        eventually(lambda: bad.status is Status.COMPENSATED)
+    with app.store.read() as connection:
+        stories = [read_story(connection, app.namespace, run.id) for run in (good, bad)]
+        recorded = [
+            read(connection, run.id) for run in (good, bad) for read in (journal.load, stack.of_run, inbox.of_run)
+        ]
+    shown = repr([*(run.row for run in (good, bad)), app.faults(), good.compensate(dry_run=True), stories, recorded])
+    assert f"{good.id}" in shown
+    assert "secrets_buy" in shown
+    assert PLAIN not in shown
+
+
+def test_no_repr_of_rules_shows_the_values_of_the_cases_that_they_were_made_for(setup: Setup) -> None:
+    app = setup.app()
+    with run_to(app, represented, f"fail {PLAIN}", status="waiting") as run:
+        run.signal("secrets_go", PLAIN)
+        eventually(lambda: run.status is Status.COMPENSATED)
+    exlet = aft.Exlet("secrets_set", [aft.do.set(args={"what": PLAIN}), aft.do.complete(PLAIN)])
+    app.rules.save_all([], [exlet])
+    (fault,) = [fault for fault in app.faults() if fault.name == "secrets_fail"]
+    proposal = app.rules.propose(fault.id, "fault.name != ''", exlet.name)
+    app.rules.add(proposal, accept=True)
+    assert proposal.node.cornerstone
+    key = (proposal.tree.flow, proposal.tree.on, proposal.tree.activity)
+    seen = [exlet, proposal, app.rules.trees(), app.rules.history(), app.rules.exlet_history(exlet.name)]
+    shown = repr([*seen, app.rules.tree_at(key, 1), app.rules.explain(fault.id), app.rules.preview(proposal.tree)])
+    assert "secrets_set" in shown
+    assert PLAIN not in shown
+
+
+CARD_TEXT = f"the card {CARD} was refused"
+
+
+@aft.activity(name="secrets_refuse_card", levels=[])
+def refuse_card() -> None:
+    raise ValueError(CARD_TEXT)
+
+
+def refuse_undo() -> None:
+    raise aft.Unrecoverable(CARD_TEXT)
+
+
+@aft.compensate_with(refuse_undo)
+@aft.activity(name="secrets_reserve", levels=[])
+def reserve() -> None:
+    pass
+
+
+@aft.flow(name="secrets_card_refused")
+def card_refused(undo: bool) -> None:
+    if undo:
+        reserve()
+    refuse_card()
+
+
+def test_an_error_that_repeats_a_reason_is_redacted(setup: Setup) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        with pytest.raises(aft.FlowCompensated, match="was refused") as ended:
+            app.submit(card_refused, False).result(60)
+        parked = app.submit(card_refused, True)
+        eventually(lambda: parked.status is Status.PARKED)
+        with pytest.warns(aft.ParkedWarning, match="was refused") as warned, pytest.raises(TimeoutError) as late:
+            parked.result(3)
+    (obstacle,) = {undo.obstacle for undo in parked.compensate(dry_run=True) if undo.obstacle}
+    with pytest.raises(aft.OrderRefused) as refused_order:
+        parked.resume()
+    for text_shown in (*map(str, (ended.value, late.value, refused_order.value, obstacle)), str(warned[0].message)):
+        assert CARD not in text_shown

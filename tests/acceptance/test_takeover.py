@@ -114,3 +114,15 @@ def test_a_run_that_kills_its_workers_is_isolated_then_parked_and_its_neighbours
     with app.dispatcher():
         assert [other.result(60) for other in others] == ["done"] * 3
     assert len(visitors(tmp_path / "killer")) == 5
+
+
+def test_code_that_kills_its_process_after_an_activity_repeats_that_at_most_once(
+    production: Setup, tmp_path: Path
+) -> None:
+    file = tmp_path / "visitors"
+    killer = production.app(lease=LEASE).submit(deaths.killing_after, str(file))
+    for _ in range(3):
+        with dispatcher_process(production) as process:
+            process.wait(PATIENCE)
+    assert killer.status == "running"
+    assert 1 <= len(visitors(file)) <= 2

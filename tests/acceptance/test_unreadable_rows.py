@@ -218,7 +218,7 @@ def test_a_fault_whose_row_is_spoilt_is_listed_with_the_others(setup: Setup, ord
     shown = call(setup, "runs", "list").stdout
     assert "cannot be read" in shown, shown
     assert "unreadable_busy: Recoverable: no" in shown, shown
-    assert "cannot be read" in call(setup, "runs", "show", ids[0]).stdout
+    assert "its row in the database" in call(setup, "runs", "show", ids[0]).stdout
     assert "cannot be read" in call(setup, "faults", "show", ids[0]).stdout
     preview = call(setup, "rules", "preview", ids[1], "--if", "activity.attempts > 0", "--then", "park")
     assert preview.exit_code == 0, preview.output

@@ -144,11 +144,17 @@ def unfence(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     return broken_so
 
 
+def write_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let owners write all they write in transactions of their own, and on threads of their runs."""
+    monkeypatch.setattr(Owner, "_try_to_share", lambda *given, **more: None)
+    monkeypatch.setattr(Owner, "take_overdue", lambda *given: None)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_fence(site: Site, bug: bool, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that lost its run in the middle of a step comes back when the run has been undone by another."""
     if not shared:
-        monkeypatch.setattr(Owner, "share", lambda *given, **more: None)
+        write_alone(monkeypatch)
     unfenced = unfence(monkeypatch) if bug else Counter()  # in both ways of writing, together and alone
     plan = Plan("stale", (StepPlan("plain"), StepPlan("fatal")), "compensated")
     gate = hold_at(monkeypatch, 0, "done")
@@ -187,7 +193,7 @@ def test_fence_by_where_exists(site: Site, bug: bool, monkeypatch: pytest.Monkey
     monkeypatch.setattr(connect, "IDLE_LEAST", 60.0)  # it is held inside, and is to come out alive
     monkeypatch.setattr(connect, "IDLE_MOST", 60.0)
     inside, real = Gate(), owner.execute
-    monkeypatch.setattr(Owner, "share", lambda *given, **more: None)  # that is a single statement
+    write_alone(monkeypatch)  # a shared write is a single statement
 
     if bug:
         unfence(monkeypatch)

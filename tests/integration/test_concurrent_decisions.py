@@ -12,21 +12,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text, update
+from sqlalchemy import Connection, event, select, text, update
 
 import aft
-from aft.dispatcher.intake import Intake
 from aft.dispatcher.sweeper import CLOCKS, Sweeper
 from aft.fault import FaultKind
-from aft.ids import FaultId, StepPath
-from aft.recovery.relay import Relay
+from aft.ids import StepPath
 from aft.recovery.takeover import Takeover
 from aft.runs import steer
 from aft.runs.records import faults, inbox
-from aft.runs.run_rows import RunRow
 from aft.runs.wakes import wake
 from aft.store import connect, tables
 from aft.store.db_time import later
+from tests.deciding import intake, put_fault
 from tests.setups import Setup, eventually
 from tests.storing import Stage, a_fault, actor
 
@@ -41,19 +39,6 @@ def app(production: Setup, monkeypatch: pytest.MonkeyPatch) -> aft.Aft:
     return made
 
 
-def intake(app: aft.Aft) -> Intake:
-    relay = Relay(app.store, app.broker, app.namespace, app.delays().topology, app.telemetry, app.clock, app.seal)
-    return app.make_intake(app.delays(), relay)
-
-
-def fail(app: aft.Aft, run: RunRow, number: int) -> FaultId:
-    """Write a fault of a run, with a name that comes after those of smaller numbers."""
-    made = a_fault(run.id, run.epoch, id=FaultId(f"{app.namespace}-{number}"))
-    with app.store.write() as connection:
-        faults.add(connection, app.namespace, made)
-    return made.id
-
-
 def blocked(app: aft.Aft) -> int:
     """How many transactions of this database wait for a row."""
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -65,7 +50,10 @@ def test_two_dispatchers_decide_faults_of_the_same_two_runs(app: aft.Aft) -> Non
     stage = Stage(app.store, app.namespace)
     one, other = sorted((stage.queued() for _ in range(2)), key=lambda row: row.id)
     # Each has a fault of either run: in the order of the faults' names they would lock the runs crosswise.
-    first, second = [fail(app, one, 1), fail(app, other, 3)], [fail(app, other, 2), fail(app, one, 4)]
+    first, second = (
+        [put_fault(app, one, 1), put_fault(app, other, 3)],
+        [put_fault(app, other, 2), put_fault(app, one, 4)],
+    )
     with ThreadPoolExecutor(2) as pool:
         with app.store.write() as connection, app.store.lend(connection):
             # The first is held up in the middle, with one run locked, until the second waits, too.
@@ -128,11 +116,11 @@ def order() -> str:
 
 
 @contextmanager
-def locked(app: aft.Aft, run_id: str) -> Iterator[None]:
+def locked(app: aft.Aft, run_id: str) -> Iterator[Connection]:
     """Somebody has locked a run, and is paused."""
     with app.store.write() as connection, app.store.lend(connection):
         connection.execute(select(tables.runs.c.id).where(tables.runs.c.id == run_id).with_for_update())
-        yield
+        yield connection
 
 
 def test_a_run_that_somebody_has_locked_does_not_keep_the_others_of_its_batch_from_being_decided(
@@ -142,11 +130,40 @@ def test_a_run_that_somebody_has_locked_does_not_keep_the_others_of_its_batch_fr
     app.delays().declare(app.waits())
     stage = Stage(app.store, app.namespace)
     rows = [stage.queued() for _ in range(5)]
-    ids = [fail(app, row, number) for number, row in enumerate(rows)]
+    ids = [put_fault(app, row, number) for number, row in enumerate(rows)]
     with locked(app, rows[2].id):
         decided = intake(app).decide(ids)
     assert decided == {(ids[number], rows[number].id) for number in (0, 1, 3, 4)}
     assert intake(app).decide(ids) == {(ids[2], rows[2].id)}
+
+
+def test_nor_if_its_decision_needs_more_than_a_row(production: Setup) -> None:
+    app = production.app()
+    app.delays().declare(app.waits())
+    stage = Stage(app.store, app.namespace)
+    rows = [stage.queued() for _ in range(4)]
+    waits: dict[str, Any] = {"signal": "go", "ladder": "[[1, 3]]"}
+    ids = [put_fault(app, row, number, **waits) for number, row in enumerate(rows)]
+    deciding = intake(app)
+    with ThreadPoolExecutor(1) as pool, locked(app, rows[2].id):
+        decided = pool.submit(deciding.decide, ids).result(20)
+        assert decided == {(ids[number], rows[number].id) for number in (0, 1, 3)}
+    assert deciding.decide(ids) == {(ids[2], rows[2].id)}
+
+
+def test_whoever_decides_locks_a_run_before_its_faults(app: aft.Aft) -> None:
+    """As its owner does, and people: otherwise each would wait for what the other has locked."""
+    stage = Stage(app.store, app.namespace)
+    row = stage.queued()
+    waits: dict[str, Any] = {"signal": "go", "ladder": "[[1, 3]]"}
+    fault = put_fault(app, row, 1, **waits)
+    with ThreadPoolExecutor(1) as pool:
+        with locked(app, row.id) as connection:
+            decides = pool.submit(intake(app).decide, [fault])
+            eventually(lambda: blocked(app) == 1)
+            of_fault = select(tables.faults.c.id).where(tables.faults.c.id == fault)
+            connection.execute(of_fault.with_for_update(nowait=True))
+        assert decides.result(60) == {(fault, row.id)}
 
 
 def test_nor_from_being_claimed_and_is_executed_when_it_is_free(production: Setup) -> None:

@@ -137,14 +137,20 @@ def owner_first(stage: Stage, run: Owner) -> Race:
 
 
 def rescuer_first(stage: Stage, run: Owner) -> Race:
-    """The rescuer has taken the run and has not committed yet; meanwhile the owner writes."""
+    """The rescuer has taken the run and has not committed yet; meanwhile the owner checks, and then writes."""
+    checked, taken = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        checked.set()
+        assert taken.wait(PATIENCE)
+
     with ThreadPoolExecutor(1) as pool:
         with stage.store.write() as connection, stage.store.lend(connection):
             assert rescue(stage, connection)
-            writing: Future[bool] = pool.submit(write, run, lambda: None)
-            eventually(lambda: writing.done() or is_waiting(stage), within=PATIENCE)
-            early = writing.done()
-        at_takeover = recorded(stage, run) if early else []
+            writing: Future[bool] = pool.submit(write, run, pause)
+            eventually(lambda: checked.is_set() or is_waiting(stage), within=PATIENCE)
+        at_takeover = recorded(stage, run)
+        taken.set()
         written = writing.result(PATIENCE)
     return Race(written, at_takeover, recorded(stage, run), stage.row(run.run_id).epoch)
 

@@ -284,7 +284,7 @@ def test_which_undos_are_owed_is_found_without_looking_at_what_has_ended(stage: 
     live, family = stage.owned(stage.lease()), stage.owned(stage.lease())
     for owner in (live, family):
         push(stage, owner, "1")
-    stage.change(family.run_id, root_id=live.run_id, status="completed", ended_as="completed")
+    stage.change(family.run_id, root_id=live.run_id, parent_id=live.run_id, status="completed", ended_as="completed")
     ended = [stage.new() for _ in range(10_000)]
     over = {"status": "completed", "ended_as": "completed", "created_at": AT, "updated_at": AT}
     rows = [{"id": new.id, "namespace": new.namespace, "flow": new.flow, "version": 1, "args": "{}"} for new in ended]

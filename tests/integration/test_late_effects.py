@@ -189,3 +189,16 @@ def test_a_run_that_was_parked_for_one_effect_is_not_woken_for_another(
     sweeper.sweep()
     row = stage.row(ended.run_id)
     assert (row.status, row.wake_id) == (Status.PARKED, None)
+
+
+def test_a_run_in_a_state_that_there_is_not_stops_no_decision_about_others(
+    stage: Stage, sweeper: LateEffectSweep, ended: Owner
+) -> None:
+    damaged = stage.owned(stage.lease())
+    entry = Entry(StepPath("1"), "", EntryKind.ACTIVITY, "charge", Outcome.OK, datetime.now(UTC), value="42")
+    damaged.write(lambda connection, seq: journal_in(connection, damaged, seq, entry))
+    add(stage, damaged)
+    stage.change(damaged.run_id, status="x", worker_id=None)
+    add(stage, ended)
+    assert sweeper.sweep() == 1
+    assert sweeper.sweep() == 0

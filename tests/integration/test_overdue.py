@@ -15,7 +15,8 @@ import aft
 from aft.cli.root import root
 from aft.flows.runtime.slow_activities import SlowActivityWatch
 from aft.ids import RunId
-from aft.runs import run_rows
+from aft.runs.find import find_runs
+from aft.runs.find.find_runs import RunFilter
 from aft.runs.records.overdue_runs import ANY_OVERDUE, take_overdue
 from aft.store.db_time import later
 from aft.store.tables import runs
@@ -76,7 +77,7 @@ def overdue_at(stage: Stage, run_id: RunId) -> Any:
 
 def listed(stage: Stage, **asked: Any) -> set[RunId]:
     with stage.store.read() as connection:
-        return {row.id for row in run_rows.listing(connection, stage.namespace, **asked)}
+        return {row.id for row in find_runs.find(connection, stage.namespace, RunFilter(**asked), limit=50)}
 
 
 # --- activities ---

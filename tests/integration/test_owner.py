@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert, select, text
 
 from aft.errors import StoreError
 from aft.ids import RunId, StepPath, WorkerId, new_id
+from aft.runs.ownership import owner as owner_module
 from aft.runs.ownership.claims import claim, find_due
 from aft.runs.ownership.owner import Fenced, Owner
 from aft.runs.ownership.owner_writes import Recording
@@ -312,7 +313,9 @@ def test_a_commit_that_never_arrived_is_repeated(stage: Stage) -> None:
     assert recorded(stage, owner.run_id) == ["1"]
 
 
-def test_a_lost_answer_after_which_the_run_was_taken_over_is_no_success(stage: Stage) -> None:
+def test_a_lost_answer_after_which_the_run_was_taken_over_is_no_success(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The outcome stands, but what follows is the new owner's: the old one must not go on."""
     owner = stage.owned(stage.lease())
     lost: list[bool] = []
@@ -323,14 +326,14 @@ def test_a_lost_answer_after_which_the_run_was_taken_over_is_no_success(stage: S
                 journal_in(connection, owner, seq, an_entry("1"))
                 wire.cut(after=True)
 
-        real = owner._committed
+        real = owner_module._has_committed
 
-        def committed() -> bool:
+        def has_committed(asked: Owner) -> bool:
             lose_by_rescue(stage, owner)
             lost.append(True)
-            return real()
+            return real(asked)
 
-        owner._committed = committed  # type: ignore[method-assign]
+        monkeypatch.setattr(owner_module, "_has_committed", has_committed)
         with pytest.raises(Fenced):
             owner.write(then)
     assert recorded(stage, owner.run_id) == ["1"]

@@ -17,7 +17,8 @@ from aft.errors import StoreError
 from aft.ids import StepPath
 from aft.runs import submit
 from aft.runs.ownership.claims import BACKLOG, find_due
-from aft.runs.ownership.owner import LARGE, Owner
+from aft.runs.ownership.owner import Owner
+from aft.runs.ownership.owner_writes import MOST_SHARED
 from aft.runs.records import journal
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.store import Store
@@ -84,10 +85,10 @@ def test_what_is_large_is_written_alone(stage: Stage, monkeypatch: pytest.Monkey
         return real(*given)
 
     monkeypatch.setattr(stage.store, "write_batch", write_deeds)
-    owner.write(recording(owner, outcome("x" * (LARGE + 1))))
+    owner.write(recording(owner, outcome("x" * (MOST_SHARED + 1))))
     assert shared == []
     with stage.store.read() as connection:
-        assert len(journal.load(connection, owner.run_id)[0].value or "") == LARGE + 1
+        assert len(journal.load(connection, owner.run_id)[0].value or "") == MOST_SHARED + 1
 
 
 def test_a_write_inside_a_write_of_the_same_thread_is_refused_before_it_joins_anybody(

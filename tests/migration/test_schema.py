@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy import NullPool, create_engine, inspect, make_url, text
 
 from aft.errors import NotMigrated, StoreError
 from aft.store import Store, schema
@@ -122,6 +123,20 @@ def test_up_down_and_up_again(store: Store) -> None:
     assert differences(store) == []
 
 
+def test_what_people_did_before_an_upgrade_stays_in_its_order(postgres_store: Store) -> None:
+    schema.upgrade(postgres_store)
+    schema.downgrade(postgres_store, "0017")
+    add = "INSERT INTO aft_audit (id, run_id, actor, action, at, seq) VALUES ('{}', '', '{}', '', '2026-01-01', {})"
+    with postgres_store.write() as connection:
+        for row in ("c", "first", 1), ("a", "third", "NULL"), ("b", "second", 2):
+            connection.execute(text(add.format(*row)))
+    schema.upgrade(postgres_store)
+    with postgres_store.write() as connection:
+        connection.execute(text(add.format("0", "fourth", "NULL")))
+        found = connection.execute(text("SELECT actor FROM aft_audit ORDER BY number")).scalars().all()
+    assert found == ["first", "second", "third", "fourth"]
+
+
 def test_upgrading_twice_is_upgrading_once(store: Store) -> None:
     schema.upgrade(store)
     schema.upgrade(store)
@@ -158,6 +173,52 @@ def test_several_threads_that_upgrade_at_once_all_succeed(store: Store) -> None:
     together(6, lambda: schema.upgrade(store))
     assert schema.current(store) == schema.HEAD
     assert differences(store) == []
+
+
+# --- locks of others ---
+
+
+@contextmanager
+def holding(store: Store, statement: str) -> Iterator[int]:
+    """Hold a lock as another program; gives the pid of its session."""
+    url = store.engine.url.update_query_dict({"application_name": "somebody else"})
+    engine = create_engine(url, poolclass=NullPool)  # its session ends with the block, and with that its locks
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+        yield connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+
+
+def refusal(store: Store, change: Callable[[], None], held: str) -> str:
+    """What a change of the schema is refused with while somebody holds this lock; it ends in time."""
+    with ThreadPoolExecutor(1) as pool:
+        with holding(store, held) as pid:
+            error = pool.submit(change).exception(30)
+        assert isinstance(error, StoreError)
+    assert f"session {pid} of 'postgres' ('somebody else', from 127.0.0.1)" in str(error)
+    assert f"pg_terminate_backend({pid})" in str(error)
+    return str(error)
+
+
+@pytest.mark.parametrize("kind", ["pg_advisory_lock", "pg_advisory_lock_shared", "pg_advisory_xact_lock"])
+def test_an_upgrade_does_not_wait_for_ever_and_says_who_holds_its_lock(
+    postgres_store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_WAIT", 0.2, raising=False)
+    why = refusal(postgres_store, lambda: schema.upgrade(postgres_store), f"SELECT {kind}({schema._LOCK})")
+    assert "the lock of migrations" in why
+    assert tables_of(postgres_store) == set()
+    schema.upgrade(postgres_store)
+    assert differences(postgres_store) == []
+
+
+def test_a_change_of_tables_does_not_wait_for_ever_and_says_who_uses_them(
+    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_WAIT", 0.2, raising=False)
+    schema.upgrade(postgres_store)
+    why = refusal(postgres_store, lambda: schema.downgrade(postgres_store, "base"), "SELECT 1 FROM aft_runs")
+    assert "tables of aft" in why
+    assert schema.current(postgres_store) == schema.HEAD
 
 
 # --- checking ---

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+import aft
 from aft.config import Settings
 from aft.errors import ConfigError
 from aft.store.engine import Store
@@ -213,3 +214,9 @@ def test_hidden_names_are_names_of_fields() -> None:
     assert Settings.load(hidden_names="birthday, account_number").listed_names == ("birthday", "account_number")
     with pytest.raises(ConfigError, match="AFT_HIDDEN_NAMES is 'a b': write names of fields"):
         Settings.load(hidden_names="a b")
+
+
+def test_settings_that_are_given_as_a_url_are_refused() -> None:
+    given: Any = Settings.load()
+    with pytest.raises(ConfigError, match=r"give settings by name: Aft\(settings=settings\)"):
+        aft.Aft(given)

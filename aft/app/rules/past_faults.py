@@ -92,8 +92,11 @@ class PastFaults:
         """Return which of these faults the rules in ``after`` decide differently from those in ``before``."""
         changes = []
         for fault, run in past:
-            case = self.case(fault, run)
-            old, new = (self.decide(rules, fault, run, case) for rules in (before, after))
+            try:
+                case = self.case(fault, run)
+                old, new = (self.decide(rules, fault, run, case) for rules in (before, after))
+            except RuleRefused:
+                continue  # a row that somebody edited by hand
             first, second = (NOTHING if one is None else one.exlet for one in (old, new))
             if first != second:
                 changes.append(ChangedDecision(fault, run.flow, first, second))

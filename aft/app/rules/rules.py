@@ -73,7 +73,7 @@ class Explanation:
     flow: str
     decision: RuleChoice | None
     #: The facts of its case, as far as they are known now.
-    facts: Facts
+    facts: Facts = field(repr=False)
     default: str
     source: ExplanationSource = ExplanationSource.DECIDED
     #: How rules were asked, would be asked now, or how the built-in ones express aft's own decision.
@@ -91,7 +91,7 @@ class Trial:
     holds: bool
     warning: str | None
     #: As the condition sees them: what is not known is blank.
-    facts: Facts
+    facts: Facts = field(repr=False)
 
 
 class RuleDesk:

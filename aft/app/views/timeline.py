@@ -5,7 +5,7 @@ The rows are the truth; the live stream only says when to read them again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -77,7 +77,7 @@ class StoryEvent:
     what: StoryEventKind
     path: str | None
     name: str
-    detail: str = ""
+    detail: str = field(default="", repr=False)
     level: int | None = None
     wait: timedelta | None = None
     queue: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -29,6 +29,7 @@ from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.runs.wakes import child_runs
+from aft.security.redaction import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Undo:
     path: str
     activity: str
     compensator: str | None
-    arguments: Any = None
-    result: Any = None
+    arguments: Any = field(default=None, repr=False)
+    result: Any = field(default=None, repr=False)
     obstacle: str | None = None
 
 
@@ -210,8 +211,8 @@ def _missing(registry: Registry | None, frame: Frame) -> str | None:
 
 def _parked_for(fault: Fault) -> str:
     return (
-        f"compensator {fault.name!r} failed, and the run is parked for it: {fault}; the undoing stops here until it "
-        "succeeds when it is tried again, or the frame is closed by `frame-done` or `skip-frame`"
+        f"compensator {fault.name!r} failed, and the run is parked for it: {redact(str(fault))}; the undoing stops "
+        "here until it succeeds when it is tried again, or the frame is closed by `frame-done` or `skip-frame`"
     )
 
 

@@ -7,6 +7,7 @@ lost, is not renewed and is redelivered when its visibility is over.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,6 +65,7 @@ class EmbeddedConsumer:
     ) -> None:
         self._database = database
         self._queues = tuple(dict.fromkeys(queues))
+        self._named = json.dumps(self._queues)
         self._prefetch = prefetch
         self._visibility = visibility
         self._watch = watch
@@ -125,7 +127,7 @@ class EmbeddedConsumer:
 
     def _find_due(self) -> dict[str, float]:
         """Return the seconds until each queue's first message is due; reads only: empty queues cost no write."""
-        return self._database.read(lambda connection: rows.next_due(connection, self._queues))
+        return rows.read_due(self._database.query(rows.NEXT_DUE, self._named))
 
     def _take(self, visible: Sequence[str], limit: int) -> list[Delivery]:
         order = self._in_turn(visible)

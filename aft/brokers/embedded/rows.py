@@ -13,21 +13,15 @@ transaction, alone in the whole database.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
-    JSON,
-    ColumnElement,
     Connection,
     Float,
     ScalarSelect,
-    Select,
-    String,
     bindparam,
-    cast,
     delete,
     func,
     insert,
@@ -39,7 +33,8 @@ from sqlalchemy import (
 from aft.brokers.base import Outgoing
 from aft.brokers.embedded.routes import Route, undeliverable_of
 from aft.store.batch.row_format import next_count
-from aft.store.db_time import later, now
+from aft.store.batch.statements import PreparedQuery, Rows
+from aft.store.db_time import SQLITE_NOW, later, now
 from aft.store.tables import messages
 
 #: Deliveries without an acknowledgement after which a poison message is not redelivered.
@@ -56,6 +51,16 @@ MOST_PRUNED = 1000
 _GRAIN = 0.001
 #: Ids in one statement; databases limit the number of parameters.
 _CHUNK = 500
+
+_FIRST = f"SELECT min(m.visible_at) FROM {messages.name} m WHERE m.target = one.value"
+#: Finds the seconds until the first message of each queue of a JSON list can be taken. It reads one index entry for
+#: each queue, however many messages there are. A damaged time must not stop its queue: seconds are subtracted, because
+#: PostgreSQL subtracts no infinite times, and SQLite leaves out what is no number, which it sorts after all numbers.
+NEXT_DUE = PreparedQuery(
+    f"SELECT one.value, extract(epoch FROM ({_FIRST}))::float8 - extract(epoch FROM statement_timestamp())::float8 "
+    "FROM json_array_elements_text((%s)::json) AS one(value)",
+    f"SELECT one.value, ({_FIRST} AND m.visible_at <= 9e999) - {SQLITE_NOW} FROM json_each(?) AS one",
+)
 
 
 class TakenMessage(NamedTuple):
@@ -91,22 +96,17 @@ def announce(connection: Connection, targets: Iterable[str]) -> None:
             connection.execute(select(func.pg_notify(CHANNEL, target)))
 
 
-def next_due(connection: Connection, targets: Sequence[str]) -> dict[str, float]:
-    """Return the seconds until the first message of each queue can be taken; empty queues are left out.
-
-    Reads one index entry for each queue, however many messages there are; the statement is the same for any number.
-    """
-    statement = _NEXT_POSTGRESQL if connection.dialect.name == "postgresql" else _NEXT_SQLITE
-    rows = connection.execute(statement, {"targets": json.dumps(list(targets))})
-    return {row.target: (row.first - row.clock).total_seconds() for row in rows if row.first is not None}
+def read_due(found: Rows) -> dict[str, float]:
+    """Read what ``NEXT_DUE`` finds: the seconds until the first message of each queue; empty queues are left out."""
+    return {target: float(seconds) for target, seconds in found if seconds is not None}
 
 
 def take(connection: Connection, target: str, consumer: str, limit: int, visibility: float) -> list[TakenMessage]:
     """Take up to ``limit`` messages of a queue, oldest first.
 
-    A poison message, which was delivered too often, goes to the undeliverable queue instead, in the same transaction. A
-    crash before the commit changes nothing; one after it leaves the messages held by the dead consumer until their
-    visibility is over.
+    A poison message, which was delivered too often, goes to the undeliverable queue instead, in the same transaction;
+    so does one whose count of deliveries is damaged. A crash before the commit changes nothing; one after it leaves the
+    messages held by the dead consumer until their visibility is over.
     """
     picked = _pick(target, limit)
     statement = (
@@ -115,9 +115,9 @@ def take(connection: Connection, target: str, consumer: str, limit: int, visibil
         .values(consumer=consumer, visible_at=later(visibility), deliveries=next_count(messages.c.deliveries))
         .returning(messages.c.id, messages.c.target, messages.c.body, messages.c.deliveries)
     )
-    rows = sorted(TakenMessage(*row) for row in connection.execute(statement))
+    rows = sorted(_read_taken(*row) for row in connection.execute(statement))
     place = undeliverable_of(target)
-    spent = [row.id for row in rows if row.deliveries > MOST_DELIVERIES and target != place]
+    spent = [row.id for row in rows if not 1 <= row.deliveries <= MOST_DELIVERIES and target != place]
     _set_aside(connection, spent, place)
     return [row for row in rows if row.id not in spent]
 
@@ -153,15 +153,9 @@ def prune(connection: Connection, queues: Iterable[str]) -> int:
     return connection.execute(delete(messages).where(messages.c.id.in_(select(old.c.id)))).rowcount
 
 
-def _next(target: ColumnElement[str]) -> Select[Any]:
-    first = select(func.min(messages.c.visible_at)).where(messages.c.target == target).scalar_subquery()
-    return select(target.label("target"), now().label("clock"), first.label("first"))
-
-
-_NEXT_POSTGRESQL = _next(
-    func.json_array_elements_text(cast(bindparam("targets", type_=String), JSON)).column_valued("one")
-)
-_NEXT_SQLITE = _next(func.json_each(bindparam("targets", type_=String)).table_valued("value").c.value)
+def _read_taken(id: int, target: str, body: bytes, deliveries: object) -> TakenMessage:
+    """Read a row that was taken; a count of deliveries that is no number, which SQLite keeps, counts as too many."""
+    return TakenMessage(id, target, body, deliveries if isinstance(deliveries, int) else MOST_DELIVERIES + 1)
 
 
 def _seconds(route: Route) -> float:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, exc
 
 from aft.errors import BrokerError, StoreError
+from aft.store.batch.statements import PreparedQuery, Rows
 from aft.store.engine import Store
 
 T = TypeVar("T")
@@ -33,6 +34,18 @@ class Transactions:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run work that writes; it has committed when this returns."""
         return self._run(self._store.write, work)
+
+    def query(self, query: PreparedQuery, given: str) -> Rows:
+        """Execute a query; if that fails for a while only, it is tried once more, on another connection."""
+        try:
+            try:
+                return self._store.query([(query, given)])[0]
+            except StoreError as error:
+                if not error.transient:
+                    raise
+            return self._store.query([(query, given)])[0]
+        except StoreError as error:
+            raise BrokerError(str(error)) from error
 
     def _run(
         self,

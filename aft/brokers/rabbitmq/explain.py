@@ -14,7 +14,7 @@ from aft.brokers.rabbitmq.address import Address
 from aft.errors import BrokerError, Unroutable
 
 #: AMQP reply codes that a queue or exchange may be answered with.
-ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
+ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
 
 _REPLY = re.compile(r"\(\d+\) ['\"](?:[A-Z_]+ - )?(.+?)['\"]\Z")
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from pika import data
 from pika import exceptions as amqp
 from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.channel import Channel
@@ -35,6 +36,30 @@ Request = Callable[[Channel, Callable[[Any], None]], None]
 GRACE = 3.0
 #: Seconds that a memory or disk alarm may last before publishing fails: many alarms are shorter.
 ALARM = 1.0
+
+
+#: How pika reads the value of a header: bytes and a position to the value and the position after it.
+Decode = Callable[[bytes, int], tuple[Any, int]]
+
+
+def _read_any_time(decode: Decode) -> Decode:
+    """Return a reader of headers that reads a time beyond all years as None.
+
+    Nothing here reads headers. A message with such a time would end the connection each time that it is delivered.
+    """
+
+    def read(encoded: bytes, offset: int) -> tuple[Any, int]:
+        try:
+            return decode(encoded, offset)
+        except (OverflowError, ValueError, OSError):
+            if encoded[offset : offset + 1] != b"T":
+                raise
+            return None, offset + 1 + 8
+
+    return read
+
+
+data.decode_value = _read_any_time(data.decode_value)  # type: ignore[assignment]
 
 
 class Link:

@@ -37,15 +37,23 @@ from pika.channel import Channel
 from pika.exchange_type import ExchangeType
 
 from aft import names
-from aft.brokers.base import QueueStatus, Topology
+from aft.brokers.base import QueuesDiffer, QueueStatus, Topology
 from aft.brokers.rabbitmq.address import Address
-from aft.brokers.rabbitmq.explain import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelRefused
+from aft.brokers.rabbitmq.explain import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    ChannelRefused,
+)
 from aft.brokers.rabbitmq.link import Link, Request
 from aft.brokers.rabbitmq.live_events import declare_exchange
 from aft.errors import BrokerError
 
 QueueType = Literal["quorum", "classic"]
 Arguments = dict[str, str | int]
+#: What was refused, "queue" or "exchange" with its name, and why.
+Refusals = dict[tuple[str, str], ChannelRefused]
 
 #: Deliveries of one message before the broker moves it to the undeliverable queue. Each death of a consumer counts for
 #: all that it had prefetched, so it is generous; attempts are counted in the database, not here.
@@ -79,21 +87,38 @@ class TopologyClient:
     def declare(self, topology: Topology) -> None:
         """Make every queue and exchange exist; with ``passive`` only check that they do.
 
-        The queues of pools are declared by their workers (``rabbitmq.consumer``).
+        Those that others have declared in another form keep none of the rest from being declared: QueuesDiffer is
+        raised at the end. If that is so with each queue that every namespace has, and one differs in its type, the
+        setting is wrong, and nothing more is declared. The queues of pools are declared by their workers
+        (``rabbitmq.consumer``).
         """
-        wanted = queues(topology, self._queue_type)
+        rest = queues(topology, self._queue_type)
+        always = {name: rest.pop(name) for name in list(rest) if name not in topology.delay_queues}
         link = self._connect()
         try:
-            for name, arguments in wanted.items():
-                self._declare(link, f"queue {name!r}", declare_queue(name, arguments, passive=self._passive))
-            for each in exchanges(topology):
-                self._declare(link, f"exchange {each.name!r}", each.declare(passive=self._passive))
-                if each.queue and not self._passive:
-                    self._declare(link, f"exchange {each.name!r}", each.bind)
-            exchange = f"exchange {names.live_events(topology.namespace)!r}"
-            self._declare(link, exchange, declare_exchange(topology.namespace, passive=self._passive))
+            wrong = self._declare_queues(link, always)
+            if len(wrong) == len(always) and any(other_type(one.text, self._queue_type) for one in wrong.values()):
+                raise BrokerError(self._describe(wrong))
+            wrong |= self._declare_queues(link, rest) | self._declare_exchanges(link, topology)
         finally:
             link.close()
+        if wrong:
+            raise QueuesDiffer(self._describe(wrong), {name for _, name in wrong})
+
+    def _declare_queues(self, link: Link, wanted: dict[str, Arguments]) -> Refusals:
+        wrong: Refusals = {}
+        for name, arguments in wanted.items():
+            wrong |= self._declare(link, "queue", name, declare_queue(name, arguments, passive=self._passive))
+        return wrong
+
+    def _declare_exchanges(self, link: Link, topology: Topology) -> Refusals:
+        events = names.live_events(topology.namespace)
+        wrong = self._declare(link, "exchange", events, declare_exchange(topology.namespace, passive=self._passive))
+        for each in exchanges(topology):
+            wrong |= self._declare(link, "exchange", each.name, each.declare(passive=self._passive))
+            if each.queue and not self._passive:
+                wrong |= self._declare(link, "exchange", each.name, each.bind)
+        return wrong
 
     def declare_pool(self, queue: str, keys: Iterable[str], channel: Channel) -> None:
         """Declare the queue of the pool with these keys, and bind it; for a link's own thread.
@@ -138,11 +163,22 @@ class TopologyClient:
             raise
         return link
 
-    def _declare(self, link: Link, what: str, request: Request) -> None:
+    def _declare(self, link: Link, kind: str, name: str, request: Request) -> Refusals:
+        """Return the refusal if this exists in another form or is another connection's; else raise BrokerError."""
         try:
             link.request(request)
         except ChannelRefused as refused:
-            raise BrokerError(f"{what} at {self._address}: {self._explain_refusal(refused)}") from None
+            wrong = {(kind, name): refused}
+            if refused.code in (RESOURCE_LOCKED, PRECONDITION_FAILED):
+                return wrong
+            raise BrokerError(self._describe(wrong)) from None
+        return {}
+
+    def _describe(self, wrong: Refusals) -> str:
+        """Return what is wrong with the first one in full, and the names of the others."""
+        (kind, name), *others = wrong
+        more = f"; the same is to be looked at for {', '.join(repr(other) for _, other in others)}" if others else ""
+        return f"{kind} {name!r} at {self._address}: {self._explain_refusal(wrong[kind, name])}{more}"
 
     def _inspect(self, link: Link, name: str, arguments: Arguments) -> QueueStatus:
         try:
@@ -167,6 +203,13 @@ class TopologyClient:
                 return f"it does not exist; declare it{who}: aft broker declare"
             case code if code == PRECONDITION_FAILED:
                 return self._explain_difference(refused)
+            case code if code == RESOURCE_LOCKED:
+                return (
+                    f"another connection has taken it for itself ({refused.text}); `rabbitmqctl list_queues name "
+                    "owner_pid` and `rabbitmqctl list_connections pid user peer_host` tell whose it is: end that "
+                    "connection (`rabbitmqctl close_connection PID REASON`), and take from its user the permission to "
+                    "configure aft's queues"
+                )
             case code if code == ACCESS_REFUSED:
                 return f"{refused.text}; grant the permission, or declare passively"
         return f"the broker refused: {refused}"
@@ -174,8 +217,9 @@ class TopologyClient:
     def _explain_difference(self, refused: ChannelRefused) -> str:
         if (other := other_type(refused.text, self._queue_type)) is None:
             return (
-                f"it exists with other arguments ({refused.text}); "
-                "drain and delete it and declare it again, or use another namespace"
+                f"it exists with other arguments ({refused.text}); see which users may configure it (`rabbitmqctl "
+                "list_permissions`), delete it (`rabbitmqctl delete_queue NAME`; an exchange in the management "
+                "interface), and run `aft broker declare`; or use another namespace"
             )
         # A type in the name would be no help: processes with different settings would not find each other's messages.
         return (
@@ -228,7 +272,7 @@ def exchanges(topology: Topology) -> list[Exchange]:
 
 def other_type(text: str, queue_type: QueueType) -> QueueType | None:
     """Return the type of an existing queue, if the broker's text says that the type differs."""
-    if "x-queue-type" not in text and "'type'" not in text:
+    if "for exchange" in text or ("x-queue-type" not in text and "'type'" not in text):
         return None
     return "classic" if queue_type == "quorum" else "quorum"
 

@@ -22,6 +22,7 @@ from aft.cli.show.lists import print_listing
 from aft.cli.show.output import (
     Column,
     exactly,
+    format_trend,
     json_option,
     moment,
     print_fields,
@@ -36,6 +37,7 @@ from aft.fault import Fault, FaultState
 from aft.recovery.levels import Ladder
 from aft.rules.exlets.plans import Plan
 from aft.runs import run_rows
+from aft.runs.find.read_groups import FailureGroup
 from aft.runs.records import faults as fault_rows
 from aft.runs.records import quarantine
 from aft.runs.records.quarantine import QuarantineState, Refusal
@@ -93,6 +95,54 @@ def _print(found: list[Fault]) -> None:
         ],
         [
             [short_id(one.id), short_id(one.run_id), one.state.value, one.name, moment(one.raised_at), str(one)]
+            for one in found
+        ],
+    )
+
+
+@faults.command()
+@click.option("--since", metavar="DURATION", default="7d", show_default=True, help="How far back.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to list.")
+@json_option
+@click.pass_obj
+def groups(given: ConnectionOptions, since: str, limit: int, as_json: bool) -> None:
+    """List groups of faults that have one cause, largest first.
+
+    `aft runs list --where group:GROUP` shows the runs of one.
+    """
+
+    def read(app: Aft) -> tuple[list[FailureGroup], str]:
+        none = f"No faults in the last {since} in namespace {app.namespace!r}."
+        return app.failure_groups(since=since, limit=limit), none
+
+    print_listing(
+        given, read, as_json=as_json, document=documents.failure_group, table=_print_groups, nothing="No faults"
+    )
+
+
+def _print_groups(found: list[FailureGroup]) -> None:
+    print_table(
+        [
+            Column("GROUP"),
+            Column("FAULTS", right=True),
+            Column("RUNS", right=True),
+            Column("FIRST UTC"),
+            Column("LAST UTC"),
+            Column("TREND"),
+            Column("STEP", flexible=True),
+            Column("EXAMPLE", flexible=True),
+        ],
+        [
+            [
+                one.id,
+                f"{one.count:,}",
+                f"{one.runs:,}",
+                moment(one.first_at),
+                moment(one.last_at),
+                format_trend(one.trend),
+                one.example.name,
+                str(one.example),
+            ]
             for one in found
         ],
     )

@@ -26,6 +26,7 @@ from aft.fault import Fault
 from aft.ids import RunId
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules.exlets.plans import Plan
+from aft.runs.find.read_groups import FailureGroup
 from aft.runs.records.inbox import InboxItem
 from aft.runs.records.quarantine import Refusal
 from aft.runs.run_rows import RunRow
@@ -137,6 +138,12 @@ def fault(one: Fault) -> dict[str, Any]:
     """Return a fault."""
     levels = [document(level, "wait_seconds=wait tries") for level in ladder(one).levels]
     return document(one, _FAULT, ladder=levels)
+
+
+def failure_group(one: FailureGroup) -> dict[str, Any]:
+    """Return a failure group with its example."""
+    keys = "group=id count runs first_at last_at trend kind=example.kind step=example.name type=example.type"
+    return document(one, f"{keys} message=example.message fault=example.id run=example.run_id")
 
 
 def plan(one: Plan) -> dict[str, Any]:

@@ -7,6 +7,7 @@ something was cut; in a pipe nothing is cut, and nothing is coloured. Times are 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -206,6 +207,14 @@ def _cut_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [_cut_texts(item) for item in value]
     return {key: _cut_texts(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def format_trend(counts: Sequence[int]) -> str:
+    """Draw counts as bars, the highest for the greatest; without Unicode, write them down."""
+    if not _speaks_unicode():
+        return " ".join(map(str, counts))
+    most = max((*counts, 1))
+    return "".join(" ▁▂▃▄▅▆▇█"[math.ceil(8 * count / most)] for count in counts)
 
 
 def _speaks_unicode() -> bool:

@@ -3,7 +3,7 @@
 See ``rules.exlets.plans`` for who may run at the same time and what a crash leaves. Runs are changed only through
 ``runs``: by orders in their inbox, by rulings in their faults. A primitive for many runs is carried out in batches,
 each in its own transaction. If a run refuses an order (it has ended, or is stopped), that is noted and the plan goes
-on.
+on. If somebody has locked one of the runs, and may be paused, the plan is put off after a moment: others go on.
 """
 
 from __future__ import annotations
@@ -80,22 +80,30 @@ class PlanExecutor:
         try:
             return self._do_next(plan_id)
         except Exception as error:
-            if not isinstance(error, AftError):
-                logger.exception("exlet cannot be carried out: plan=%s", plan_id)
-            self._put_off(plan_id, error)
+            self._give_up(plan_id, error)
         return False
 
-    def _put_off(self, plan_id: str, error: Exception) -> None:
-        self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
-        text = describe_error(error)
+    def _give_up(self, plan_id: str, error: Exception) -> None:
+        """Drop a plan that has failed, and would again; put it off if it may pass, or cannot be dropped either."""
+        why = self._report(plan_id, error)
         try:
-            with self._store.write() as connection:
-                if isinstance(error, StoreError) and error.transient:
-                    plans.put_off(connection, plan_id, f"put off: {text}", PUT_OFF)
-                else:
-                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {text}")
+            if not (isinstance(error, StoreError) and error.transient):
+                with self._store.write(patient=False) as connection:
+                    self._drop(connection, plan_id, f"its exlet cannot be carried out: {why}")
+                return
+        except Exception as again:  # the row of its fault cannot be read, perhaps, or somebody has locked a run
+            why = self._report(plan_id, again)
+        try:
+            with self._store.write(patient=False) as connection:
+                plans.put_off(connection, plan_id, f"put off: {why}", PUT_OFF)
         except AftError:
             pass  # it is due again by itself
+
+    def _report(self, plan_id: str, error: Exception) -> str:
+        if not isinstance(error, AftError):
+            logger.error("exlet cannot be carried out: plan=%s", plan_id, exc_info=error)
+        self._telemetry.emit(ServiceFailed(service="plans", why=f"plan {plan_id}: {error!r}"))
+        return describe_error(error)
 
     def _drop(self, connection: Connection, plan_id: str, why: str) -> None:
         """Give up a plan that would fail again: its run is parked, and the runs that it has suspended are resumed."""
@@ -112,7 +120,7 @@ class PlanExecutor:
 
     def _do_next(self, plan_id: str) -> bool:
         """Carry out the next primitive, or a batch of it; return False if nothing is left to do."""
-        with self._store.write() as connection:
+        with self._store.write(patient=False) as connection:
             plan = plans.lock(connection, plan_id)
             if plan is None:
                 return False

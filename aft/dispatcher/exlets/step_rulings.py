@@ -7,11 +7,12 @@ fault meanwhile. Then there is nothing left to decide, and the plan's note says 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from aft.dispatcher.classify import classify
 from aft.dispatcher.decision import again, texts_of
@@ -26,6 +27,7 @@ from aft.rules.exlets import primitives
 from aft.rules.exlets.plans import Plan
 from aft.rules.exlets.primitives import NOTHING, Target
 from aft.rules.rule_types import RuleType
+from aft.run_options import TAG_LABEL, labels_of
 from aft.runs import park as parking
 from aft.runs import steer
 from aft.runs.orders import Actor
@@ -37,7 +39,7 @@ from aft.runs.states import Status
 from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
 from aft.store.db_time import later, now
-from aft.store.tables import faults, runs
+from aft.store.tables import faults, run_labels, runs
 
 #: How often rules may restart a step in a row; then its run is parked.
 MOST_RESTARTS = 10
@@ -112,8 +114,8 @@ def by_default(connection: Connection, namespace: str, plan: Plan, at: datetime,
 def park(
     connection: Connection, namespace: str, run_id: RunId, fault_id: str, why: str, at: datetime, grace: timedelta
 ) -> None:
-    """Park the run of a fault that its exlet cannot decide about."""
-    locked = _lock(connection, namespace, run_id, fault_id, "exlet", at, grace)
+    """Park the run of a fault that its exlet cannot decide about, also if the fault cannot be read."""
+    locked = _lock(connection, namespace, run_id, fault_id, "exlet", at, grace, read=fault_rows.show_row)
     if locked is not None:
         locked.write_route(ParkRun(why))
 
@@ -190,6 +192,7 @@ def _lock(
     actor: str,
     at: datetime,
     grace: timedelta,
+    read: Callable[[Row[Any]], Fault] = fault_rows.from_row,
 ) -> _LockedFault | None:
     """Lock a run and its fault; None if there is nothing left to decide."""
     run = wake.lock(connection, namespace, run_id)
@@ -197,7 +200,7 @@ def _lock(
     row = connection.execute(statement.with_for_update()).one_or_none()
     if run is None or row is None:
         return None
-    fault = fault_rows.from_row(row)
+    fault = read(row)
     return _LockedFault(connection, run, fault, NewInboxItem(InboxVerb.RULING, {"fault": fault.id}, actor, at, grace))
 
 
@@ -264,5 +267,16 @@ def _set(locked: _LockedFault, plan: Plan, primitive: primitives.Set) -> None:
     changed = replace(changed, result=result) if result else changed
     locked.change(ruling=changed.encode())
     if tags:
-        merged = json.dumps({**locked.run.tags, **tags})
-        locked.connection.execute(update(runs).where(runs.c.id == locked.run.id).values(tags=merged, updated_at=now()))
+        run, merged = locked.run, {**locked.run.tags, **tags}
+        changes = {"tags": json.dumps(merged), "updated_at": now()}
+        locked.connection.execute(update(runs).where(runs.c.id == run.id).values(**changes))
+        _label(locked.connection, run, merged)
+
+
+def _label(connection: Connection, run: RunRow, tags: dict[str, Any]) -> None:
+    """Replace the labels of a run's tags; the caller has locked the run."""
+    of_tags = run_labels.c.run_id == run.id, run_labels.c.name.startswith(TAG_LABEL)
+    connection.execute(delete(run_labels).where(*of_tags))
+    same = {"namespace": run.namespace, "run_id": run.id}
+    if rows := [{"name": name, "value": value, **same} for name, value in labels_of((), tags)]:
+        connection.execute(insert(run_labels), rows)

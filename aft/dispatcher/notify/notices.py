@@ -2,8 +2,9 @@
 
 Any number of dispatchers may do this: a notice that one has taken is hidden from the others (``runs.records.notices``).
 Taking a notice and recording its outcome are separate transactions; the request is sent outside of any. Requests are
-sent on a few threads. One receiver never occupies all of them, and one whose last request failed gets a single one, so
-that a dead receiver does not delay the others. Emits: NoticeAcknowledged, NoticeFailed, NoticeGivenUp.
+sent on a few threads, and no receiver delays the others: none occupies all of the threads, one that has not answered
+its last request soon, or could not take it, gets a single one, and all of these together, with the new ones, leave one
+thread to the others. Emits: NoticeAcknowledged, NoticeFailed, NoticeGivenUp.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from sqlalchemy import Connection
 
+from aft import durations
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.notify.receivers import Receivers
 from aft.dispatcher.notify.webhook import NoAnswer, ReplyMeaning, WebhookReply, classify_status, post
@@ -28,12 +30,52 @@ from aft.security.signing import HEADER, sign
 from aft.telemetry import Event
 from aft.version import __version__
 
-#: Requests at a time.
-POOL = 4
+#: Requests at a time: in all, and to receivers that are not known to answer soon.
+POOL, MOST_UNSURE = 4, 3
+#: Receivers that are remembered as answering soon.
+MOST_KNOWN = 100
+#: Seconds for which a receiver that has failed is doubted: at first, and at most; and how many of these are remembered.
+DOUBTED, LONGEST_DOUBTED, MOST_DOUBTED = 60.0, 3600.0, 1000
+#: The part of a request's time limit within which an answer comes soon.
+SOON = 1 / 4
 #: Seconds that one request may take.
 LIMIT = 10.0
 #: The longest that a receiver's Retry-After is believed.
 LONGEST_AFTER = timedelta(hours=1)
+
+
+class Request(NamedTuple):
+    """A request that is under way: to whom, and since when."""
+
+    receiver: str
+    begun: float
+
+
+def choose(under_way: Sequence[Request], known: Collection[str], late: float) -> tuple[list[str], list[str] | None]:
+    """Return the receivers that have as many requests under way as they may, and the only ones that may have more.
+
+    The latter is None if all others may. ``known`` are receivers that answer soon; one with a request that was begun
+    before ``late`` does not any more. Pure.
+    """
+    silent = {each.receiver for each in under_way if each.begun <= late}
+    sure = [each for each in known if each not in silent]
+    busy = Counter(each.receiver for each in under_way)
+    full = [each for each, count in busy.items() if count >= (POOL - 1 if each in sure else 1)]
+    unsure = sum(count for each, count in busy.items() if each not in sure)
+    return full, None if unsure < MOST_UNSURE else sure
+
+
+class Doubt(NamedTuple):
+    """How often a receiver has failed of late, and until when it does not count as known."""
+
+    failures: int
+    until: float
+
+
+def doubt_after(before: Doubt | None, at: float) -> Doubt:
+    """Return the doubt about a receiver that has failed at this time. Pure."""
+    failures = 1 if before is None else before.failures + 1
+    return Doubt(failures, at + durations.back_off(failures, DOUBTED, LONGEST_DOUBTED))
 
 
 class NoticeSender:
@@ -56,12 +98,15 @@ class NoticeSender:
         self._receivers = receivers or Receivers()
         self._limit = limit
         self._chance = chance
-        #: Notices being sent, with their receivers; guarded, like all that follows, by the condition.
-        self._under_way: dict[NoticeId, str] = {}
+        #: Notices being sent; guarded, like all that follows, by the condition.
+        self._under_way: dict[NoticeId, Request] = {}
         self._changed = threading.Condition()
         self._ended = 0
-        #: Receivers whose last request failed.
-        self._doubted: set[str] = set()
+        #: Receivers whose last request was answered soon, the last one last; at first, from the database.
+        self._known: list[str] = []
+        #: Those that have failed of late: how often, and until when they do not count as known.
+        self._doubted: dict[str, Doubt] = {}
+        self._has_begun = False
         self._error: Exception | None = None
 
     def step(self) -> float:
@@ -71,10 +116,10 @@ class NoticeSender:
         """
         with self._changed:
             error, self._error = self._error, None
-            seen, busy, full = self._ended, len(self._under_way), self._full()
+            seen, busy = self._ended, len(self._under_way)
         if error is not None:
             raise error
-        wait = self._begin_one(full) if busy < POOL else notices.LOOK
+        wait = self._begin_one() if busy < POOL else notices.LOOK
         if wait > 0 and busy:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended != seen, wait)
@@ -90,26 +135,34 @@ class NoticeSender:
         with self._changed:
             return self._changed.wait_for(lambda: not self._under_way, patience)
 
-    def _begin_one(self, full: list[str]) -> float:
+    def _begin_one(self) -> float:
         if not self._store.query([(notices.ANY_SOON, self._namespace)])[0]:
             return notices.LOOK
         with self._store.read() as connection:
-            wait = notices.seconds_to_next(connection, self._namespace, full)
+            full, only = self._choose(connection)
+            wait = notices.seconds_to_next(connection, self._namespace, full, only)
         if wait is None or wait > 0:
             return notices.LOOK if wait is None else min(notices.LOOK, wait)
         with self._store.write() as connection:
-            taken = notices.take(connection, self._namespace, 1, full)
+            taken = notices.take(connection, self._namespace, 1, full, only)
         for notice in taken:
             with self._changed:
-                self._under_way[notice.id] = notice.receiver
+                self._under_way[notice.id] = Request(notice.receiver, self._clock.ticks())
             # Not a pool of the library's: at the process's end it would wait for a name that is being resolved.
             threading.Thread(target=self._deliver, args=[notice], name="aft-notice", daemon=True).start()
         return 0.0
 
-    def _full(self) -> list[str]:
-        """Return the receivers that have as many requests under way as they may."""
-        busy = Counter(self._under_way.values())
-        return [each for each, count in busy.items() if count >= (1 if each in self._doubted else POOL - 1)]
+    def _choose(self, connection: Connection) -> tuple[list[str], list[str] | None]:
+        """Return the receivers that have as many requests under way as they may, and the only ones that may have more.
+
+        The latter is None if all others may.
+        """
+        if not self._has_begun:
+            self._known = notices.heard_last(connection, self._namespace, MOST_KNOWN)
+            self._has_begun = True
+        late = self._clock.ticks() - self._limit * SOON
+        with self._changed:
+            return choose(list(self._under_way.values()), self._known, late)
 
     def _deliver(self, notice: Notice) -> None:
         try:
@@ -126,14 +179,18 @@ class NoticeSender:
                 self._changed.notify_all()
 
     def _send_or_defer(self, notice: Notice) -> None:
+        begun = self._clock.ticks()
         try:
             answer = self._send(notice)
         except NoAnswer as error:
+            self._note(notice, begun, None)
             self._try_later(notice, str(error), None)
         except ValueError as error:  # no URL to send to, or not from here
             self._give_up(notice, str(error))
         else:
-            self._apply_ruling(notice, answer)
+            meaning = classify_status(answer.status)
+            self._note(notice, begun, meaning)
+            self._apply_ruling(notice, answer, meaning)
 
     def _send(self, notice: Notice) -> WebhookReply:
         body = notice.body.encode()
@@ -142,14 +199,11 @@ class NoticeSender:
             headers[HEADER] = sign(self._secrets[0], body, self._clock.now().timestamp(), *self._secrets[1:])
         return post(notice.url, body, headers, self._limit, self._receivers)
 
-    def _apply_ruling(self, notice: Notice, answer: WebhookReply) -> None:
-        meaning = classify_status(answer.status)
+    def _apply_ruling(self, notice: Notice, answer: WebhookReply, meaning: ReplyMeaning) -> None:
         match meaning:
             case ReplyMeaning.HEARD:
-                self._doubt(notice, False)
                 self._record(lambda connection: notices.record_delivery(connection, notice))
             case ReplyMeaning.REFUSED:
-                self._doubt(notice, False)
                 self._give_up(notice, f"{answer.status} {answer.text}")
             case ReplyMeaning.LATER:
                 self._try_later(notice, f"{answer.status} {answer.text}", answer.retry_after)
@@ -157,7 +211,6 @@ class NoticeSender:
                 assert_never(meaning)
 
     def _try_later(self, notice: Notice, why: str, asked: str | None) -> None:
-        self._doubt(notice, True)
         after = read_retry_after(asked, self._clock.now()) or timedelta(0)
         # Not before it was asked to, nor as often as it likes: "0" would be sent again at once, for days.
         wait = max(min(after, LONGEST_AFTER), wait_after(notice.attempts, self._chance()))
@@ -166,9 +219,27 @@ class NoticeSender:
     def _give_up(self, notice: Notice, why: str) -> None:
         self._record(lambda connection: notices.give_up(connection, notice, why))
 
-    def _doubt(self, notice: Notice, doubted: bool) -> None:
+    def _note(self, notice: Notice, begun: float, meaning: ReplyMeaning | None) -> None:
+        """Remember whether a receiver answers soon: the last request tells, and a failure counts as no answer.
+
+        After a failure it is doubted for a while, the longer the more often it has failed: who answers and falls silent
+        in turn must not get several requests each time.
+        """
+        at, receiver = self._clock.ticks(), notice.receiver
+        answers = at - begun < self._limit * SOON and meaning in (ReplyMeaning.HEARD, ReplyMeaning.REFUSED)
         with self._changed:
-            (self._doubted.add if doubted else self._doubted.discard)(notice.receiver)
+            others = [each for each in self._known if each != receiver]
+            doubt = self._doubted.pop(receiver, None)
+            if not answers:
+                doubt = doubt_after(doubt, at)
+            elif doubt is not None and doubt.until + DOUBTED <= at:
+                doubt = None
+            if doubt is not None:
+                self._doubted[receiver] = doubt
+                if len(self._doubted) > MOST_DOUBTED:
+                    del self._doubted[next(iter(self._doubted))]
+            is_known = answers and (doubt is None or doubt.until <= at)
+            self._known = [*others, receiver][-MOST_KNOWN:] if is_known else others
 
     def _record(self, write: Callable[[Connection], list[Event]]) -> None:
         with self._store.write() as connection:

@@ -2,7 +2,8 @@
 
 A rule's URL may come from a person who may teach rules but may reach nothing else from here (SSRF). So addresses that
 only this network knows (private, loopback, link-local, and cloud metadata) are refused, unless an operator has listed
-their host. If hosts are listed, all others are refused.
+their host. If hosts are listed, all others are refused. A URL that the settings themselves name is sent to in any case;
+that says nothing of its host's other ports and paths.
 
 A name is resolved once, and the connection goes to an address that was checked: DNS rebinding, a harmless address for
 the check and another for the connection, has no effect.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Sequence
+
+from aft.runs.records.notices import spell_host
 
 #: IPv6 addresses that stand for IPv4 ones behind a translator.
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
@@ -32,20 +35,21 @@ class Receivers:
     """The hosts that notices may be sent to. Thread-safe.
 
     ``listed`` are names (``*.example.com`` for all below one) and addresses; empty: every host with a public address.
-    ``trusted`` are additional hosts, named by the settings themselves.
+    ``trusted`` are URLs that the settings themselves name, as ``check_url`` returns them: exactly these are allowed
+    wherever they lead.
     """
 
     def __init__(self, listed: Sequence[str] = (), trusted: Sequence[str] = ()) -> None:
         self._listed = [_normal(host) for host in listed]
-        self._trusted = [_normal(host) for host in trusted]
+        self._trusted = frozenset(trusted)
 
-    def find(self, host: str, port: int) -> list[str]:
-        """Resolve a host and return the addresses that may be connected to.
+    def find(self, host: str, port: int, url: str) -> list[str]:
+        """Resolve the host of a URL and return the addresses that may be connected to for it.
 
         Raises ReceiverRefused, or OSError if the name cannot be resolved.
         """
         name = _normal(host)
-        is_known = any(_fits(name, each) for each in (*self._listed, *self._trusted))
+        is_known = url in self._trusted or any(_fits(name, each) for each in self._listed)
         if self._listed and not is_known:
             raise ReceiverRefused(f"{host!r} is none of the hosts in AFT_WEBHOOK_HOSTS; add it there if it is meant")
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -58,7 +62,7 @@ class Receivers:
 
 
 def _normal(host: str) -> str:
-    return host.strip().lower().rstrip(".").strip("[]")
+    return spell_host(host.strip().strip("[]")).rstrip(".")
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache
 from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -44,7 +44,7 @@ class WebhookReply:
 
     status: int
     #: The reason that came with the status, and the beginning of the body.
-    text: str
+    text: str = field(repr=False)
     #: The header Retry-After, as it came.
     retry_after: str | None
 
@@ -67,11 +67,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str], limit: float, receiv
 
     Takes at most ``limit`` seconds once the host's name is resolved, however many addresses it has. Thread-safe.
     """
-    parts = urlsplit(check_url(url))
+    url = check_url(url)
+    parts = urlsplit(url)
     connection = _connection(parts, limit)
     expired = threading.Event()
     try:
-        _lead_to(connection, receivers.find(connection.host, connection.port))
+        _lead_to(connection, receivers.find(connection.host, connection.port, url))
         with _cut_off_after(limit, connection, expired):
             connection.connect()
             _check(expired)

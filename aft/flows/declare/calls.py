@@ -34,8 +34,8 @@ class Call(Generic[R]):
     """An activity or a flow and its arguments, not yet executed; awaited in an async flow, or given to ``parallel``."""
 
     target: CallTarget
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = field(default=(), repr=False)
+    kwargs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:

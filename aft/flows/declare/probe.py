@@ -7,7 +7,7 @@ what it finds is the activity's outcome. It takes by name what it needs: any arg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ class ProbeCall:
 
     what: str
     fn: Callable[..., Any]
-    kwargs: dict[str, Any]
+    kwargs: dict[str, Any] = field(repr=False)
     key: str
     timeout: timedelta | None
     read: Callable[[Any], Any]

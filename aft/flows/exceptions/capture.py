@@ -16,7 +16,7 @@ import math
 import reprlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
@@ -43,8 +43,8 @@ _GROUP_LEAVES: Any = BaseExceptionGroup.__dict__["exceptions"]
 class StoredException:
     """The stored form of an exception: two JSON texts, and whether they are complete."""
 
-    args: str
-    attributes: str
+    args: str = field(repr=False)
+    attributes: str = field(repr=False)
     exact: bool
 
 

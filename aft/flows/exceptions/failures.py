@@ -28,12 +28,13 @@ from aft.errors import (
 from aft.fault import Fault, FaultKind, FaultState, Recoverability
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import capture
+from aft.flows.exceptions.failure_groups import in_group
 from aft.flows.exceptions.rebuild import fault_of as fault_of
 from aft.flows.exceptions.rebuild import rebuild_exception
 from aft.ids import FaultId, RunId, StepPath, new_id
 from aft.recovery import http_hints, known_exceptions
 from aft.recovery.levels import Ladder
-from aft.security.redaction import hide_inputs
+from aft.security.redaction import hide_inputs, redact
 from aft.texts import find_unstorable
 
 #: Characters of a message, and of a traceback, that are kept; of the latter its end.
@@ -70,9 +71,8 @@ def make_fault(
 ) -> Fault:
     """Make the fault that records an exception. Never raises, whatever the exception's own methods do."""
     kept = capture.store(error)
-    lineage = known_exceptions.mro_names(type(error))
-    after, unread = _after(error, at)
-    return Fault(
+    lineage, (after, unread) = known_exceptions.mro_names(type(error)), _after(error, at)
+    fault = Fault(
         id=FaultId(new_id()),
         run_id=place.run_id,
         path=place.path,
@@ -98,6 +98,7 @@ def make_fault(
         why=why,
         resource=policy.resource,
     )
+    return in_group(fault, error.__traceback__)
 
 
 def own_recoverability(error: BaseException) -> Recoverability | None:
@@ -126,7 +127,7 @@ def may_retry_at_once(error: BaseException, policy: Policy, at: datetime) -> boo
 
 def rebuild(fault: Fault) -> Exception:
     """Make the exception that a flow sees for a final failure; calls no code of its class and imports nothing."""
-    return rebuild_exception(fault, f"{fault.kind.value} {fault.name!r} failed for good: {fault}")
+    return rebuild_exception(fault, f"{fault.kind.value} {fault.name!r} failed for good: {redact(str(fault))}")
 
 
 def is_bug(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NoReturn
 
@@ -119,9 +119,9 @@ class FaultFields:
 
     type: str
     lineage: Sequence[str]
-    args: list[Any]
-    attributes: Mapping[str, Any]
-    text: str
+    args: list[Any] = field(repr=False)
+    attributes: Mapping[str, Any] = field(repr=False)
+    text: str = field(repr=False)
     failed: str
 
 

@@ -50,6 +50,7 @@ class Execution:
 
     def __init__(self, session: RunSession, flow: Flow[Any, Any], entries: list[Entry]) -> None:
         self._session = session
+        session.is_async = flow.is_async
         self._run = session.owner.run
         self._flow = flow
         self.exit = PassExit(session, flow.name)

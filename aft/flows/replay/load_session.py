@@ -11,7 +11,7 @@ from dataclasses import replace
 from aft.fault import FaultKind
 from aft.flows.orders.apply import OrderHandler
 from aft.flows.session import run_records
-from aft.flows.session.blocks import is_of_step
+from aft.flows.session.blocks import Blocked, is_of_step, stay_parked
 from aft.flows.session.journal_replay import BegunSteps
 from aft.flows.session.run_records import RunRecords
 from aft.flows.session.unknown_outcomes import UNDO
@@ -28,6 +28,7 @@ from aft.runs.wakes import child_runs
 def load_records(session: RunSession) -> RunRecords:
     """Read the run's records as of now; waits while the database is unreachable."""
     owner = session.owner
+    owner.write_held()
     row = replace(owner.run, seq=owner.seq, inbox_seq=owner.inbox_seq)
     return owner.retry_while_leased(lambda: run_records.load(session.deps.store, [row], session.deps.clock)[row.id])
 
@@ -52,6 +53,8 @@ def load_session(session: RunSession, recorded: RunRecords) -> list[Entry]:
     orders = [item for item in items if item.verb not in (*MAIL, *HINTS)]
     if orders:
         OrderHandler(session.deps, session).apply_orders(orders, live, entries)
+    elif stepless := [fault for fault in recorded.corrupt if fault.path is None]:
+        raise Blocked(*map(stay_parked, stepless))  # no step would come to them
     return entries
 
 

@@ -83,18 +83,23 @@ class Runner:
             self._park_unreadable(owner, row.unreadable)
             return
         session = RunSession(self._deps, owner, wake)
-        while not self._pass(session, fresh, recorded):
-            # An inbox item changes what the run does; steps that an earlier owner may have begun stay in doubt.
-            fresh, recorded, before = False, None, session.step_states
-            session = RunSession(self._deps, owner, wake)
-            session.step_states.unknown.take_over(before.unknown)
+        try:
+            while not self._pass(session, fresh, recorded):
+                # An inbox item changes what the run does; steps that an earlier owner may have begun stay in doubt.
+                fresh, recorded, before = False, None, session.step_states
+                session = RunSession(self._deps, owner, wake)
+                session.step_states.unknown.take_over(before.unknown)
+        finally:
+            owner.finish()
 
     def _pass(self, session: RunSession, fresh: bool, recorded: RunRecords | None) -> bool:
         """Execute the run in one pass; False: it has to be read again and needs another pass."""
         owner, unknown = session.owner, session.step_states.unknown
         try:
             try:
-                self._carry_out(session, [] if fresh else load_session(session, recorded or load_records(session)))
+                entries = [] if fresh else load_session(session, recorded or load_records(session))
+                unknown.may_grow = True
+                self._carry_out(session, entries)
             except Blocked as leave:
                 leave.blocks = [self._take_back(session, block) for block in leave.blocks]
                 if any(isinstance(block, RunRemoved) for block in leave.blocks):
@@ -180,11 +185,7 @@ class Runner:
                     f"{fault.id}`: please report it; after the fix, retry goes on"
                 )
             try:
-                # The outcome of a step may not have been recorded.
-                session.step_states.unknown.note_all_unknown()
-                release.release_run(
-                    deps, owner, [ParkNeeded(reason, fault)], session.step_states.unknown.make_handover()
-                )
+                _park_lost(session, fault, reason)
                 return
             except (Fenced, StoreError, InboxChanged) as another:
                 error = another
@@ -307,10 +308,24 @@ class Runner:
 
     def _unwind(self, session: RunSession) -> None:
         owner = session.owner
-        skipped = unwind_all(session, session.cause or session.find_fault(owner.run.fault_id or ""))
+        skipped = unwind_all(session, session.cause or session.find_cause())
         # Effects before a pivot remain, so a run that went past one was not fully undone.
         partly = skipped or owner.run.pivoted_at is not None or _is_unseen(owner)
         release.end(self._deps, owner, Status.FAILED if partly else Status.COMPENSATED)
+
+
+def _park_lost(session: RunSession, fault: Fault, reason: str) -> None:
+    """Park a run that cannot go on for a permanent problem.
+
+    An order that this pass could not read, or has not come to, stays unread: it is carried out with the next one. It
+    must not wake the run by itself, which would only park again, and again.
+    """
+    owner, unknown = session.owner, session.step_states.unknown
+    if unknown.may_grow:
+        unknown.note_all_unknown()  # the outcome of a step may not have been recorded
+    owner.read_to = max(owner.read_to, session.inbox_length)
+    same = owner.read(lambda connection: faults.find_same(connection, fault))
+    release.release_run(session.deps, owner, [ParkNeeded(reason, fault, replaces=same)], unknown.make_handover())
 
 
 def _is_unseen(owner: Owner) -> bool:

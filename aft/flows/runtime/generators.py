@@ -52,6 +52,9 @@ gc.callbacks.append(_note_collection)
 
 def is_collecting() -> bool:
     """Whether this thread is in the garbage collector: it may execute code of any run then."""
+    if _collector.is_at_work:
+        # An interrupt may have come just when it ended. Inside of it this does nothing; else the note is put right.
+        gc.collect(0)
     return _collector.is_at_work
 
 

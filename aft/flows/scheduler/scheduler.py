@@ -70,7 +70,7 @@ class StepScheduler:
             else:
                 (step,) = steps
                 if self._may_begin(step):
-                    with self._session.step_states.branch():
+                    with self._session.step_states.branches:
                         self._threads.perform(step, None, step.perform)
                 if step.blocks:
                     self._interrupt(step)
@@ -175,7 +175,7 @@ class StepScheduler:
                     batch.finish(step)
 
     def _start_next(self, steps: Sequence[StepRequest], batch: StepBatch) -> None:
-        with self._session.step_states.branch():
+        with self._session.step_states.branches:
             while (step := batch.next()) is not None:
                 if self._interrupt(step, steps, batch):
                     batch.finish(step)
@@ -250,7 +250,7 @@ class StepScheduler:
             new = [step for step in new if not self.interrupts.reaches(step)]
         begin = self._blocked.hold_back(new, self._session.step_states)
         self._keeps_back = len(begin) < len(new)
-        with self._session.step_states.branch() if len(begin) > 1 else nullcontext():
+        with self._session.step_states.branches if len(begin) > 1 else nullcontext():
             for step in begin:
                 if not step.takes_signal and (step.quick or len(self._threads.running) < MOST_BRANCHES):
                     self._threads.start(step)
@@ -262,6 +262,7 @@ class StepScheduler:
 
         That may cancel the step's task, and the signal would be lost. Under the lock nothing is recorded meanwhile.
         """
+        self._session.owner.write_held()
         with self._session.owner.lock:
             self._undelivered += self._threads.take_finished()
             if any(finished.entry is not None for finished in self._undelivered):

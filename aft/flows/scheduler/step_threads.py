@@ -40,7 +40,7 @@ class StepThreads:
         """Perform a step, on its own thread unless it is quick; ``how`` replaces its ``perform``, and is quick."""
         step.running = True
         self.running.add(step)
-        self._session.step_states.begin_branch()
+        self._session.step_states.branches.begin()
         if step.quick or how is not None:
             self._run_branch(step, how or step.perform)
             return
@@ -50,7 +50,7 @@ class StepThreads:
             thread.start()
         except RuntimeError as error:
             step.blocks = [ReleaseNeeded(f"no thread can be started for step {step.path}: {error}")]
-            self._session.step_states.end_branch()
+            self._session.step_states.branches.end()
             self._finished.put(step)
 
     def _run_branch(self, step: StepRequest, perform: Performs) -> None:
@@ -64,7 +64,7 @@ class StepThreads:
         try:
             self.perform(step, finish, perform)
         finally:
-            self._session.step_states.end_branch()
+            self._session.step_states.branches.end()
             if not on_recorded:
                 self._finished.put(step)
 

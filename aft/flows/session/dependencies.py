@@ -20,6 +20,7 @@ from aft.recovery.levels import Ladder
 from aft.rules.trees.rule_cache import RuleCache
 from aft.runs.family_limits import FamilyLimits
 from aft.runs.ownership.executing_runs import ExecutingRuns
+from aft.runs.ownership.held_writes import HeldWrites
 from aft.security.seal import Seal
 from aft.store import Store
 from aft.store.leases import Lease
@@ -62,6 +63,8 @@ class Dependencies:
     rule_watch: RuleWatch = field(default_factory=RuleWatch)
     #: Late effects that wait for the database.
     late_buffer: LateEffectBuffer = field(default_factory=LateEffectBuffer)
+    #: Writes what runs hold back for too long.
+    held_writes: HeldWrites = field(default_factory=HeldWrites)
     #: Set while this process releases its runs to make room for one that must be executed alone.
     making_room: Event = field(default_factory=Event)
 

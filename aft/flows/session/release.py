@@ -126,8 +126,7 @@ def _share_failure(deps: Dependencies, owner: Owner, found: SortedBlocks, change
         message=(deps.namespace, queue, body, _hold_seconds(deps)),
         changes=changes,
     )
-    with owner.lock:
-        shared = owner.share(write, read_to=owner.read_to)
+    shared = owner.share(write, read_to=owner.read_to)
     if shared is None or shared.message is None:
         return False
     _emit(deps, owner, found)
@@ -212,6 +211,7 @@ def _park(deps: Dependencies, owner: Owner, connection: Connection, block: ParkN
         else:
             inbox.mark_read(connection, owner.run_id, owner.epoch, [item], note)
     if block.stays:
+        faults.park_corrupt(connection, block.fault.id)
         return
     if block.reopens and block.fault.path is not None:
         journal.reopen(connection, block.fault.run_id, block.fault.path)
@@ -263,6 +263,7 @@ def park_unreadable(deps: Dependencies, owner: Owner, fault: Fault, reason: str)
     """Park a run whose row cannot be decoded, leaving the rest of that row as it is. Emits: RunParked."""
 
     def then(connection: Connection, seq: int) -> None:
+        faults.close(connection, faults.find_same(connection, fault), FaultState.TRIED)
         faults.add(connection, deps.namespace, replace(fault, why=reason))
 
     owner.write(then, status=Status.PARKED, reason=reason, **NO_OWNER)

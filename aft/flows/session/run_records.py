@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from aft.clock import Clock
 from aft.compensation import stack
-from aft.fault import Fault
+from aft.fault import Fault, FaultKind, FaultState
+from aft.flows.session.unknown_outcomes import UnknownSteps
 from aft.ids import RunId
 from aft.runs.records import faults, inbox, journal
 from aft.runs.records.inbox import InboxItem
@@ -41,6 +42,8 @@ class RunRecords:
 
     entries: list[Entry] = field(default_factory=list)
     live: list[Fault] = field(default_factory=list)
+    #: Those of them that cannot be read, and that the run is not parked for yet.
+    corrupt: list[Fault] = field(default_factory=list)
     armed: dict[str, str] = field(default_factory=dict)
     undone: Counter[str] = field(default_factory=Counter)
     items: list[InboxItem] = field(default_factory=list)
@@ -64,8 +67,11 @@ def load(store: Store, runs: Sequence[RunRow], clock: Clock | None = None) -> di
     for run_id, *values in asked[journal.OF_RUNS]:
         found[run_id].entries.append(journal.read_entry(values))
     for values in asked[faults.LIVE_OF_RUNS]:
-        fault = faults.read_fault(dict(zip(faults.NAMES, values, strict=True)))
+        row = dict(zip(faults.NAMES, values, strict=True))
+        fault = _read_live(row)
         found[fault.run_id].live.append(fault)
+        if fault.state is FaultState.PARKED and row["state"] != FaultState.PARKED.value:
+            found[fault.run_id].corrupt.append(fault)
     generations = {run.id: run.key_generation for run in runs}
     for run_id, path, state, generation, activity in asked[stack.BEGUN]:
         if state == stack.FrameState.LATE.value:
@@ -75,6 +81,16 @@ def load(store: Store, runs: Sequence[RunRow], clock: Clock | None = None) -> di
     for run_id, *values in asked[inbox.UNREAD]:
         found[run_id].items.append(inbox.read_item(values))
     return found
+
+
+def _read_live(row: dict[str, Any]) -> Fault:
+    fault = faults.read_live(row)
+    if fault.kind is FaultKind.ABORT:
+        try:
+            UnknownSteps.decode(fault.args)
+        except faults.MEANINGLESS:
+            return faults.stand_in(row, "args")
+    return fault
 
 
 def _was_executed(run: RunRow) -> bool:

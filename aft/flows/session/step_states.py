@@ -9,8 +9,7 @@ The branches of one run use it at the same time, each on its own thread; all cha
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -36,6 +35,30 @@ from aft.runs.states import Status
 _LIVE = (FaultState.OPEN, FaultState.WAITING, FaultState.HANDLED, FaultState.PARKED)
 #: How far ahead of the database's clock the message of a fault may be.
 EARLY = timedelta(seconds=claims.EARLY)
+
+
+class BranchesAtWork:
+    """Counts the branches of one run that are at work; each is counted inside a block. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.at_work = 0
+
+    def begin(self) -> None:
+        """Count one more: a branch that fails beside others writes its fault at once."""
+        with self._lock:
+            self.at_work += 1
+
+    def end(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self.at_work -= 1
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
 
 class _RetrySignals:
@@ -94,7 +117,7 @@ class StepStates:
         #: The fault or order that woke the run.
         self._wake = wake
         self._lock = threading.RLock()
-        self._at_work = 0
+        self.branches = BranchesAtWork()
         self._faults: dict[StepPath, Fault] = {}
         #: Steps that earlier owners may have begun, with unknown outcome.
         self.unknown = UnknownOutcomes()
@@ -130,27 +153,6 @@ class StepStates:
         aborts = [fault for fault in live if fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL]
         if aborts:
             self.unknown.read(aborts, {*recorded})
-
-    # Branches -----------------------------------------------------------------------------------------------------
-
-    def begin_branch(self) -> None:
-        """Count one more branch at work: a branch that fails beside others writes its fault at once."""
-        with self._lock:
-            self._at_work += 1
-
-    def end_branch(self) -> None:
-        """Count one branch less at work."""
-        with self._lock:
-            self._at_work -= 1
-
-    @contextmanager
-    def branch(self) -> Iterator[None]:
-        """Count a branch as at work inside the block, so that a failure beside it is written at once."""
-        self.begin_branch()
-        try:
-            yield
-        finally:
-            self.end_branch()
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -284,7 +286,7 @@ class StepStates:
         with self._lock:
             block = self.block(path, fault, status)
             self._apply_failure(path, block)
-            return block, self._at_work <= 1
+            return block, self.branches.at_work <= 1
 
     def block(self, path: StepPath, fault: Fault, status: Status | None) -> StepFailed:
         """Return the block of a step that failed: its fault replaces the step's faults until now."""

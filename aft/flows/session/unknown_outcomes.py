@@ -87,6 +87,8 @@ class UnknownOutcomes:
     def __init__(self) -> None:
         #: Whether an owner has died, and the replay has not reached the journal's end yet.
         self.before_journal_end = False
+        #: Whether this owner may have begun steps: not while it has not read what earlier owners have recorded.
+        self.may_grow = False
         self._steps: set[StepPath] = set()
         #: Steps that have failed before, and that a person lets start again. Their failure was seen.
         self._tried: set[StepPath] = set()
@@ -132,7 +134,7 @@ class UnknownOutcomes:
 
     def take_over(self, before: UnknownOutcomes) -> None:
         """Copy what this owner's previous pass has left."""
-        self.before_journal_end = before.before_journal_end
+        self.before_journal_end, self.may_grow = before.before_journal_end, before.may_grow
         self._steps, self._tried = set(before._steps), set(before._tried)
         self._aborts = dict(before._aborts)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from sqlalchemy import Connection
 
@@ -30,6 +30,7 @@ from aft.ids import RunId, StepPath
 from aft.rules.cases.case import StepFacts
 from aft.rules.rule_types import RuleType
 from aft.rules.trees.choose import RuleChoice
+from aft.runs.ownership.held_writes import HeldWrite
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording, Then
 from aft.runs.records.journal import Entry, EntryKind, Outcome
 from aft.telemetry import ActivityRecorded
@@ -68,6 +69,7 @@ class ActivityStep(Step):
         #: The rules' objection to the result, and whether the undo of the effect is owed nevertheless.
         self._objection: StepFailed | None = None
         self._owed = False
+        self.elapsed = 0.0
 
     def execute(self) -> Entry:
         """Execute the activity and return its recorded outcome, or raise Blocked with a fault."""
@@ -83,7 +85,10 @@ class ActivityStep(Step):
         self._started = self._deps.clock.ticks()
         with self.reporting():
             attempt.perform(self)
-        return self._emit_recorded(self._deps.clock.ticks() - self._started)
+        assert self._entry is not None
+        if not self.is_held:
+            self._emit_recorded()
+        return self._entry
 
     def arguments(self) -> Given:
         self._started = self._deps.clock.ticks()
@@ -93,6 +98,7 @@ class ActivityStep(Step):
     def record(self, value: Any) -> Recording | Then:
         """Return the write of the outcome, or of the effect alone if the rules object to the result."""
         encoded = self._encode(value)
+        self.elapsed = self._deps.clock.ticks() - self._started
         self._objection = self._check_after(encoded)
         if self._objection is not None:
             self._owed = self.activity.owes(self.stored, encoded)
@@ -114,27 +120,29 @@ class ActivityStep(Step):
         if self._on_recorded is not None:
             self._on_recorded(self._entry)
 
+    def may_hold(self, recording: Recording | Then) -> TypeGuard[Recording]:
+        if not isinstance(recording, Recording) or not recording.may_share:
+            return False
+        # Not after a retry: the rows of faults that are closed may be locked, and others' outcomes would wait.
+        return self.session.may_hold and not recording.write.closed_faults
+
+    def hold(self, recording: Recording, refused: Callable[[], None]) -> None:
+        self.is_held = True
+        held = HeldWrite(recording.write, self._emit_recorded, refused)
+        with self.owner.lock:  # nobody writes it before it has its number
+            self.owner.hold(held)
+            self.recorded()
+        self._deps.held_writes.watch(self.owner, held)
+
     def keep_late(self, value: Any, *, refused: bool = False) -> None:
         deps, generation = self._deps, self.generation
         keep_late(
             deps, self.owner, self.activity, self.path, self.scope, generation, self.stored, value, refused=refused
         )
 
-    def _emit_recorded(self, seconds: float) -> Entry:
-        entry, undo = self._entry, self.activity.compensator
-        assert entry is not None
+    def _emit_recorded(self) -> None:
         if self._deps.telemetry.has_subscribers:
-            self._deps.telemetry.emit(
-                ActivityRecorded(
-                    run=self.owner.run_id,
-                    path=self.path,
-                    activity=self.name,
-                    outcome=Outcome.OK.value,
-                    frame=undo.name if undo else None,
-                    elapsed=timedelta(seconds=seconds),
-                )
-            )
-        return entry
+            self._deps.telemetry.emit(_describe(self))
 
     # Constraints --------------------------------------------------------------------------------------------------
 
@@ -172,7 +180,7 @@ class ActivityStep(Step):
         """Return the rules' objection to a step that has had its effect, or None."""
         if not self.session.constraints.any(RuleType.ACTIVITY_POST, self.name):
             return None
-        facts = self._facts(value, elapsed=self._deps.clock.ticks() - self._started)
+        facts = self._facts(value, elapsed=self.elapsed)
         choice = self.session.constraints.find_objection(RuleType.ACTIVITY_POST, facts)
         if choice is None:
             return None
@@ -209,7 +217,8 @@ class ActivityStep(Step):
         complete = partial(_complete, run_id=self.owner.run_id, entry=self._entry) if armed else None
         self.owner.write(self.session.recording(self._entry, more=complete), self.recorded)
         self._states.note_recorded(self.path)
-        return self._emit_recorded(0.0)
+        self._emit_recorded()
+        return self._entry
 
     def record_failure(self, fault: Fault, outcome: Outcome) -> Entry:
         """Journal that the step has ended with this fault."""
@@ -277,6 +286,18 @@ class ActivityStep(Step):
         at, generation = entry.recorded_at, entry.key_generation
         frame = stack.fields(entry.path, entry.scope, self.name, undo.name, at=at, key_generation=generation)
         return self.session.recording(entry, frame)
+
+
+def _describe(step: ActivityStep) -> ActivityRecorded:
+    undo = step.activity.compensator
+    return ActivityRecorded(
+        run=step.owner.run_id,
+        path=step.path,
+        activity=step.name,
+        outcome=Outcome.OK.value,
+        frame=undo.name if undo else None,
+        elapsed=timedelta(seconds=step.elapsed),
+    )
 
 
 def _nothing(connection: Connection, seq: int) -> None:

@@ -16,7 +16,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -64,8 +64,8 @@ class FunctionCall:
 
     what: str
     fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[Any, ...] = field(repr=False)
+    kwargs: dict[str, Any] = field(repr=False)
     timeout: timedelta | None
     late: OnLate
 
@@ -80,12 +80,23 @@ def perform(step: Step) -> None:
                 _try_in_transaction(step, again)
             elif not _record_probed(step, current := _begin(step, again), again):
                 value = _call(step, _function(step, current), AttemptContext(current))
-                try:
-                    step.owner.write(step.record(value), step.recorded)
-                except (Fenced, StoreError):
-                    # It may be unrecorded: then the run's next owner does not know of it.
-                    step.keep_late(value, refused=True)
-                    raise
+                _record(step, value)
+
+
+def _record(step: Step, value: Any) -> None:
+    def keep_late() -> None:
+        # It may be unrecorded: then the run's next owner does not know of it.
+        step.keep_late(value, refused=True)
+
+    try:
+        recording = step.record(value)
+        if step.may_hold(recording):
+            step.hold(recording, keep_late)
+        else:
+            step.owner.write(recording, step.recorded)
+    except (Fenced, StoreError):
+        keep_late()
+        raise
 
 
 #: One attempt, without immediate retries.
@@ -179,6 +190,7 @@ def _commit_with_effect(step: Step, current: Current) -> None:
     block it for ever.
     """
     owner, recorded, function = step.owner, False, _function(step, current)
+    owner.write_held()
     with owner.lock:
         try:
             with owner.store.write() as connection:

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from aft.fault import Fault, FaultKind, FaultState, Recoverability
+from aft.flows.exceptions.failure_groups import in_group
 from aft.flows.session.dependencies import Dependencies
 from aft.ids import FaultId, StepPath, new_id
 from aft.recovery.levels import Ladder
@@ -73,11 +74,10 @@ class Constraints:
     ) -> Fault:
         """Make the fault of a violated constraint; it uses up no try of the step.
 
-        Its ``attempt`` counts such faults in a row. ``before`` is the step's fault until now; ``ladder`` is the one in
-        force.
+        Its ``attempt`` counts them in a row. ``before`` is the step's fault until now; ``ladder`` is the one in force.
         """
         repeated = before is not None and before.kind is FaultKind.CONSTRAINT and before.rule_type == on.value
-        return Fault(
+        fault = Fault(
             id=FaultId(new_id()),
             run_id=self._owner.run_id,
             path=path,
@@ -102,6 +102,7 @@ class Constraints:
             step_snapshot=step_snapshot.encode(step, before, case.of_run(self._owner.run, self._deps.clock.now())),
             decision=decision.encode(),
         )
+        return in_group(fault)
 
 
 def asks_again(fault: Fault | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aft.codec import ArgumentsCodec
@@ -31,7 +31,7 @@ class Future(Protocol):
 class Returns:
     """The value that an outcome gives to the flow's code."""
 
-    value: Any
+    value: Any = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class StepRequest:
     #: Whether the database shows that an earlier owner has begun it.
     was_begun: Callable[[], bool] = lambda: False
     #: Its arguments with defaults, those of them that the code gives, and their codec; None: it takes none.
-    args: str | None = None
-    given: str | None = None
+    args: str | None = field(default=None, repr=False)
+    given: str | None = field(default=None, repr=False)
     arguments: ArgumentsCodec | None = None
     entry: Entry | None = None
     blocks: Sequence[Block] = ()

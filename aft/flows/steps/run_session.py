@@ -38,6 +38,8 @@ class RunSession:
     def __init__(self, deps: Dependencies, owner: Owner, wake: str | None = None) -> None:
         self.deps = deps
         self.owner = owner
+        #: The length of the inbox when this pass began.
+        self.inbox_length = owner.inbox_seq
         self.run_inbox = RunInbox(owner, deps.clock)
         self.step_states = StepStates(owner, self.run_inbox, wake)
         self.constraints = Constraints(deps, owner)
@@ -55,6 +57,8 @@ class RunSession:
         self.undone: dict[str, Fault | None] = {}
         #: The failure that the run is being undone for, once that is known.
         self.cause: Fault | None = None
+        #: Whether the flow's code executes steps one at a time, or several of them are tasks.
+        self.is_async = False
 
     def key(self, path: str, generation: int | None = None) -> str:
         """Return a step's idempotency key: the same for every attempt of the step, and for no other step."""
@@ -71,7 +75,12 @@ class RunSession:
     def find_fault(self, fault_id: str) -> Fault | None:
         """Return the fault with this id, or None."""
         (rows,) = self.owner.query([(faults.NAMED, json.dumps([fault_id]))])
-        return next((faults.read_fault(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
+        return next((faults.read_failure(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
+
+    def find_cause(self) -> Fault | None:
+        """Return the failure that the run is undone for, or None; one that cannot be read keeps nothing from that."""
+        (rows,) = self.owner.query([(faults.NAMED, json.dumps([self.owner.run.fault_id or ""]))])
+        return next((faults.read_safely(dict(zip(faults.NAMES, values, strict=True))) for values in rows), None)
 
     def find_failure(self, entry: Entry) -> Exception:
         """Rebuild the exception of a recorded failure, as the flow's code sees it.
@@ -104,7 +113,13 @@ class RunSession:
             why = "it got on, and need not be executed alone any more"
         if why is not None:
             raise Blocked(ReleaseNeeded(why))
+        self.owner.write_held()
         self.run_inbox.read_new()
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether an outcome may be held back: no other step is at work, and the run has lost no worker lately."""
+        return self.step_states.branches.at_work == 1 and not self.is_async and self.owner.run.deaths == 0
 
     # Recording ----------------------------------------------------------------------------------------------------
 
@@ -129,7 +144,7 @@ class RunSession:
 
     def numbered(self, entry: Entry) -> Entry:
         """Give the entry that was written last its ``seq``; call it only while no other entry can be written."""
-        entry.seq = self.owner.seq
+        entry.seq = self.owner.last_number
         return entry
 
     def record_undone(self, path: StepPath, scope: str, name: str) -> None:

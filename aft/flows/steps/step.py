@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeGuard
 
 from aft.errors import CodecError, ResourceUnavailable, is_a
 from aft.fault import FaultKind, FaultState
@@ -59,7 +59,7 @@ class RuleObjected(Exception):
 
 
 class Step(ABC):
-    """One step of one run, executed once: ``begin`` it, then try it within ``reporting``."""
+    """One step of one run, executed once: ``begin`` it, then try it in ``reporting``."""
 
     kind: ClassVar[FaultKind]
     #: The run's status after a fault; None: unchanged.
@@ -72,6 +72,8 @@ class Step(ABC):
     result_probe: ProbeCall | None = None
     #: Asks the rules while an attempt is under way; None: there are none.
     watch: Callable[[], RuleChoice | None] | None = None
+    #: Whether its record was held back.
+    is_held: bool = False
     #: Its arguments, as they are stored; rules may look at them.
     stored: str | None = None
 
@@ -119,7 +121,15 @@ class Step(ABC):
 
     @abstractmethod
     def recorded(self) -> None:
-        """Called after the record's commit, before any other write of the run."""
+        """Called after the record's commit, or when it is held back; before any other write of the run."""
+
+    def may_hold(self, recording: Recording | Then) -> TypeGuard[Recording]:
+        """Return whether the record may be held back, to share the commit of the run's end."""
+        return False
+
+    def hold(self, recording: Recording, refused: Callable[[], None]) -> None:
+        """Hold the record back; ``refused`` is called if it could not be written, or had no answer."""
+        raise NotImplementedError
 
     @abstractmethod
     def keep_late(self, value: Any, *, refused: bool = False) -> None:
@@ -133,7 +143,7 @@ class Step(ABC):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Surround the step's attempts: a failure becomes a fault, and Blocked is raised with it."""
+        """Try this step inside the block: a failure becomes a fault, and Blocked is raised with it."""
         if self._deps.telemetry.has_subscribers:
             number = self.current(0).attempt
             self._deps.telemetry.emit(
@@ -141,11 +151,8 @@ class Step(ABC):
             )
         began = self._deps.clock.ticks()
         try:
-            if self.policy.expected is None:
+            with self._deps.slow_activities.watched(self.owner.run_id, self.path, self.name, self.policy.expected):
                 yield
-            else:
-                with self._deps.slow_activities.watched(self.owner.run_id, self.path, self.name, self.policy.expected):
-                    yield
         except Raised as raised:
             self._fail(raised.error, raised.on, self._deps.clock.ticks() - began)
         except RuleObjected as objected:

@@ -167,12 +167,8 @@ class UndoStep(Step):
         late_again = frame.state is FrameState.LATE and frame.path in step_states.undone
         self.may_have_had_effect = step_states.may_have_had_effect(self.path) or late_again
         self._probe_for_result()
-        step_states.begin_branch()
-        try:
-            with self.reporting():
-                attempt.perform(self)
-        finally:
-            step_states.end_branch()
+        with step_states.branches, self.reporting():
+            attempt.perform(self)
         if stack.is_of(frame.key_generation, self.owner.run.key_generation):
             step_states.armed.discard(frame.path)
             step_states.undone[frame.path] = step_states.undone.get(frame.path, 0) + 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from aft.compensation.stack import PENDING
 from aft.flows.session.dependencies import Dependencies
+from aft.flows.worker.claimer import RunClaimer
 from aft.ids import WorkerId
-from aft.runs.ownership import claims
 from aft.runs.ownership.executing_runs import Expect
 from aft.runs.run_rows import RunRow
 from aft.runs.wakes import unserved_runs
@@ -52,6 +52,5 @@ def claim_undoable(deps: Dependencies, found: list[Undoable], expect: Expect, *,
     """Claim them as if their flows were known here: unwinding does not use the flow's code."""
     wakes = [one.wake for one in found]
     expect({run for run, _ in wakes})
-    with deps.store.write() as connection:
-        known = sorted({one.flow for one in found})
-        return claims.claim(connection, deps.namespace, deps.lease.worker, wakes, known, alone=alone)
+    claimer = RunClaimer(deps, known=sorted({one.flow for one in found}))
+    return claimer.claim_woken(wakes, timed=True, alone=alone)

@@ -31,7 +31,7 @@ Gather = Callable[[frozenset[str]], Mapping[str, Any]]
 class Case:
     """The facts known so far, and how to gather others: ``more`` by the first part of the facts' names."""
 
-    facts: Facts
+    facts: Facts = field(repr=False)
     more: dict[str, Gather] = field(default_factory=dict)
     #: Why facts could not be gathered, or conditions evaluated.
     warnings: list[str] = field(default_factory=list)
@@ -53,8 +53,8 @@ class StepFacts:
     """What is known of the case's step, as it is stored."""
 
     name: str
-    args: str | None = None
-    result: str | None = None
+    args: str | None = field(default=None, repr=False)
+    result: str | None = field(default=None, repr=False)
     attempts: int = 0
     level: int = 0
     elapsed: float | None = None

@@ -1,41 +1,21 @@
 """What a fault stores of its step: facts for rules, and what exlets have changed so far.
 
-It is one JSON text in the fault's row, encoded and decoded only here. Each fault of a step takes over the exlets'
-changes from the one before it: they hold for every try.
+It is one JSON text in the fault's row, encoded only here; ``runs.records.step_snapshots`` decodes it. Each fault of a
+step takes over the exlets' changes from the one before it: they hold for every try.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
-from aft.codec.text import StoredJson
 from aft.fault import Fault, FaultKind
 from aft.rules.cases.case import Facts, StepFacts, read_tags
 from aft.rules.rule_types import RuleType
+from aft.runs.records import step_snapshots
+from aft.runs.records.step_snapshots import StepSnapshot
 from aft.runs.rulings import Ruling, RulingAction
 
-
-@dataclass(frozen=True, slots=True)
-class StepSnapshot:
-    """The decoded text. ``failures``, of a constraint's fault: how often the step had failed before."""
-
-    args: str | None = None
-    result: str | None = None
-    elapsed: float | None = None
-    failures: int = 0
-    #: Arguments that exlets have changed, by name.
-    changed: dict[str, Any] = field(default_factory=dict)
-    #: How often exlets have restarted the step.
-    restarts: int = 0
-    #: Facts about the run, if rules were asked before the fault was raised.
-    run: dict[str, Any] = field(default_factory=dict)
-    #: How many steps of its call were executed at a time; 0: it was called alone.
-    abreast: int = 0
-
-
-_STORED: StoredJson[StepSnapshot] = StoredJson(StepSnapshot)
 #: Facts about a run that change while it goes on.
 _CHANGING = ("run.status", "run.tags")
 
@@ -54,7 +34,7 @@ def encode(step: StepFacts, before: Fault | None = None, facts: Facts | None = N
 
 def read_snapshot(fault: Fault) -> StepSnapshot:
     """Decode what a fault stores."""
-    return _STORED.read(fault.step_snapshot) if fault.step_snapshot else StepSnapshot()
+    return step_snapshots.decode(fault.step_snapshot)
 
 
 def run_facts(fault: Fault) -> Facts:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from aft.errors import RuleRefused
 from aft.rules.cases.facts import MOST_IN_ALL, Facts, FactType, blank, complete, fact_types
 from aft.rules.cel import bounds
+from aft.rules.cel.failures import explain
 from aft.rules.cel.refusals import refusal, translate
 from aft.texts import with_article
 
@@ -37,10 +38,6 @@ _SHOWN = 120
 #: What the library raises: C++ errors, values it has no type for, texts it cannot encode, lack of memory.
 _ERRORS = (RuntimeError, TypeError, ValueError, MemoryError)
 
-_QUOTES = "\"'"
-_KEY = re.compile(r"Key not found in map : (.+)")
-_INDEX = re.compile(r"index=(-?\d+)")
-_OVERLOAD = re.compile(r"No matching overloads found : ([^()]+)(?:\((.*)\))?")
 _STATUS = re.compile(r"^[A-Z_]+: ")
 
 
@@ -166,17 +163,22 @@ class Expression:
         try:
             found = program.eval(self._case(facts)._activation)
             if found.type() == self._language.error:
-                return None, self._warn(found.value())
-            return _to_python(found, [MOST_IN_ALL]), None
-        except _ERRORS as error:
+                return None, self._warn(explain(found.value(), self.source))
+            # The library makes one key of 1, 1u and true, which leaves no trace. A map can hold them together only if
+            # the type of its keys is not known, and that shows in the type of the whole.
+            texts_only = self._language.any.name() in program.return_type().name()
+            return _Reader(texts_only).to_python(found), None
+        except _NoJson as error:
             return None, self._warn(str(error))
+        except _ERRORS as error:
+            return None, self._warn(explain(str(error), self.source))
 
     def _case(self, facts: Facts | PreparedFacts) -> PreparedFacts:
         return facts if isinstance(facts, PreparedFacts) else PreparedFacts(facts, self._sources, self.names)
 
-    def _warn(self, text: str) -> str:
+    def _warn(self, what: str) -> str:
         shown = self.source if len(self.source) <= _SHOWN else self.source[:_SHOWN] + "…"
-        return f"{shown!r} could not be evaluated: {_readable(text, self.source)}"
+        return f"{shown!r} could not be evaluated: {what}"
 
 
 class Condition(Expression):
@@ -203,12 +205,12 @@ class Condition(Expression):
             if value is False:
                 return _NO
             if found.type() == self._language.error:
-                return Evaluation(False, self._warn(value))
+                return Evaluation(False, self._warn(explain(value, self.source)))
             return Evaluation(
                 False, self._warn(f"its value is of type {found.type().name().lower()}, not true or false")
             )
         except _ERRORS as error:
-            return Evaluation(False, self._warn(str(error)))
+            return Evaluation(False, self._warn(explain(str(error), self.source)))
 
 
 def names(source: str, known: Mapping[str, FactType]) -> frozenset[str]:
@@ -222,62 +224,50 @@ def _hint_kind(name: str) -> str:
     return "compare it with a number: … > 0" if name in ("int", "uint", "double") else "compare it with something: … =="
 
 
-def _readable(text: str, source: str) -> str:
-    if found := _KEY.search(text):
-        key = f"key {found[1]}" if _is_named(found[1], source) else "such key"
-        return f"there is no {key}; has(…) asks whether there is"
-    if found := _OVERLOAD.search(text):
-        return f"{_operator(found[1])} cannot be applied to {_types(found[2]) or 'the values that it met'}"
-    if "Applying SELECT" in text:
-        return "something that is not a map was asked for a part by name"
-    if (found := _INDEX.search(text)) and not _is_named(found[1], source):
-        return "an index is outside of its list"
-    return _STATUS.sub("", text)
+class _NoJson(ValueError):
+    """Raised for a value that JSON has not, or that is too large; its text tells nothing of the value."""
 
 
-def _is_named(key: str, source: str) -> bool:
-    """Return whether an expression names a key or an index; else it is a value of the case, which may be secret."""
-    return re.search(rf"(?<!\w){re.escape(key.strip(_QUOTES))}(?!\w)", source) is not None
+class _Reader:
+    """Reads one value of CEL as plain JSON; with ``texts_only`` keys of maps that are no texts are refused."""
 
+    __slots__ = ("_left", "_texts_only")
 
-def _operator(formatted: str) -> str:
-    return "'?:'" if formatted == "<jump_condition>" else repr(formatted.strip("_"))
+    def __init__(self, texts_only: bool) -> None:
+        self._left = MOST_IN_ALL
+        self._texts_only = texts_only
 
+    def to_python(self, found: Any) -> Any:
+        """Return the value; raises _NoJson if JSON has none for it, or if it is too large."""
+        value = found.value()
+        if isinstance(value, list):
+            self._spend(len(value))
+            return [self.to_python(entry) for entry in value]
+        if isinstance(value, dict):
+            self._spend(len(value))
+            return {self._format(key): self.to_python(entry) for key, entry in value.items()}
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        return _scalar(value)
 
-def _types(met: str | None) -> str:
-    return (met or "").replace("int64", "int").replace("null_type", "null").replace(", ", " and ")
+    def _spend(self, entries: int) -> None:
+        self._left -= entries
+        if self._left < 0:
+            raise _NoJson(f"its value has more than {MOST_IN_ALL:,} entries")
 
-
-def _to_python(found: Any, left: list[int]) -> Any:
-    """Return CEL's value as plain JSON; raises ValueError if JSON has none for it, or if it is too large."""
-    value = found.value()
-    if isinstance(value, list):
-        _spend(left, len(value))
-        return [_to_python(entry, left) for entry in value]
-    if isinstance(value, dict):
-        _spend(left, len(value))
-        return {_format(key): _to_python(entry, left) for key, entry in value.items()}
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return _scalar(value)
-
-
-def _spend(left: list[int], entries: int) -> None:
-    left[0] -= entries
-    if left[0] < 0:
-        raise ValueError(f"its value has more than {MOST_IN_ALL:,} entries")
-
-
-def _format(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    return str(key)
+    def _format(self, key: Any) -> str:
+        if isinstance(key, str):
+            return key
+        if self._texts_only:
+            kind = with_article(type(key).__name__)
+            raise _NoJson(f"a key in its value is {kind}, and in JSON keys are texts; write {{'1': …}}")
+        return str(key).lower()
 
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"its value is {value}, which is not a number in JSON")
+            raise _NoJson(f"its value is {value}, which is not a number in JSON")
         return value
     if isinstance(value, datetime.datetime):
         return value.isoformat()
@@ -285,4 +275,4 @@ def _scalar(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode("ascii")
-    raise ValueError(f"its value is {with_article(type(value).__name__)}, which JSON does not know")
+    raise _NoJson(f"its value is {with_article(type(value).__name__)}, which JSON does not know")

@@ -1,15 +1,15 @@
 """Plans: exlets being carried out, one row for each fault that one was chosen for.
 
 Who may run at the same time: several dispatchers with the same plan. Each primitive is one transaction that locks the
-plan's row, carries out the primitive and moves ``position``; the second dispatcher finds it moved. A crash leaves the
-plan at its current primitive: it is due again after HOLD seconds, and any dispatcher continues there.
+plan's row, carries out the primitive and moves ``position``; the second dispatcher leaves a locked plan to the first. A
+crash leaves the plan at its current primitive: it is due again after HOLD seconds, and any dispatcher continues there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -48,7 +48,7 @@ class Plan:
     run_id: RunId
     fault_id: str
     exlet: Exlet
-    facts: dict[str, Any]
+    facts: dict[str, Any] = field(repr=False)
     position: int
     #: The last run that a primitive for many runs has reached.
     reached: str | None
@@ -88,9 +88,9 @@ def begin(
 
 
 def lock(connection: Connection, plan_id: str) -> Plan | None:
-    """Read and lock a plan that is open; None if it is not."""
-    statement = select(*_COLUMNS).where(plans.c.id == plan_id, plans.c.state == PlanState.OPEN.value).with_for_update()
-    row = connection.execute(statement).one_or_none()
+    """Read and lock an open plan; None if it is closed, or another transaction has locked it."""
+    statement = select(*_COLUMNS).where(plans.c.id == plan_id, plans.c.state == PlanState.OPEN.value)
+    row = connection.execute(statement.with_for_update(skip_locked=True)).one_or_none()
     return None if row is None else _plan(row)
 
 

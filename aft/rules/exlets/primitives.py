@@ -125,7 +125,7 @@ class Complete(_Primitive):
     """Record the activity as done, with a given result or a computed one; None if neither is given."""
 
     do: ClassVar[str] = "complete"
-    result: Any = NOTHING  #: as it is stored; NOTHING where it is computed
+    result: Any = field(default=NOTHING, repr=False)  #: as it is stored; NOTHING where it is computed
     computed: str | None = None  #: CEL
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class Fail(_Primitive):
     """Fail the activity: raise where it was called; with ``proceed``, return ``aft.FAILED`` there instead."""
 
     do: ClassVar[str] = "fail"
-    message: str
+    message: str = field(repr=False)
     proceed: bool = False
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Notify(_Primitive):
     """Send a notice to a webhook."""
 
     do: ClassVar[str] = "notify"
-    url: str
+    url: str = field(repr=False)
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -242,9 +242,9 @@ class Set(_Primitive):
     """Change data: arguments or result of the activity, tags of the run; given values or computed ones."""
 
     do: ClassVar[str] = "set"
-    args: Mapping[str, Any] = field(default_factory=dict)
-    tags: Mapping[str, Any] = field(default_factory=dict)
-    result: Any = NOTHING
+    args: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    tags: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    result: Any = field(default=NOTHING, repr=False)
     computed: Mapping[str, str] = field(default_factory=dict)  #: CEL by what it is for: "args.x", "tags.y", "result"
 
     def __post_init__(self) -> None:

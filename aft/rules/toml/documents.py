@@ -20,7 +20,7 @@ class RuleText:
     condition: str
     exlet: str
     note: str = ""
-    cornerstone: Mapping[str, Any] | None = None  #: facts of the case that it was made for
+    cornerstone: Mapping[str, Any] | None = field(default=None, repr=False)  #: facts of the case that it was made for
     refined: int | None = None  #: asked if this one holds
     otherwise: int | None = None  #: asked if it does not
     id: str = field(default="", compare=False)  #: its name in the file: not compared

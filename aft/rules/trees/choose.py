@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aft.codec.text import StoredJson
@@ -48,7 +48,7 @@ class RuleChoice:
     condition: str
     asked: list[AskedTree]
     #: The facts that the rules on the way mention.
-    facts: dict[str, Any]
+    facts: dict[str, Any] = field(repr=False)
     warnings: list[str]
 
     def encode(self) -> str:

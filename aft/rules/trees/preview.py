@@ -40,7 +40,7 @@ class Proposal:
 class ChangedCase:
     """A case that would get another exlet; None: this tree has none for it."""
 
-    case: Facts = field(hash=False)
+    case: Facts = field(repr=False, hash=False)
     before: str | None
     after: str | None
 

@@ -8,7 +8,7 @@ version sees the edit. Revisions are immutable; undoing one writes the earlier o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -36,7 +36,7 @@ class Revision:
     #: Of a tree: flow, exception, activity; of an exlet its name.
     key: tuple[str, ...]
     number: int
-    text: str
+    text: str = field(repr=False)
     made_by: str
     made_at: datetime
     note: str | None

@@ -48,7 +48,7 @@ class Node:
     made_by: str = ""
     made_at: datetime | None = None
     #: The case that it was made for; None if it came without one.
-    cornerstone: Facts | None = field(default=None, hash=False)
+    cornerstone: Facts | None = field(repr=False, default=None, hash=False)
     fault_id: str | None = None
 
     __pydantic_config__: ClassVar = _STRICT

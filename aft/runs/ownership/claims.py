@@ -70,13 +70,20 @@ def claim(
 
 
 def claim_now(
-    store: Store, namespace: str, worker: WorkerId, wakes: Sequence[Wake], known: Known, *, timed: bool = False
+    store: Store,
+    namespace: str,
+    worker: WorkerId,
+    wakes: Sequence[Wake],
+    known: Known,
+    *,
+    timed: bool = False,
+    alone: bool = False,
 ) -> list[RunRow]:
-    """Claim runs that need not be alone, in a transaction of its own: one statement, one round trip.
+    """Claim runs in a transaction of its own: one statement, one round trip; ``alone`` as for ``claim``.
 
     Unless ``timed``, the wake came as a message, and a fault that waits in its ladder wakes no run before it is due.
     """
-    given = {"namespace": namespace, "worker": worker, "known": _format(known), "wakes": wakes, "alone": False}
+    given = {"namespace": namespace, "worker": worker, "known": _format(known), "wakes": wakes, "alone": alone}
     return _read_all(store.execute(_CLAIM, json.dumps({**given, "timed": timed})))
 
 
@@ -145,7 +152,8 @@ _POSTGRESQL = {
     "now": "statement_timestamp()",
     "soon": f"statement_timestamp() + interval '{EARLY} seconds'",
     "earlier": f"statement_timestamp() - interval '{BACKLOG} seconds'",
-    "left": "extract(epoch FROM min(sweep_at) - statement_timestamp())",
+    # Seconds are subtracted: PostgreSQL subtracts no infinite times, and one damaged row would stop all timers.
+    "left": "extract(epoch FROM min(sweep_at))::float8 - extract(epoch FROM statement_timestamp())::float8",
     "locked": "FOR UPDATE OF r SKIP LOCKED",
 }
 _SQLITE = {
@@ -181,11 +189,13 @@ _CALLED = f"""
     AND EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
         AND (f.state = '{FaultState.WAITING.value}' OR f.state = '{FaultState.FINAL.value}' AND f.settled_at IS NULL))
 """
-#: The message of a fault may arrive too early: others with access to the broker can publish it, and a queue may have
-#: been given a shorter time to live. Then a ladder of an hour would take a second. The timer claims the run when due.
+#: A message may arrive too early: others with access to the broker can publish it, and a queue may have been given a
+#: shorter time to live. Then a ladder of an hour would take a second, and a run that is to begin at night would begin
+#: at once. The timer claims the run when due.
 _IS_EARLY = f"""
-    EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
-        AND f.state = '{FaultState.WAITING.value}' AND f.due_at > {{soon}})
+    (r.started_at IS NULL AND r.due_at > {{soon}}
+    OR EXISTS (SELECT 1 FROM {faults.name} AS f WHERE f.id = w.wake AND f.run_id = w.run
+        AND f.state = '{FaultState.WAITING.value}' AND f.due_at > {{soon}}))
 """
 #: An ended run is claimed only for a late effect or order, and keeps its end. The lease is checked too: if others have
 #: ended it, they would rescue what this worker claims, again and again. The namespace is not compared as it is, or

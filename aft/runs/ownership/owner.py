@@ -10,6 +10,8 @@ not know yet that it lost the run, operators that append to its inbox.
   ``WHERE EXISTS (SELECT … epoch …)`` would read a snapshot and could commit after a rescuer took over.
 - ``seq`` counts the owner's writes. It orders journal and frames, and it resolves a COMMIT whose answer was lost: if
   the row says ``seq + 1`` under our epoch, the commit happened; if ``seq``, it did not.
+- The last outcome may be held back for a moment (``runs.ownership.held_writes``). It is written before anything else
+  that the owner writes or reads, or together with the run's end.
 
 What a crash leaves: before the commit nothing; after it everything, and the row still names the dead owner until its
 lease expires and a sweeper rescues the run.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -27,7 +30,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 
 from aft.errors import StoreError
 from aft.ids import RunId
-from aft.runs.ownership.owner_writes import NO_PROGRESS, OWNER, FencedWrite, OwnerWrite, Recording, Then
+from aft.runs.ownership.held_writes import HeldWrite, LastOutcome
+from aft.runs.ownership.owner_writes import MOST_SHARED, NO_PROGRESS, OWNER, FencedWrite, OwnerWrite, Recording, Then
 from aft.runs.records.inbox import InboxItem
 from aft.runs.run_rows import RunRow
 from aft.runs.waits import Wait, WaitKind, encode
@@ -39,8 +43,6 @@ from aft.store.tables import runs
 
 #: Worker deaths since a run's last write after which it is executed alone: it may be what kills its workers.
 MOST_SHARED_DEATHS = 2
-#: Characters above which a write does not share a commit: it would keep the others waiting.
-LARGE = 100_000
 T = TypeVar("T")
 
 
@@ -66,12 +68,8 @@ class Owner:
     """
 
     def __init__(self, store: Store, lease: Lease, run: RunRow) -> None:
-        self.store = store
-        self.lease = lease
-        self.run = run
-        self.worker = run.worker_id
-        self.epoch = run.epoch
-        self.seq = run.seq
+        self.store, self.lease, self.run = store, lease, run
+        self.worker, self.epoch, self.seq = run.worker_id, run.epoch, run.seq
         #: The run's last write when it was claimed, and its generation (``continue_as_new``).
         self._claimed_at = run.seq, run.key_generation
         #: Whether it must be executed alone, until it has written progress.
@@ -95,6 +93,7 @@ class Owner:
         self._stored_waits = frozenset(run.waits)
         #: Whether the last write may or may not have committed; the next write checks first.
         self._unsure = False
+        self._last_outcome = LastOutcome(lambda write: self._write(write, None))
 
     @property
     def run_id(self) -> RunId:
@@ -123,13 +122,19 @@ class Owner:
         write, more = _split(recording)
         if changes:
             write = replace(write, changes={**(write.changes or {}), **changes})
-        with self.lock:
-            if more is not None or write.changes is not None or self.share(write) is None:
-                self._write_alone(write, more)
-                self.seq += 1
-                self.solitary = self.solitary and "deaths" in (write.changes or ())
-            if after is not None:
-                after()
+        try:
+            with self.lock:
+                write = self._last_outcome.join(write)
+                try:
+                    self._write(write, more)
+                except (Fenced, StoreError) as error:
+                    self._last_outcome.give_up(error)
+                    raise
+                self._last_outcome.end(committed=True)
+                if after is not None:
+                    after()
+        finally:
+            self._last_outcome.call_back()
 
     def share(self, write: OwnerWrite, *, read_to: int | None = None) -> SharedWrite | None:
         """Write in a commit that other runs' writes share; None if refused, too large, or the outcome is unknown.
@@ -137,37 +142,110 @@ class Owner:
         Refused means that the run is not ours, or that its inbox is longer than ``read_to``. On None the caller tries
         again with ``write``, which checks whether this one has committed, and raises if it cannot write.
         """
-        if write.size > LARGE:
-            return None
-        with self.lock:
-            item = FencedWrite(self.run_id, self.worker, self.epoch, self.seq, write, read_to)
-            try:
-                answer = self.store.commit(OWNER, item)
-            except StoreError:
-                self._unsure = True
-                return None
-            if answer is None:
-                return None
+        try:
+            with self.lock:
+                shared = self._try_to_share(self._last_outcome.join(write), read_to)
+                if shared is not None:
+                    self._last_outcome.end(committed=True)
+                return shared
+        finally:
+            self._last_outcome.call_back()
+
+    def _write(self, write: OwnerWrite, more: Then | None) -> None:
+        if more is not None or write.changes is not None or not self._try_to_share(write):
+            self._write_alone(write, more)
             self.seq += 1
-            inbox_seq, message = answer
-            self.inbox_seq, self.solitary = int(inbox_seq), False
-            return SharedWrite(None if message is None else int(message))
+            self.solitary = self.solitary and "deaths" in (write.changes or ())
+
+    def _try_to_share(self, write: OwnerWrite, read_to: int | None = None) -> SharedWrite | None:
+        """Write in a shared commit; None if refused, too large, or the outcome is unknown."""
+        if write.size > MOST_SHARED:
+            return None
+        with suppress(StoreError):
+            return self._share(write, read_to)
+        return None
+
+    def _share(self, write: OwnerWrite, read_to: int | None = None) -> SharedWrite | None:
+        try:
+            answer = self.store.commit(OWNER, self._fenced(write, read_to))
+        except StoreError:
+            self._unsure = True
+            raise
+        return None if answer is None else self._note_shared(answer)
+
+    def _fenced(self, write: OwnerWrite, read_to: int | None = None) -> FencedWrite:
+        return FencedWrite(self.run_id, self.worker, self.epoch, self.seq, write, read_to)
+
+    def _note_shared(self, answer: tuple[Any, Any]) -> SharedWrite:
+        self.seq, self._unsure, self.solitary = self.seq + 1, False, False
+        self.inbox_seq, message = int(answer[0]), answer[1]
+        return SharedWrite(None if message is None else int(message))
 
     def _write_alone(self, write: OwnerWrite, more: Then | None) -> None:
-        for attempt in self._while_leased():
+        for attempt in _while_leased(self):
             with attempt:
                 unsure, self._unsure = self._unsure or attempt.retry_state.attempt_number > 1, False
-                if unsure and self._committed():
+                if unsure and _has_committed(self):
                     return
                 with self.store.write() as connection:
                     self.write_in(connection, Recording(write, more))
 
     def write_in(self, connection: Connection, recording: Recording | Then) -> None:
-        """Write in an open transaction; the caller holds ``lock``, and raises ``seq`` after the commit."""
+        """Write in an open transaction; the caller holds ``lock``, holds nothing back, and raises ``seq`` later."""
         write, more = _split(recording)
-        self.inbox_seq = execute(connection, FencedWrite(self.run_id, self.worker, self.epoch, self.seq, write))
+        self.inbox_seq = execute(connection, self._fenced(write))
         if more is not None:
             more(connection, self.seq + 1)
+
+    # Held back ----------------------------------------------------------------------------------------------------
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last outcome or frame, also if it is held back; the caller holds ``lock``."""
+        return self.seq + (self._last_outcome.held is not None)
+
+    def hold(self, held: HeldWrite) -> None:
+        """Hold an outcome back until the next write or read."""
+        with self.lock:
+            self._last_outcome.hold(held)
+
+    def write_held(self) -> None:
+        """Write what is held back, if anything."""
+        if self._last_outcome.is_over:
+            return
+        try:
+            with self.lock:
+                self._last_outcome.write_now()
+        finally:
+            self._last_outcome.call_back()
+
+    def finish(self) -> None:
+        """Write what is held back when the run is left without any other write; raises nothing."""
+        with suppress(Fenced, StoreError):
+            self.write_held()
+
+    def take_overdue(self, held: HeldWrite) -> FencedWrite | None:
+        """Return this outcome for a thread that is not the run's own; it has the lock until it calls ``end_overdue``.
+
+        None if it is held back no more, or the run's own thread is writing, or has to find out what has committed.
+        """
+        if held.is_over or not self.lock.acquire(blocking=False):
+            return None
+        if not held.is_over and (held.was_tried or not self._unsure):
+            return self._fenced(held.write)
+        self.lock.release()
+        return None
+
+    def end_overdue(self, held: HeldWrite, answer: tuple[Any, Any] | None, *, known: bool) -> None:
+        """Note the answer to what ``take_overdue`` returned; None: refused. Or it is not ``known``."""
+        if not known:
+            held.was_tried = self._unsure = True
+        elif answer is not None:
+            self._note_shared(answer)
+            self._last_outcome.end(committed=True)
+        self.lock.release()
+
+    # Reading ------------------------------------------------------------------------------------------------------
 
     def read(self, read: Callable[[Connection], T]) -> T:
         """Read in a transaction; retries while the database is away, as ``write`` does."""
@@ -183,20 +261,17 @@ class Owner:
         return self.retry_while_leased(lambda: self.store.query(questions))
 
     def retry_while_leased(self, read: Callable[[], T]) -> T:
-        """Call ``read``; retries while the database is away, until our lease is over."""
-        found: list[T] = []
-        for attempt in self._while_leased():
-            with attempt:
-                found.append(read())
-        return found[-1]
+        """Call ``read``, after what is held back; retries while the database is away, until our lease is over."""
+        self.write_held()
+        return _while_leased(self)(read)
 
     def resolve_unknown_commit(self) -> bool:
         """Return whether a transaction whose COMMIT had no answer has committed, and raise ``seq`` if so."""
         happened = False
         with self.lock:
-            for attempt in self._while_leased():
+            for attempt in _while_leased(self):
                 with attempt:
-                    happened = self._committed()
+                    happened = _has_committed(self)
             self.seq += happened
         return happened
 
@@ -212,6 +287,7 @@ class Owner:
         For a run that is not released meanwhile, because other branches are at work: if we die, the next owner goes on
         with the same waits. The end of a child is recorded in its own row; to wait for it need not be stored.
         """
+        self.write_held()  # what that calls is called without the lock
         with self.lock:
             found = self.run.waits
             if all(wait in self._stored_waits or wait.kind is WaitKind.CHILD for wait in found):
@@ -234,22 +310,25 @@ class Owner:
         with self.lock:
             self.run = replace(self.run, **changes)
 
-    def _committed(self) -> bool:
-        with self.store.read() as connection:
-            row = connection.execute(select(runs.c.epoch, runs.c.seq).where(runs.c.id == self.run_id)).one_or_none()
-        return row is not None and row.epoch == self.epoch and row.seq == self.seq + 1
 
-    def _while_leased(self) -> Retrying:
-        def lease_over(state: RetryCallState) -> bool:
-            # Heartbeats may succeed while this cannot be written (a full disk): one lease is enough to try.
-            return not self.is_leased() or (state.seconds_since_start or 0.0) >= self.lease.seconds
+def _has_committed(owner: Owner) -> bool:
+    """Return whether the write after the last one that is known to have committed has committed, too."""
+    with owner.store.read() as connection:
+        row = connection.execute(select(runs.c.epoch, runs.c.seq).where(runs.c.id == owner.run_id)).one_or_none()
+    return row is not None and row.epoch == owner.epoch and row.seq == owner.seq + 1
 
-        return Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
-            stop=lease_over,
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
-            reraise=True,
-        )
+
+def _while_leased(owner: Owner) -> Retrying:
+    def lease_over(state: RetryCallState) -> bool:
+        # Heartbeats may succeed while this cannot be written (a full disk): one lease is enough to try.
+        return not owner.is_leased() or (state.seconds_since_start or 0.0) >= owner.lease.seconds
+
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.transient),
+        stop=lease_over,
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        reraise=True,
+    )
 
 
 def _split(recording: Recording | Then) -> tuple[OwnerWrite, Then | None]:

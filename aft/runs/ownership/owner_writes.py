@@ -13,8 +13,8 @@ writes of a batch are about the same row, unless one of them is a stale owner's,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,7 +23,7 @@ from aft.fault import FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs.ownership import owner_statements as statements
 from aft.runs.ownership.owner_statements import DEATHS, FAULT, FENCE, FRAME, FROM_NOW, JOURNAL
-from aft.runs.states import sources
+from aft.runs.states import Status, sources
 from aft.store.batch.committer import Executor
 from aft.store.batch.row_format import Fields, as_json, as_texts, encode_value, for_sqlite
 from aft.store.db_time import FromNow
@@ -34,6 +34,8 @@ from aft.store.postgres.libpq import Parameters
 NO_PROGRESS: dict[str, Any] = dict.fromkeys(DEATHS)
 #: Changes of a run's row that leave it without an owner, and without anything that wakes it.
 NO_OWNER: dict[str, Any] = dict.fromkeys(("worker_id", "wake_id", "due_at", "sweep_at"))
+#: Characters above which a write does not share a commit: it would keep the others waiting.
+MOST_SHARED = 100_000
 
 
 @dataclass(slots=True)
@@ -41,19 +43,19 @@ class OwnerWrite:
     """One write of a run's owner, without its fence. The outcome and the frame get its sequence number."""
 
     #: The outcome of a step.
-    entry: Fields | None = None
+    entry: Fields | None = field(default=None, repr=False)
     #: The frame to push.
-    frame: Fields | None = None
+    frame: Fields | None = field(default=None, repr=False)
     #: The number of the frame to pop, because it was undone.
     undone: int | None = None
     #: The fault to raise.
-    fault: Fields | None = None
+    fault: Fields | None = field(default=None, repr=False)
     #: Earlier faults to close, each with its final state.
     closed_faults: tuple[tuple[str, FaultState], ...] = ()
     #: A message for the outbox: namespace, queue, body, and the seconds for which it is reserved for its writer.
-    message: tuple[str, str, str, float] | None = None
+    message: tuple[str, str, str, float] | None = field(default=None, repr=False)
     #: New values of columns of the run's row; a time may be ``FromNow``. A status must be one that the run may get.
-    changes: Mapping[str, Any] | None = None
+    changes: Mapping[str, Any] | None = field(default=None, repr=False)
     #: Whether the run ends: then its faults are resolved, except those that failed a step for good.
     ends: bool = False
 
@@ -79,6 +81,11 @@ class Recording:
 
     write: OwnerWrite
     more: Then | None = None
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may share a commit."""
+        return self.more is None and self.write.size <= MOST_SHARED
 
 
 @dataclass(slots=True)
@@ -114,15 +121,28 @@ class OwnerBatch:
     def _one(self, item: FencedWrite) -> tuple[str, Parameters]:
         write = item.write
         statement, names = statements.for_one(_parts(write), _named(write), self.fence)
-        given: dict[str, Any] = {"run": _run(item), "more": _more(write)}
-        given |= {"entry": write.entry, "frame": write.frame, "fault": write.fault}
-        return statement, as_texts(chain.from_iterable(map(given[part].get, columns) for part, columns in names))
+        given = {"run": _run(item), "entry": write.entry, "frame": write.frame, "fault": write.fault}
+        if names[-1][0] == "more":
+            given["more"] = _more(write)
+        values: list[Any] = []
+        for part, columns in names:
+            values += map((given[part] or {}).get, columns)
+        return statement, as_texts(values)
 
     def write_sqlite(self, connection: Executor, items: Sequence[FencedWrite]) -> list[Any]:
         return [_write_one(connection, item, self.fence) for item in items]
 
 
-OWNER = OwnerBatch()
+class UnlockedBatch(OwnerBatch):
+    """The same for runs that no other transaction has locked; the others are refused, so that no write waits."""
+
+    fence = f"{FENCE} AND EXISTS (SELECT FROM aft_runs AS free WHERE free.id = run.id FOR NO KEY UPDATE SKIP LOCKED)"
+
+    def write_sqlite(self, connection: Executor, items: Sequence[FencedWrite]) -> list[Any]:
+        return OWNER.write_sqlite(connection, items)  # it locks no rows
+
+
+OWNER, UNLOCKED = OwnerBatch(), UnlockedBatch()
 
 
 def _parts(write: OwnerWrite) -> frozenset[str]:
@@ -153,8 +173,13 @@ def _run(item: FencedWrite) -> dict[str, Any]:
     for name, value in (item.write.changes or {}).items():
         row[f"{name}{FROM_NOW}" if isinstance(value, FromNow) else name] = value
         if name == "status":
-            row["sources"] = f" {' '.join(source.value for source in sources(value))} "
+            row["sources"] = _sources(value)
     return row
+
+
+@cache
+def _sources(status: Status) -> str:
+    return f" {' '.join(source.value for source in sources(status))} "
 
 
 def _named(write: OwnerWrite) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from aft.runs.ownership.owner import MOST_SHARED_DEATHS
 from aft.runs.records import faults
 from aft.runs.states import ENDS, Status
 from aft.store import outbox, tables
+from aft.store.batch.row_format import MOST_COUNT
 from aft.store.batch.statements import GIVEN, PreparedQuery
 from aft.store.db_time import now
 from aft.store.leases import is_leased
@@ -172,8 +173,8 @@ def _rescue(
                 worker_id=None,
                 wake_id=None,
                 savepoints=None,  # not known any more: stored at its last release
-                deaths=row.deaths + (counts and not was_alone),
-                deaths_alone=row.deaths_alone + (counts and was_alone),
+                deaths=_raise(row.deaths, counts and not was_alone),
+                deaths_alone=_raise(row.deaths_alone, counts and was_alone),
                 updated_at=now(),
                 status=case((runs.c.status.in_(_KEPT), runs.c.status), else_=Status.RECOVERING.value),
             )
@@ -181,12 +182,18 @@ def _rescue(
         if not taken.rowcount:
             continue
         reason = (why or (DIED if died else LAPSED)).format(worker=row.worker_id)
-        fault = make_abort(row.id, row.flow, row.epoch + 1, row.deaths + row.deaths_alone + counts, reason, at)
+        deaths = _raise(row.deaths + row.deaths_alone, counts)
+        fault = make_abort(row.id, row.flow, row.epoch + 1, deaths, reason, at)
         faults.add(connection, namespace, fault)
         message = Message.about_fault(MessageKind.FAULT, fault.run_id, fault.id, at)
         messages.append((names.faults(namespace), message.encode()))
         events.append(RunRescued(run=row.id, flow=row.flow, worker=row.worker_id, fault=fault.id))
     return events, outbox.put(connection, namespace, messages, hold=hold)
+
+
+def _raise(count: int, by: int) -> int:
+    """Return a count that is raised, as far as its column goes: a damaged one must not prevent a rescue."""
+    return min(count + by, MOST_COUNT)
 
 
 def _lapses(connection: Connection, run_id: RunId) -> int:

@@ -4,6 +4,11 @@ Records are written concurrently, in the transactions of their actions, and get 
 sweeper, one at a time. To remove or change a record, an attacker has to rewrite all later ones; and a person who has
 noted the position and hash of an earlier record detects that, too.
 
+The chain has the order in which the database got the records; ``verify`` reports any other. So a record is chained only
+when none with a lower number can come any more. Numbers without a record are those of transactions that were undone, or
+have not ended yet: the transactions that were under way when the record was added must have ended first. Whoever keeps
+one open on PostgreSQL delays the chain, and stops nothing else.
+
 Who may run at the same time: any number of sweepers. On PostgreSQL an advisory lock admits one of them, and the others
 do nothing; on SQLite they are serialized. A crash before the commit leaves the records without positions.
 """
@@ -12,12 +17,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, cast, func, or_, select, text, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    true,
+    update,
+)
 
-from aft.runs.records.audit import AuditEntry, read_entry
+from aft.runs.records.audit import COLUMNS, AuditEntry, order_of, read_entry
 from aft.store.tables import audit
 
 #: The hash that the first record of a chain follows.
@@ -44,6 +65,14 @@ class Position:
         return f"{self.seq}:{self.hash}"
 
 
+class Place(NamedTuple):
+    """A record in the order of the database: its number there, and whether none can be added before it any more."""
+
+    entry: AuditEntry
+    number: int | None
+    settled: bool = True
+
+
 @dataclass(slots=True)
 class ChainCheck:
     """The result of verifying the chain: the number of records, the last one, and the problems.
@@ -63,7 +92,10 @@ def any_loose(connection: Connection) -> bool:
 
 
 def extend(connection: Connection, limit: int) -> int:
-    """Give up to ``limit`` records their positions, oldest first; returns how many, 0 if another process extends it."""
+    """Give up to ``limit`` records their positions, oldest first; returns how many.
+
+    0 if another process extends it, or if records may be added before those that are there.
+    """
     if not _is_alone(connection):
         return 0
     end = _find_end(connection)
@@ -71,12 +103,48 @@ def extend(connection: Connection, limit: int) -> int:
     beyond = select(audit.c.seq).where(audit.c.seq > seq, _IS_PLACE).order_by(audit.c.seq).limit(1)
     free = connection.execute(beyond).scalar()
     limit = limit if free is None else min(limit, free - seq - 1)
-    loose = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.id).limit(limit)
-    found = [read_entry(row) for row in connection.execute(loose)]
+    last = connection.execute(select(order_of(connection)).where(audit.c.seq == seq)).scalar()
+    loose = (
+        _select_places(connection, _is_settled(connection))
+        .where(audit.c.seq.is_(None))
+        .order_by(order_of(connection))
+        .limit(limit)
+    )
+    found = take_settled([_read_place(row) for row in connection.execute(loose)], last)
     for entry in found:
         seq, before = seq + 1, hash_of(entry, before)
         connection.execute(update(audit).where(audit.c.id == entry.id).values(seq=seq, hash=before))
     return len(found)
+
+
+def take_settled(places: Iterable[Place], last: int | None) -> list[AuditEntry]:
+    """Return the first records, up to one before which others may be added; ``last`` is the chain's last number. Pure.
+
+    One whose number is the next needs no other proof.
+    """
+    taken: list[AuditEntry] = []
+    for place in places:
+        if not place.settled and (last is None or place.number != last + 1):
+            break
+        taken.append(place.entry)
+        last = place.number
+    return taken
+
+
+def _is_settled(connection: Connection) -> ColumnElement[bool]:
+    """Return whether all transactions have ended that were under way when a record was added."""
+    if connection.dialect.name != "postgresql":
+        return true()  # one writer at a time
+    return literal_column(f"age({audit.name}.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)", Boolean)
+
+
+def _select_places(connection: Connection, settled: ColumnElement[bool]) -> Select[Any]:
+    columns: list[Any] = [*COLUMNS, order_of(connection), settled]
+    return select(*columns)
+
+
+def _read_place(row: Row[Any]) -> Place:
+    return Place(read_entry(row), *row[len(COLUMNS) :])
 
 
 def _find_end(connection: Connection) -> Position:
@@ -112,10 +180,11 @@ def hash_of(entry: AuditEntry, before: str) -> str:
 
 def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
     """Verify the whole chain; ``known`` is a position noted earlier, which must still be in it."""
-    verdict, before, is_there = ChainCheck(), Position(0, NONE), known is None
-    for entry in _go_through(connection):
+    verdict, before, is_there, last = ChainCheck(), Position(0, NONE), known is None, None
+    for entry, number, _ in _go_through(connection):
         here = Position(entry.seq or 0, entry.hash or NONE)
-        problem = _find_problem(entry, before, here)
+        problem = _find_problem(entry, before, here) or _find_disorder(before, here, last, number)
+        last = number
         if problem is not None and len(verdict.problems) < MOST_PROBLEMS:
             verdict.problems.append(problem)
         verdict.count, verdict.last, before = verdict.count + 1, here, here
@@ -132,13 +201,13 @@ def verify(connection: Connection, known: Position | None = None) -> ChainCheck:
     return verdict
 
 
-def _go_through(connection: Connection) -> Iterator[AuditEntry]:
-    """Yield the chained records in order, reading ``PAGE`` at a time."""
+def _go_through(connection: Connection) -> Iterator[Place]:
+    """Yield the chained records in the chain's order, reading ``PAGE`` at a time."""
     last = 0
     while rows := connection.execute(
-        select(audit).where(audit.c.seq > last, _IS_PLACE).order_by(audit.c.seq).limit(PAGE)
+        _select_places(connection, true()).where(audit.c.seq > last, _IS_PLACE).order_by(audit.c.seq).limit(PAGE)
     ).fetchall():
-        yield from map(read_entry, rows)
+        yield from map(_read_place, rows)
         last = rows[-1].seq
 
 
@@ -149,3 +218,10 @@ def _find_problem(entry: AuditEntry, before: Position, here: Position) -> str | 
     if first == last:
         return f"record {first} is gone"
     return None if here.hash == hash_of(entry, before.hash) else f"record {here.seq} was changed, or put in its place"
+
+
+def _find_disorder(before: Position, here: Position, last: int | None, number: int | None) -> str | None:
+    """Return how the chain differs from the order in which the database got the records; it writes no two numbers."""
+    if last is None or number is None or last < number:
+        return None
+    return f"record {here.seq} was added before record {before.seq}: somebody has changed their order in the chain"

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from aft.ids import OrderId, RunId, StepPath
 from aft.store import db_time
@@ -77,12 +77,12 @@ class InboxItem:
     seq: int
     id: OrderId
     verb: InboxVerb
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     actor: str
     at: datetime
     #: Whether an owner has acted on it, or refused it: then ``note`` says why.
     read: bool = False
-    note: str | None = None
+    note: str | None = field(default=None, repr=False)
 
     @property
     def taken_by(self) -> str | None:
@@ -145,6 +145,16 @@ def any_order(connection: Connection, run_id: RunId, after: int) -> bool:
         inbox.c.run_id == run_id, inbox.c.read_epoch.is_(None), inbox.c.seq > after, inbox.c.kind.not_in(_NO_ORDERS)
     )
     return connection.execute(statement.limit(1)).first() is not None
+
+
+def measure_signals(connection: Connection, run_id: RunId) -> tuple[int, int]:
+    """Return how many signals no owner has taken, and the characters of them all; goes through all items of the run."""
+    # PostgreSQL knows the octets of a large text without reading it; a payload is ASCII.
+    size = func.octet_length if connection.dialect.name == "postgresql" else func.length
+    statement = select(func.count(), func.coalesce(func.sum(size(inbox.c.payload)), 0))
+    of_run = (inbox.c.run_id == run_id, inbox.c.kind == InboxVerb.SIGNAL.value, inbox.c.read_epoch.is_(None))
+    number, characters = connection.execute(statement.where(*of_run)).one()
+    return int(number), int(characters)
 
 
 def find_new_order(connection: Connection, run_id: RunId) -> OrderId | None:

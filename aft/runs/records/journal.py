@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
@@ -54,9 +54,9 @@ class Entry:
     outcome: Outcome
     recorded_at: datetime
     attempts: int = 1
-    args: str | None = None
+    args: str | None = field(default=None, repr=False)
     #: JSON: its result; of an interrupted step, the steps of its call that had been begun, where others had not been.
-    value: str | None = None
+    value: str | None = field(default=None, repr=False)
     fault_id: FaultId | None = None
     key_generation: int = 0
     #: How many calls its parallel step has, so that people see how far that is; None for a step of its own.
@@ -66,7 +66,7 @@ class Entry:
     #: The owner's write that it came with: its place in the order of completion.
     seq: int = 0
     #: The arguments that the code asked with, where a rule has changed them; None: ``args``.
-    asked: str | None = None
+    asked: str | None = field(default=None, repr=False)
 
 
 #: The outcomes of several runs, each run's in the order in which they were completed.

@@ -27,7 +27,7 @@ raised in the flow, and where the run is undone.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -63,9 +63,9 @@ class LateEffect:
     key_generation: int
     compensator: str | None
     epoch: int
-    args: str
+    args: str = field(repr=False)
     #: Its result; None: it could not be stored.
-    value: str | None
+    value: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ def _found() -> Select[Any]:
     return (
         select(late_effects, runs.c.status, runs.c.worker_id, _stands().label("stands"), _is_over().label("over"))
         .join(runs, runs.c.id == late_effects.c.run_id)
-        .where(late_effects.c.state == "open")
+        # A run in a state that there is not must not stop what is decided about the others.
+        .where(late_effects.c.state == "open", runs.c.status.in_([status.value for status in Status]))
         .order_by(late_effects.c.at)
     )
 

@@ -12,16 +12,18 @@ is sent again with the same id. Receivers drop an id that they know.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
+import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, false, func, insert, or_, select, update
 
 from aft import durations
 from aft.codec.tags import MOST_BYTES
@@ -41,10 +43,13 @@ LOOK = 1.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 600.0
 #: How long a notice is tried before it is given up.
 PATIENCE = timedelta(days=3)
+#: URLs of notices that failed which are looked at to find out whose receivers fail.
+MOST_FAILED = 1000
 #: Characters of a URL, and of the reason that is kept.
 MOST_URL, MOST_NOTE = 2000, 500
 
 _URL = re.compile(r"[!-~]+")
+_PORTS = {"http": 80, "https": 443}
 
 
 class NoticeState(StrEnum):
@@ -61,8 +66,8 @@ class Notice:
 
     id: NoticeId
     run_id: RunId
-    url: str
-    body: str
+    url: str = field(repr=False)
+    body: str = field(repr=False)
     state: NoticeState
     #: How many times sending was begun.
     attempts: int
@@ -70,7 +75,7 @@ class Notice:
     made_at: datetime
     ended_at: datetime | None
     #: Why the last attempt failed.
-    note: str | None
+    note: str | None = field(repr=False)
 
     @property
     def receiver(self) -> str:
@@ -85,7 +90,11 @@ _COLUMNS = [
 
 
 def check_url(url: str) -> str:
-    """Return a URL that notices can be sent to, with an explicit path; raises ValueError that says why not."""
+    """Return a URL that notices can be sent to, or raise ValueError that says why not.
+
+    Its path is explicit, its host and port are spelled in one way; only a dot at the host's end is kept, as it keeps
+    names from being looked for in the domains of this network.
+    """
     try:
         parts = urlsplit(url) if len(url) <= MOST_URL and _URL.fullmatch(url) else None
         known = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -95,13 +104,31 @@ def check_url(url: str) -> str:
         raise ValueError("not a URL to send notices to; write 'https://host/path', without spaces and in ASCII")
     if "@" in parts.netloc:
         raise ValueError("a URL to send notices to must not hold a user or password; receivers check the signature")
-    return parts._replace(path=parts.path or "/", fragment="").geturl()
+    place = _place(parts, spell_host(parts.hostname or ""))
+    return parts._replace(netloc=place, path=parts.path or "/", fragment="").geturl()
 
 
 def receiver(url: str) -> str:
-    """Return the scheme and host of a URL: the prefix that all URLs of one receiver share."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}/"
+    """Return the scheme, host and port of a URL: the name that its receiver has, however the URL spells it."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{_place(parts, spell_host(parts.hostname or '').rstrip('.'))}/"
+    except ValueError:
+        return "no URL"  # a row that was changed by hand
+
+
+def spell_host(host: str) -> str:
+    """Return a host, without brackets, in lower case and an address as it is usually written. Pure."""
+    try:
+        # IPv4 addresses may have fewer parts, and octal or hexadecimal ones, wherever a name is resolved.
+        return str(ipaddress.IPv6Address(host)) if ":" in host else socket.inet_ntoa(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return host.lower()
+
+
+def _place(parts: SplitResult, host: str) -> str:
+    place = f"[{host}]" if ":" in host else host
+    return place if parts.port in (None, _PORTS.get(parts.scheme)) else f"{place}:{parts.port}"
 
 
 def put(connection: Connection, namespace: str, run_id: RunId, url: str, body: dict[str, Any]) -> NoticeId:
@@ -129,23 +156,31 @@ def put(connection: Connection, namespace: str, run_id: RunId, url: str, body: d
     return notice_id
 
 
-def seconds_to_next(connection: Connection, namespace: str, but_not: Collection[str] = ()) -> float | None:
-    """Return the seconds until a notice is due, 0.0 if one is, None if there is none; skips receivers ``but_not``."""
-    statement = select(func.min(table.c.due_at), now()).where(_is_open(namespace), *_leaves_out(but_not))
+def seconds_to_next(
+    connection: Connection, namespace: str, but_not: Collection[str] = (), only: Collection[str] | None = None
+) -> float | None:
+    """Return the seconds until a notice is due, 0.0 if one is, None if there is none; for ``but_not`` see ``take``."""
+    statement = select(func.min(table.c.due_at), now()).where(_is_open(namespace), *_is_for(but_not, only))
     due, at = connection.execute(statement).one()
     return None if due is None else max(0.0, (due - at).total_seconds())
 
 
 def take(
-    connection: Connection, namespace: str, limit: int, but_not: Collection[str] = (), *, hold: float = HOLD
+    connection: Connection,
+    namespace: str,
+    limit: int,
+    but_not: Collection[str] = (),
+    only: Collection[str] | None = None,
+    *,
+    hold: float = HOLD,
 ) -> list[Notice]:
     """Take due notices, longest due first, and count the attempt; no other sender gets them for ``hold`` seconds.
 
-    Skips the receivers ``but_not`` (see ``receiver``).
+    Skips the receivers ``but_not`` (see ``receiver``) and, with ``only``, all that are none of those.
     """
     due = (
         select(table.c.id)
-        .where(_is_open(namespace), table.c.due_at <= now(), *_leaves_out(but_not))
+        .where(_is_open(namespace), table.c.due_at <= now(), *_is_for(but_not, only))
         .order_by(table.c.due_at, table.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -219,6 +254,19 @@ def give_up(connection: Connection, notice: Notice, why: str) -> list[Event]:
     ]
 
 
+def heard_last(connection: Connection, namespace: str, most: int) -> list[str]:
+    """Return the receivers of the newest notices that were acknowledged, the newest last.
+
+    Those that another notice was last sent to in vain are left out.
+    """
+    heard = (table.c.namespace == namespace) & (table.c.state == NoticeState.HEARD)
+    statement = select(table.c.url).where(heard).order_by(table.c.id.desc()).limit(most)
+    newest = dict.fromkeys(receiver(url) for url in connection.execute(statement).scalars())
+    failed = select(table.c.url).where(_is_open(namespace), table.c.note.is_not(None)).distinct().limit(MOST_FAILED)
+    failing = {receiver(url) for url in connection.execute(failed).scalars()}
+    return [each for each in reversed(newest) if each not in failing]
+
+
 def of_run(connection: Connection, run_id: RunId) -> list[Notice]:
     """Return the notices about a run, oldest first."""
     statement = select(*_COLUMNS).where(table.c.run_id == run_id).order_by(table.c.id)
@@ -242,10 +290,21 @@ def _is_open(namespace: str | ColumnElement[str]) -> ColumnElement[bool]:
     return (table.c.namespace == namespace) & (table.c.state == NoticeState.OPEN)
 
 
-def _leaves_out(receivers: Collection[str]) -> list[ColumnElement[bool]]:
-    if not receivers:
-        return []
-    return [~or_(*(table.c.url.startswith(each, autoescape=True) for each in sorted(receivers)))]
+def _is_for(but_not: Collection[str], only: Collection[str] | None) -> list[ColumnElement[bool]]:
+    found = [~_goes_to(but_not)] if but_not else []
+    return found if only is None else [*found, _goes_to(only)]
+
+
+def _goes_to(receivers: Collection[str]) -> ColumnElement[bool]:
+    prefixes = [prefix for each in sorted(receivers) for prefix in _prefixes(each)]
+    return or_(false(), *(table.c.url.startswith(prefix, autoescape=True) for prefix in prefixes))
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return what URLs of a receiver may begin with, once they are checked: its host may end with a dot."""
+    scheme, _, place = name.removesuffix("/").partition("://")
+    host, colon, port = place.partition(":") if not place.startswith("[") else (place, "", "")
+    return [f"{scheme}://{host}{dot}{colon}{port}/" for dot in ("", ".")]
 
 
 def _mine(notice: Notice) -> Update:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -60,7 +60,7 @@ class Refusal:
     queue: str
     reason: str
     size: int
-    body: bytes
+    body: bytes = field(repr=False)
     at: datetime
     state: QuarantineState = QuarantineState.HELD
     settled_at: datetime | None = None
@@ -160,8 +160,7 @@ def _from_row(row: Row[Any]) -> Refusal:
         values["reason"] = (
             f"its state in the database cannot be read: {format_value(row.state)}; it was refused: {row.reason}"
         )
-    body = row.body if isinstance(row.body, bytes) else str(row.body).encode(errors="replace")  # on SQLite
-    return Refusal(**{**values, "state": state or QuarantineState.DISCARDED, "body": body})
+    return Refusal(**{**values, "state": state or QuarantineState.DISCARDED})
 
 
 # By hand --------------------------------------------------------------------------------------------------------

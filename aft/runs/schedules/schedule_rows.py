@@ -8,7 +8,7 @@ second finds nothing to do. Everything is one transaction: a crash leaves a sche
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -57,7 +57,7 @@ class NewSchedule:
     #: None: at each firing the newest that a live worker has, else ``declared_version``.
     version: int | None
     declared_version: int
-    args: str
+    args: str = field(repr=False)
     timing: Timing
     catch_up: CatchUp = CatchUp.SKIP
     overlap: bool = False
@@ -94,7 +94,7 @@ class ScheduleRow:
     flow: str
     version: int | None
     declared_version: int
-    args: str
+    args: str = field(repr=False)
     options: str
     cron: str | None
     every_seconds: float | None

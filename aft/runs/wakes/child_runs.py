@@ -10,7 +10,7 @@ from aft.fault import FaultKind, FaultState
 from aft.ids import RunId, StepPath
 from aft.runs import waits
 from aft.runs.records.inbox import InboxVerb
-from aft.runs.run_rows import COLUMNS, NAMES, RunRow, from_row
+from aft.runs.run_rows import COLUMNS, NAMES, RunRow, from_row, is_of_family
 from aft.runs.states import FrameState, Status
 from aft.runs.waits import Wait, WaitKind
 from aft.runs.wakes import wake
@@ -49,7 +49,7 @@ def find_begun(connection: Connection, run_id: RunId, generation: int) -> dict[R
 
 def all_of(connection: Connection, root_id: str) -> list[RunRow]:
     """Return a root run and all its descendants, oldest first."""
-    statement = select(*COLUMNS).where(runs.c.root_id == root_id).order_by(runs.c.created_at)
+    statement = select(*COLUMNS).where(is_of_family(root_id)).order_by(runs.c.created_at)
     return [from_row(row) for row in connection.execute(statement)]
 
 

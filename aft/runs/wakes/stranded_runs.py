@@ -23,8 +23,6 @@ from aft.store.tables import faults, runs
 
 #: Seconds without a change after which a run counts as stranded.
 QUIET = 60.0
-#: The states of a fault that the dispatcher acts on. One that waits for a time is none: its run has a timer, too.
-_ACTED_ON = (FaultState.OPEN, FaultState.HANDLED)
 
 
 def any_stranded(connection: Connection, namespace: str) -> bool:
@@ -44,7 +42,9 @@ def wake(connection: Connection, namespace: str, limit: int) -> list[RunId]:
 
 def _stranded(namespace: str) -> tuple[ColumnElement[bool], ...]:
     awaits_signal = (faults.c.state == FaultState.WAITING.value) & faults.c.signal.is_not(None)
-    acted_on = faults.c.state.in_([state.value for state in _ACTED_ON]) | awaits_signal
+    # What the dispatcher acts on. A fault that waits for a time is none of that: its run has a timer, too.
+    is_decided = (faults.c.state == FaultState.OPEN.value) & (faults.c.epoch == runs.c.epoch)
+    acted_on = is_decided | (faults.c.state == FaultState.HANDLED.value) | awaits_signal
     return (
         runs.c.namespace == namespace,
         runs.c.status.in_([status.value for status in (*GOING, Status.COMPENSATING)]),

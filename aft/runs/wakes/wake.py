@@ -7,7 +7,7 @@ sender's. The message of an earlier one is stale then, which costs nothing: the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ class NewInboxItem:
     """An item to send; ``grace`` is the time that its message may take before the timer wakes the run."""
 
     verb: InboxVerb
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     actor: str
     at: datetime
     grace: timedelta
@@ -51,7 +51,7 @@ def send(connection: Connection, run: RunRow, post: NewInboxItem, wakes: Callabl
 
     Returns False, and changes nothing, if its key was used before.
     """
-    if post.key is not None and _is_known(connection, run.id, post.key):
+    if is_known(connection, run, post):
         return False
     seq, order = run.inbox_seq + 1, OrderId(new_id())
     changes: dict[str, Any] = {"inbox_seq": seq}
@@ -81,6 +81,9 @@ def sooner(seconds: float) -> Any:
     return case((runs.c.sweep_at < later(seconds), runs.c.sweep_at), else_=later(seconds))
 
 
-def _is_known(connection: Connection, run_id: RunId, key: str) -> bool:
-    statement = select(items.c.seq).where(items.c.run_id == run_id, items.c.key == key)
+def is_known(connection: Connection, run: RunRow, post: NewInboxItem) -> bool:
+    """Return whether an item with the same key was sent to the run before."""
+    if post.key is None:
+        return False
+    statement = select(items.c.seq).where(items.c.run_id == run.id, items.c.key == post.key)
     return connection.execute(statement).first() is not None

@@ -80,9 +80,9 @@ def has_part(id_column: ColumnElement[str], part: str) -> ColumnElement[bool]:
 
 
 #: The greatest number that a column of counts can hold.
-_MOST_COUNT = 2**31 - 1
+MOST_COUNT = 2**31 - 1
 
 
 def next_count(column: ColumnElement[int]) -> ColumnElement[int]:
     """Return the expression of a count plus one, saturated at the column's maximum: one row must not fail a batch."""
-    return case((column < _MOST_COUNT, column + 1), else_=column)
+    return case((column < MOST_COUNT, column + 1), else_=column)

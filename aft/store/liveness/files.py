@@ -97,7 +97,7 @@ def _open_locked(path: Path, database: str) -> int:
 class FileLivenessProbe:
     """Tries the locks of others; exact, so one check is enough, and cheap, so that checks are frequent."""
 
-    pause = 0.1
+    pause = 0.2
     checks = 1
 
     def __init__(self, database: str) -> None:

@@ -57,7 +57,7 @@ def execute_all(
 
 def _encode(given: Parameters) -> Any:
     """Encode parameters; libpq ends a text at its first NUL, so those are refused here."""
-    encoded = [text.encode() if isinstance(text, str) else text for text in given]
+    encoded = [text if text is None or text.__class__ is bytes else text.encode() for text in given]  # type: ignore[union-attr]
     if b"\0" in b"".join(filter(None, encoded)):
         from psycopg import DataError
 

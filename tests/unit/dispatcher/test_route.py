@@ -7,10 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from aft.dispatcher.fault_rules import retry_route
 from aft.dispatcher.route import GiveUp, ParkRun, RetryLater, route
 from aft.fault import Fault, FaultKind
 from aft.recovery.known_exceptions import Classification
 from aft.recovery.levels import Ladder, Level
+from aft.rules.exlets.primitives import Retry
 from tests.faults import make_fault
 
 PASSES, LASTS = Classification(True, "it passes"), Classification(False, "it lasts")
@@ -97,17 +99,23 @@ def test_an_abort_goes_on_at_once_and_uses_up_no_level(verdict: Classification) 
 
 
 @pytest.mark.parametrize("broken", ["", "null", "{}", "[[1]]", "[[-5, 1]]", '[["10s", 3]]', "[[1000, 0]]", "not json"])
-def test_a_ladder_that_cannot_be_read_has_no_levels(broken: str) -> None:
-    assert isinstance(route(replace(a_fault(1), ladder=broken), PASSES), GiveUp)
-    compensator = replace(a_fault(1), ladder=broken, kind=FaultKind.COMPENSATOR)
-    assert isinstance(route(compensator, PASSES), ParkRun)
+@pytest.mark.parametrize("kind", [FaultKind.ACTIVITY, FaultKind.COMPENSATOR])
+def test_a_ladder_that_cannot_be_read_parks(kind: FaultKind, broken: str) -> None:
+    found = route(replace(a_fault(1), ladder=broken, kind=kind), PASSES)
+    assert isinstance(found, ParkRun)
+    assert "its ladder cannot be climbed" in found.why
 
 
 @pytest.mark.parametrize(
     "broken", [{"attempt": 0}, {"attempt": -1}, {"ladder": "[" * 100_000}], ids=["none", "negative", "deep"]
 )
-def test_a_count_or_a_depth_that_cannot_be_is_final_too(broken: dict[str, object]) -> None:
-    assert isinstance(route(replace(a_fault(1), **broken), PASSES), GiveUp | RetryLater)  # type: ignore[arg-type]
+def test_a_count_or_a_depth_that_cannot_be_parks_too(broken: dict[str, object]) -> None:
+    assert isinstance(route(replace(a_fault(1), **broken), PASSES), ParkRun)  # type: ignore[arg-type]
+
+
+def test_a_rule_that_tries_again_by_a_ladder_that_cannot_be_read_parks() -> None:
+    found = retry_route(replace(a_fault(1), ladder="{"), Retry(level=1), "a rule")
+    assert isinstance(found, ParkRun)
 
 
 def an_abort(deaths: int) -> Fault:

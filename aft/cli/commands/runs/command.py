@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import click
 from rich.text import Text
@@ -10,9 +11,10 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app import Aft
+from aft.app.run_filter import Wanted, run_filter
 from aft.app.views import story
 from aft.app.views.exlet_reports import format_progress, plans_of
-from aft.cli.application import open_for_reading
+from aft.cli.application import NoDatabase, open_for_reading
 from aft.cli.commands.runs.compensate import compensate
 from aft.cli.commands.runs.follow import follow
 from aft.cli.commands.runs.forget import forget
@@ -31,6 +33,7 @@ from aft.cli.show.output import (
     json_option,
     moment,
     print_json,
+    print_message,
     print_table,
     short_id,
     shorten,
@@ -40,6 +43,7 @@ from aft.cli.show.waits import format_waits
 from aft.codec import stored_to_text
 from aft.rules.exlets.plans import PlanState
 from aft.runs import run_rows
+from aft.runs.find import find_runs
 from aft.runs.records import faults, inbox
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
@@ -47,29 +51,6 @@ from aft.runs.states import Status
 STATUSES = [status.value for status in Status]
 #: Characters of a value in a table.
 MOST_VALUE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which runs are listed; None: any."""
-
-    status: Status | None
-    flow: str | None
-    owner: str | None
-    resource: str | None
-    priority: int | None
-    overdue: bool
-
-    def __str__(self) -> str:
-        parts = {
-            f" that are {self.status}": self.status,
-            f" of flow {self.flow!r}": self.flow,
-            f" of owner {self.owner!r}": self.owner,
-            f" that need {self.resource!r}": self.resource,
-            f" of priority {self.priority} or more": self.priority is not None,
-            " that are overdue": self.overdue,
-        }
-        return "".join(part for part, asked in parts.items() if asked)
 
 
 @click.group(cls=Noun)
@@ -90,29 +71,39 @@ def runs() -> None:
 @click.option("--resource", metavar="NAME", help="Runs that need this only.")
 @click.option("--priority", type=int, metavar="N", help="Runs of this priority and above only.")
 @click.option("--overdue", is_flag=True, help="Only runs that should have ended by now.")
+@click.option("--where", metavar="WORDS", help="Runs of which all words are true: 'status:parked tag:region=eu'.")
+@click.option("--count", "counted", is_flag=True, help="Print only how many there are.")
+@click.option("--before", metavar="RUN", help="The next page: runs that are older than this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
 @json_option
 @click.pass_obj
 def list_runs(
-    given: ConnectionOptions,
-    status: str | None,
-    flow: str | None,
-    owner: str | None,
-    resource: str | None,
-    priority: int | None,
-    overdue: bool,
-    limit: int,
-    as_json: bool,
+    given: ConnectionOptions, /, counted: bool, before: str | None, limit: int, as_json: bool, **wanted: Any
 ) -> None:
-    """List runs, newest first."""
-    wanted = _Wanted(None if status is None else Status(status), flow, owner, resource, priority, overdue)
+    """List runs, newest first.
+
+    \b
+    The words of --where, all of which have to be true of a run:
+      status:parked,failed      key:order-7  key:order-*     since:2d  until:2026-11-19T08:00
+      flow:buy  flow:buy@2      tag:region=eu                reason:'a part of why it is parked'
+      owner:ads                 resource:payments            activity:charge  fault:TimeoutError
+      priority:5 (and above)    overdue:yes                  group:5f0c9a31d2b7  text:'a part of the message'
+    """
+    where, described = wanted.pop("where"), str(run_filter(None, cast(Wanted, wanted), datetime.now(UTC)))
+    if counted:
+        _count(given, as_json, where, cast(Wanted, wanted))
+        return
 
     def read(app: Aft) -> tuple[list[tuple[RunRow, str]], str]:
+        asked = run_filter(where, cast(Wanted, wanted), app.clock.now())
         with app.store.read() as connection:
-            listed = run_rows.listing(connection, app.namespace, **asdict(wanted), limit=limit)
-            found = [(row, _about(connection, row)) for row in listed]
-        hint = "" if str(wanted) else " Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
-        return found, f"No runs{wanted} in namespace {app.namespace!r} of {app.store.url!r}.{hint}"
+            older = None if before is None else run_rows.find_run(connection, app.namespace, before).id
+            found = find_runs.find(connection, app.namespace, asked, limit=limit, before=older)
+            rows = [(row, _about(connection, row)) for row in found]
+        hint = " Start one with `aft runs start MODULE:FLOW`, or app.start(flow, …) in code."
+        which = f"{asked}{' before that one' if older else ''}"
+        none = f"No runs{which} in namespace {app.namespace!r} of {app.store.url!r}.{'' if which else hint}"
+        return rows, none
 
     print_listing(
         given,
@@ -120,9 +111,22 @@ def list_runs(
         as_json=as_json,
         document=lambda one: documents.run(one[0]),
         table=_print_runs,
-        nothing=f"No runs{wanted}",
+        nothing=f"No runs{described}",
         limit=limit,
     )
+
+
+def _count(given: ConnectionOptions, as_json: bool, where: str | None, wanted: Wanted) -> None:
+    try:
+        with open_for_reading(given) as app:
+            found = app.count_runs(where, **wanted)
+    except NoDatabase:
+        found = 0
+    more = " or more" if found == find_runs.MOST_COUNTED else ""
+    if as_json:
+        print_json({"count": found, "exact": not more})
+    else:
+        print_message(f"{found:,}{more}")
 
 
 def _print_runs(found: list[tuple[RunRow, str]]) -> None:

@@ -33,8 +33,14 @@ def test_no_wait_is_shorter_or_longer_than_that(attempts: int, chance: float) ->
     [
         ("https://hooks.example/a?b=c", "https://hooks.example/a?b=c"),
         ("HTTP://hooks.example:8080", "http://hooks.example:8080/"),
+        ("https://Hooks.EXAMPLE.:0443/A", "https://hooks.example./A"),
+        ("https://hooks.example:/", "https://hooks.example/"),
+        ("http://hooks.example:443/", "http://hooks.example:443/"),
+        ("http://127.1/", "http://127.0.0.1/"),
+        ("http://[0:0::1]:8080/", "http://[::1]:8080/"),
+        ("http://[fe80::1%25Lo]/", "http://[fe80::1%25Lo]/"),
         ("https://hooks.example?b=c#d", "https://hooks.example/?b=c"),
-        ("http://[::1]:80/", "http://[::1]:80/"),
+        ("http://[::1]:80/", "http://[::1]/"),
     ],
 )
 def test_a_url_of_the_web_is_taken_with_its_path_spelled_out(url: str, becomes: str) -> None:
@@ -71,6 +77,26 @@ def test_anything_else_is_refused_without_being_repeated(url: str) -> None:
 
 def test_a_receiver_is_named_without_the_path_which_may_hold_a_token() -> None:
     assert receiver("https://hooks.example:8443/T0KEN?a=b") == "https://hooks.example:8443/"
+
+
+SPELLINGS = [
+    "HTTPS://hooks.example/",
+    "https://HOOKS.example/",
+    "https://hooks.example./",
+    "https://hooks.example:443/",
+    "https://hooks.example.:0443/",
+    "https://me:s3cret@hooks.example/",
+]
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_a_receiver_has_one_name_however_it_is_spelled(url: str) -> None:
+    assert receiver(url) == "https://hooks.example/"
+
+
+@pytest.mark.parametrize("url", ["", "https://[::1/T0KEN", "https://h:port/T0KEN", "T0KEN"])
+def test_what_is_no_url_has_a_name_too(url: str) -> None:
+    assert "T0KEN" not in receiver(url)
 
 
 @pytest.mark.parametrize(

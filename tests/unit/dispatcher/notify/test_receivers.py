@@ -13,6 +13,7 @@ import pytest
 from aft.dispatcher.notify.receivers import ReceiverRefused, Receivers
 from aft.dispatcher.notify.webhook import post
 
+URL = "https://hooks.example/hook"
 PUBLIC = [
     "93.184.216.34",
     "8.8.8.8",
@@ -111,40 +112,63 @@ def server() -> Iterator[int]:
     made.server_close()
 
 
+def find(receivers: Receivers, host: str = "hooks.example", url: str = URL) -> list[str]:
+    return receivers.find(host, 443, url)
+
+
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_may_be_sent_to(names: Names, address: str) -> None:
     names.answers = [[address]]
-    assert Receivers().find("hooks.example", 443) == [address]
+    assert find(Receivers()) == [address]
 
 
 @pytest.mark.parametrize("address", INNER)
 def test_an_address_of_this_network_is_refused_whatever_its_name(names: Names, address: str) -> None:
     names.answers = [[address]]
     with pytest.raises(ReceiverRefused, match="AFT_WEBHOOK_HOSTS"):
-        Receivers().find("hooks.example", 443)
-    assert Receivers(["hooks.example"]).find("hooks.example", 443) == [address]
-    assert Receivers(trusted=["hooks.example"]).find("hooks.example", 443) == [address]
+        find(Receivers())
+    assert find(Receivers(["hooks.example"])) == [address]
+    assert find(Receivers(trusted=[URL])) == [address]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "::1"])
 def test_this_machine_is_refused_however_it_is_spelled(host: str) -> None:
     with pytest.raises((ReceiverRefused, OSError)):
-        Receivers().find(host, 80)
+        find(Receivers(), host)
 
 
 def test_where_hosts_are_listed_there_are_no_others(names: Names) -> None:
     names.answers = [["8.8.8.8"]]
-    receivers = Receivers(["hooks.example", "*.inner.example"], trusted=["Alarm.Example."])
-    for host in ("hooks.example", "HOOKS.example.", "a.inner.example", "a.b.inner.example", "alarm.example"):
-        assert receivers.find(host, 80)
+    receivers = Receivers(["hooks.example", "*.inner.example"])
+    for host in ("hooks.example", "HOOKS.example.", "a.inner.example", "a.b.inner.example"):
+        assert find(receivers, host)
     for host in ("inner.example", "evilhooks.example", "hooks.example.evil.example", "ainner.example"):
         with pytest.raises(ReceiverRefused, match="none of the hosts"):
-            receivers.find(host, 80)
+            find(receivers, host)
+
+
+OTHER_URLS = [
+    "http://hooks.example/hook",
+    "https://hooks.example:8443/hook",
+    "https://hooks.example/",
+    "https://hooks.example/hook/",
+    "https://hooks.example/hook?a=b",
+]
+
+
+@pytest.mark.parametrize("url", OTHER_URLS)
+@pytest.mark.parametrize("listed", [[], ["elsewhere.example"]])
+def test_a_trusted_url_is_allowed_and_no_other_of_its_host(names: Names, url: str, listed: list[str]) -> None:
+    names.answers = [["10.0.0.1"]]
+    receivers = Receivers(listed, trusted=[URL])
+    assert find(receivers) == ["10.0.0.1"]
+    with pytest.raises(ReceiverRefused, match="AFT_WEBHOOK_HOSTS"):
+        find(receivers, url=url)
 
 
 def test_of_several_addresses_only_public_ones_are_connected_to(names: Names) -> None:
     names.answers = [["10.0.0.1", "8.8.8.8", "127.0.0.1"]]
-    assert Receivers().find("hooks.example", 80) == ["8.8.8.8"]
+    assert find(Receivers()) == ["8.8.8.8"]
 
 
 def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_looked_at(names: Names, server: int) -> None:

@@ -46,6 +46,7 @@ class World:
             owner=SimpleNamespace(
                 run=SimpleNamespace(deadline_at=None, waits=()),
                 store_waits=lambda: None,
+                write_held=lambda: None,
                 pending_orders=[],
                 remove_wait=self.forgotten.append,
                 lock=threading.RLock(),

@@ -23,7 +23,7 @@ def test_each_of_several_side_by_side_stays_in_doubt_until_it_has_its_own_outcom
     standing = StepStates(nobody, nobody, None)
     standing.unknown.note_all_unknown()
     standing.note_journal_end([FIRST, SECOND])
-    standing.begin_branch()
+    standing.branches.begin()
     standing.note_recorded(FIRST)
     assert [standing.is_unseen(path) for path in (FIRST, SECOND, THIRD)] == [False, True, False]
     assert standing.may_have_had_effect(SECOND)

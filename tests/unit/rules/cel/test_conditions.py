@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from aft.errors import RuleRefused
 from aft.rules.cases.facts import FactType
 from aft.rules.cel.conditions import Condition, Evaluation, Expression, PreparedFacts
+from aft.rules.cel.failures import explain
 
 FACTS: dict[str, Any] = {
     "run.flow": "organise_concert",
@@ -187,6 +189,45 @@ def test_an_index_that_a_value_has_given_is_not_told() -> None:
     assert "471199" not in found.warning
 
 
+class Odd:
+    """What no fact can be; a source of the application may return it."""
+
+    def __repr__(self) -> str:
+        return "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "warning"),
+    [
+        ("duration(run.args.pin) > duration('1s')", {"pin": "471199471199h"}, "a duration is too long"),
+        ("duration(string(run.args.pin) + 'h') > duration('1s')", {"pin": 471199471199}, "a duration is too long"),
+        ("run.args.pin == 1", {"pin": 471199 * 2**70}, "a number of the case is too large"),
+        ("run.args.pin == 1", {"pin": Odd()}, "something in the case is of type Odd, which CEL does not know"),
+        ("run.args.pin == 1", {Odd(): 1}, "something in the case is of type Odd, which CEL does not know"),
+        ("int(run.args.pin) == 1", {"pin": "hunter2"}, "cannot convert string to int"),
+        ("bool(run.args.pin)", {"pin": "hunter2"}, "Type conversion error from 'string' to 'bool'"),
+        ("timestamp(run.args.pin) == timestamp(0)", {"pin": "hunter2"}, "String to Timestamp conversion failed"),
+        ("run.args.pin + 1 == 0", {"pin": 2**63 - 1}, "integer overflow"),
+        (
+            "run.args.pin.startsWith(run.args.n)",
+            {"pin": "hunter2", "n": 4711},
+            "'startsWith' cannot be applied to string",
+        ),
+        ("[1][run.args.pin] == 1", {"pin": "hunter2"}, "Index error: expected integer type, got string"),
+    ],
+)
+def test_no_warning_tells_a_value(source: str, args: dict[Any, Any], warning: str) -> None:
+    for told in (Condition.compile(source).holds, Expression.compile(source).value):
+        found = told({"run.args": args})[1] or ""
+        assert warning in found
+        assert not re.search("hunter2|4711", found)
+
+
+@pytest.mark.parametrize("text", ["INTERNAL: unheard of: hunter2", "'hunter2' is odd", "hunter2", ""])
+def test_what_cel_says_in_words_of_which_nothing_is_known_is_not_told(text: str) -> None:
+    assert explain(text, "run.args.pin == 1") == "CEL cannot evaluate it with the values that it met"
+
+
 def test_a_key_that_does_not_matter_may_be_missing() -> None:
     assert Condition.compile("run.args.missing == 1 || fault.status == 503").holds(FACTS) == Evaluation(True, None)
     assert Condition.compile("has(run.args.missing) && run.args.missing == 1").holds(FACTS) == Evaluation(False, None)
@@ -227,7 +268,7 @@ def test_names_are_the_facts_that_it_mentions_and_not_those_in_texts() -> None:
 def test_an_expression_has_any_type_and_its_value_is_json() -> None:
     source = (
         "{'text': 'no ' + run.flow, 'list': run.args.items.map(i, i.kind), 'whole': 3u, 'wait': duration('90s'),"
-        " 'at': timestamp('2026-01-01T00:00:00Z'), 'raw': b'xy', 'none': null, 'map': {1: true}, 'part': 0.5}"
+        " 'at': timestamp('2026-01-01T00:00:00Z'), 'raw': b'xy', 'none': null, 'map': {'1': true}, 'part': 0.5}"
     )
     value, warning = Expression.compile(source).value(FACTS)
     assert warning is None
@@ -258,6 +299,39 @@ def test_an_expression_without_a_value_says_why(source: str, warning: str) -> No
     value, said = Expression.compile(source).value({"run.args": {"many": list(range(200))}})
     assert value is None
     assert warning in (said or "")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{1: 'a', true: 2}",
+        "{true: 2, 1: 'a'}",
+        "{0: 'a', false: 'b'}",
+        "{1: 'a', 1u: 'b'}",
+        "{1: 'a', '1': 'b'}",
+        "{'true': 1, true: 2}",
+        "[{'deep': {1: 'a', true: 2}}]",
+        "dyn({1: 'a', 1u: 'b'})",
+    ],
+)
+def test_no_key_of_a_value_is_lost_to_another_one(source: str) -> None:
+    value, warning = Expression.compile(source).value({})
+    assert value is None
+    assert "in JSON keys are texts" in (warning or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("history.outcome", {"1": "final"}),
+        ("[history.outcome]", [{"1": "final"}]),
+        ("{'by level': history.outcome}", {"by level": {"1": "final"}}),
+        ("{true: 1, false: 2}", {"true": 1, "false": 2}),
+        ("{dyn('a'): 1}", {"a": 1}),
+    ],
+)
+def test_keys_that_are_texts_or_all_of_one_type_become_texts(source: str, value: object) -> None:
+    assert Expression.compile(source).value(FACTS) == (value, None)
 
 
 def test_cel_is_loaded_when_the_first_condition_is_compiled() -> None:
