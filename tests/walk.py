@@ -134,7 +134,12 @@ THREADS = {
 #: Floors below which every step of every run goes alike.
 BENEATH = ("aft/store", "aft/codec", "aft/telemetry", "aft/security", "aft/brokers")
 #: What is read now and then, and known meanwhile.
-CACHED = {"aft/recovery/levels.py", "aft/rules/trees/rows.py", "aft/runs/ownership/owner_statements.py"}
+CACHED = {
+    "aft/recovery/levels.py",
+    "aft/rules/trees/rows.py",
+    "aft/runs/ownership/owner_statements.py",
+    "aft/runs/states.py",
+}
 WALKS = {
     "An activity that fails, and is tried again": retried,
     "A run that is undone": undone,
@@ -154,7 +159,7 @@ HEAD = """# Two walks through the code
 Made by `python -m tests.walk` from a trace of real runs; a test holds it true. Each file is named once for
 each thread, where it is entered first. Left out is what lies beneath: store, codec, brokers, telemetry,
 security; files of which a run only makes objects; and what is made or read once, and known from then on: levels,
-rows of rules, texts of statements.
+rows of rules, texts of statements, edges between states.
 """
 
 

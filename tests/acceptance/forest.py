@@ -132,6 +132,20 @@ class Killed(BaseException):
 
 
 @dataclass
+class Pass:
+    """What a run's code saw in one pass over it."""
+
+    seen: list[Any] = field(default_factory=list)
+    #: How much it had seen before it got an outcome that was held back, and lost with its process.
+    before_lost: int | None = None
+
+    @property
+    def certain(self) -> list[Any]:
+        """What it saw that every later pass sees, too: an outcome that was never recorded may be another one."""
+        return self.seen[: self.before_lost]
+
+
+@dataclass
 class World:
     """One plan's ledger, what its flows saw, and the fates of its owners' writes."""
 
@@ -139,8 +153,10 @@ class World:
     fates: dict[int, Fate]
     app: aft.Aft
     ledger: list[Event] = field(default_factory=list)
-    #: For each run, for each pass over its code: what it saw.
-    seen: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
+    #: The passes over each run's code.
+    passes: dict[str, list[Pass]] = field(default_factory=lambda: defaultdict(list))
+    #: How much a run's code had seen when it got the outcome that is held back.
+    held_at: dict[str, int] = field(default_factory=dict)
     left: dict[tuple[str, int], int] = field(default_factory=dict)
     writes: int = 0
     dead: set[tuple[str, int]] = field(default_factory=set)
@@ -157,6 +173,18 @@ class World:
                 raise Killed
             self.writes += 1
             return self.fates.get(self.writes)
+
+    def note_held(self, owner: Owner) -> None:
+        """Note that the code is about to get an outcome that is held back."""
+        for last in self.passes[owner.run_id][-1:]:
+            self.held_at[owner.run_id] = len(last.seen)
+
+    def kill_before(self, owner: Owner) -> None:
+        """Let it die before a write: what it holds back is lost."""
+        if owner._last_outcome.held is not None:
+            for last in self.passes[owner.run_id][-1:]:
+                last.before_lost = self.held_at[owner.run_id]
+        self.kill(owner)
 
     def kill(self, owner: Owner) -> None:
         with self.lock:
@@ -186,6 +214,7 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the writes of owners come to what their worlds say."""
     real_write, real_write_in, real_run = Store.write, Owner.write_in, Runner.run
     real_share, real_take, real_end = Owner._share, Owner.take_overdue, Owner.end_overdue
+    real_hold = Owner.hold
 
     @contextmanager
     def write(store: Store, **more: Any) -> Iterator[Connection]:
@@ -212,7 +241,7 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return real_write_in(owner, connection, recording)
         fate = world.fate(owner)
         if fate == "die before":
-            world.kill(owner)
+            world.kill_before(owner)
         if fate == "refused":
             raise StoreError("refused", transient=True)
         _local.write.owner, _local.write.fate = owner, fate
@@ -226,7 +255,7 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return real_share(owner, write, *more)
         fate = world.fate(owner)
         if fate == "die before":
-            world.kill(owner)
+            world.kill_before(owner)
         if fate == "refused" or (shared := real_share(owner, write, *more)) is None:
             return None
         if write.entry is not None:
@@ -238,6 +267,11 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise StoreError("the answer was lost", transient=True)
         _disturb(world, owner, fate)
         return shared
+
+    def hold(owner: Owner, held: HeldWrite) -> None:
+        if (world := _of(owner)) is not None:
+            world.note_held(owner)
+        real_hold(owner, held)
 
     def take_overdue(owner: Owner, held: HeldWrite) -> Any:
         world = _of(owner)
@@ -290,6 +324,7 @@ def fates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(Store, "write", write)
         patch.setattr(Owner, "write_in", write_in)
         patch.setattr(Owner, "_share", share)
+        patch.setattr(Owner, "hold", hold)
         patch.setattr(Owner, "take_overdue", take_overdue)
         patch.setattr(Owner, "end_overdue", end_overdue)
         patch.setattr(Runner, "run", run)
@@ -396,13 +431,13 @@ class Eyes:
     """What the code of one run sees in one pass."""
 
     def __init__(self, plan: str) -> None:
-        self.list: list[Any] = []
-        worlds[plan].seen[str(aft.current().run_id)].append(self.list)
+        self.current_pass = Pass()
+        worlds[plan].passes[str(aft.current().run_id)].append(self.current_pass)
 
     def see(self, what: str, number: int, value: Any = None) -> None:
         """Write something down; while the run leaves this raises, as everything of aft does."""
         moment, unique, chance = aft.now(), aft.uuid(), aft.random().random()
-        self.list.append((what, number, value, moment, unique, chance))
+        self.current_pass.seen.append((what, number, value, moment, unique, chance))
 
     @contextmanager
     def at(self, tree: Tree) -> Iterator[None]:

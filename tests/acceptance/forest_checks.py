@@ -147,9 +147,9 @@ class Check:
 
     def same_view(self) -> None:
         """The code of a run sees the same in each pass, as far as each goes; the last one goes furthest."""
-        for run, passes in self.world.seen.items():
-            furthest = passes[-1]
-            for nth, seen in enumerate(passes, start=1):
+        for run, passes in self.world.passes.items():
+            furthest = passes[-1].seen
+            for nth, seen in enumerate((one.certain for one in passes), start=1):
                 for place, (then, now) in enumerate(zip(seen, furthest, strict=False)):
                     assert then == now, f"pass {nth} of {run} saw at {place}: {then}\nthe last: {now}"
                 assert len(seen) <= len(furthest), f"pass {nth} of {run} went further: {seen[len(furthest) :]}"
@@ -163,8 +163,8 @@ class Check:
             self._stands(self.trees, self.root)
 
     def _stands(self, trees: Sequence[Tree], run: str) -> None:
-        passes = self.world.seen.get(run)
-        seen = {(what, number): value for what, number, value, *_ in passes[-1]} if passes else {}
+        passes = self.world.passes.get(run)
+        seen = {(what, number): value for what, number, value, *_ in passes[-1].seen} if passes else {}
         for tree in trees:
             caught = seen.get(("savepoint returned", tree.number)) == "caught"
             if tree.kind == "savepoint" and (caught or ("savepoint raised", tree.number) in seen):
@@ -271,8 +271,8 @@ def describe(world: World, run: aft.Run) -> str:
                 {"run": row.id},
             ):
                 lines.append(f"  inbox: {tuple(item)}")
-        for nth, seen in enumerate(world.seen.get(str(row.id), ()), start=1):
-            lines.append(f"  pass {nth}: {[(what, number, value) for what, number, value, *_ in seen]}")
+        for nth, one in enumerate(world.passes.get(str(row.id), ()), start=1):
+            lines.append(f"  pass {nth}: {[(what, number, value) for what, number, value, *_ in one.seen]}")
     lines += [f"  {event}" for event in world.ledger]
     return "\n".join(lines)
 
