@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Running
-    from aft.app import Aft, NoWorkerWarning, ParkedWarning, Role, Run, Schedule
+    from aft.app import Aft, NoWorkerWarning, Operation, ParkedWarning, Role, Run, Schedule
     from aft.codec.secret import Secret
     from aft.compensation.registry import UNKNOWN, Unknown
     from aft.config import Settings
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UndoneByHand,
         UnknownFault,
         UnknownFlow,
+        UnknownOperation,
         UnknownRun,
         UnknownSchedule,
         Unrecoverable,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 #: The modules of the public names; those that no module here has are errors. They are imported on first access:
 #: `aft --help` needs none of them.
 _HOMES = {
-    "aft.app": ["Aft", "NoWorkerWarning", "ParkedWarning", "Role", "Run", "Schedule"],
+    "aft.app": ["Aft", "NoWorkerWarning", "Operation", "ParkedWarning", "Role", "Run", "Schedule"],
     "aft.codec.secret": ["Secret"],
     "aft.compensation.registry": ["UNKNOWN", "Unknown"],
     "aft.config": ["Settings"],
@@ -125,6 +126,7 @@ __all__ = [
     "NotKept",
     "NotMigrated",
     "On",
+    "Operation",
     "OrderRefused",
     "ParkedWarning",
     "Recoverable",
@@ -142,6 +144,7 @@ __all__ = [
     "Unknown",
     "UnknownFault",
     "UnknownFlow",
+    "UnknownOperation",
     "UnknownRun",
     "UnknownSchedule",
     "Unrecoverable",

@@ -17,7 +17,8 @@
     │   ├── UnknownFault             no fault, or more than one, has that id
     │   ├── UnknownFlow              no flow is registered under that name
     │   ├── UnknownSchedule          no schedule has that name
-    │   ├── OrderRefused             what was asked of a run, or a schedule, does not fit its state
+    │   ├── UnknownOperation         no operation has that id
+    │   ├── OrderRefused             what was asked of a run, a schedule or an operation does not fit its state
     │   ├── RuleRefused              a rule or an exlet cannot be taken as it is
     │   ├── ConstraintViolated       a rule made a step fail whose constraint does not hold
     │   ├── WaitTimeout              a signal did not come in time
@@ -136,6 +137,10 @@ class UnknownFlow(AftError):
 
 class UnknownSchedule(AftError):
     """Raised when no schedule has the given name."""
+
+
+class UnknownOperation(AftError):
+    """Raised when no operation has the given id, or several begin or end with it."""
 
 
 class OrderRefused(AftError):

@@ -27,7 +27,7 @@ import aft
 from aft import envelope, errors, names
 from aft.app.components import Components
 from aft.config import Settings
-from aft.dispatcher.sweeper import Sweeper
+from aft.dispatcher.sweep.sweeper import Sweeper
 from aft.envelope import Message
 from aft.flows.declare import registry
 from aft.flows.replay.runner import Runner

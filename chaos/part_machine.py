@@ -26,9 +26,10 @@ from hypothesis.stateful import (
 from aft.compensation.stack import PENDING
 from aft.errors import OrderRefused
 from aft.ids import RunId, new_id
-from aft.runs import orders, run_rows, submit
+from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
-from aft.runs.orders import Actor
+from aft.runs.orders import by_hand
+from aft.runs.orders.actor import Actor
 from aft.runs.states import ENDS
 from aft.store.tables import faults, frames, journal, late_effects, runs
 from chaos.machine import GRACE, LEASE, Execution, Look, Model, Outcome, Worker, World, machine_flow, steps_of
@@ -40,9 +41,9 @@ picks = st.integers(0, 1_000_000)
 plans = st.sampled_from(["p", "pp", "ppp", "sp", "ps", "bp", "p(p)p", "p(pp)b", "(sp)p", "b(ps)", "pspb"])
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["ok", "ok", "ok", "busy", "fatal"])
 ORDERS: dict[str, Callable[..., None]] = {
-    "retry": orders.retry,
-    "skip_frame": orders.skip_frame,
-    "frame_done": orders.frame_done,
+    "retry": by_hand.retry,
+    "skip_frame": by_hand.skip_frame,
+    "frame_done": by_hand.frame_done,
 }
 
 

@@ -25,7 +25,7 @@ from aft.rules.trees.rule_cache import RuleCache
 from aft.run_options import RunOptions
 from aft.runs import run_rows, submit
 from aft.runs.new_runs import NewRun
-from aft.runs.orders import Actor
+from aft.runs.orders.actor import Actor
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite, Recording
 from aft.runs.records import faults, journal

@@ -8,11 +8,13 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from aft import after_fork
+from aft.app.actors import current_user
 from aft.app.components import Components
 from aft.app.new_run import make_new_run
+from aft.app.operations import OperationDesk
 from aft.app.process import DispatcherProcess, Role
 from aft.app.rules.rules import RuleDesk
-from aft.app.run import Run, current_user
+from aft.app.run import Run
 from aft.app.run_filter import Wanted, run_filter
 from aft.app.schedule import Schedule, new_schedule
 from aft.clock import Clock, SystemClock
@@ -68,6 +70,8 @@ class Aft(Components):
         self._deps: Dependencies | None = None
         #: Rules and exlets: read and teach them.
         self.rules = RuleDesk(self)
+        #: Operations: orders to many runs.
+        self.operations = OperationDesk(self)
         after_fork.register(self)
 
     @classmethod

@@ -7,7 +7,7 @@ intake      consumes faults and decides about them; carries out exlets; sends no
 work        executes runs; needs the flows' code
 relay       publishes what the outbox still holds
 sweep       finds work stranded by lost messages, dead workers and late effects; detects deaths;
-            fires schedules
+            fires schedules, carries out operations
 ==========  ====================================================================================
 
 All roles may run in any number of processes. Stopping is graceful: nothing new is claimed, each run is released at its
@@ -33,8 +33,9 @@ from aft.compensation import stack
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.exlets.plans import PlanExecutor
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.schedules import ScheduleFirer
-from aft.dispatcher.sweeper import Sweeper
+from aft.dispatcher.sweep.operations import OperationExecutor
+from aft.dispatcher.sweep.schedules import ScheduleFirer
+from aft.dispatcher.sweep.sweeper import Sweeper
 from aft.errors import AftError, BrokerError, ConfigError, DatabaseMoved
 from aft.flows.declare.registry import flow_names
 from aft.flows.session.dependencies import Dependencies
@@ -242,6 +243,7 @@ class DispatcherProcess:
             Role.SWEEP.value: sweeper.step,
             "lookout": takeover.check_locks,
             "schedules": ScheduleFirer(deps).step,
+            "operations": OperationExecutor(deps).step,
         }
         return [Service(name, step, app.telemetry) for name, step in steps.items()]
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
-import getpass
 import time
 import warnings
 from typing import Any, Generic, NoReturn
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 from typing_extensions import TypeVar
 
-from aft.app.components import Components
-from aft.app.views import undo_preview
-from aft.app.views.undo_preview import Undo
+from aft.app.actors import name_of
+from aft.app.steered_run import SteeredRun
 from aft.codec import ValueCodec, decode_untyped, value_codec
 from aft.errors import (
     CodecError,
@@ -33,22 +30,17 @@ from aft.flows.declare.api import check_signal_name
 from aft.flows.declare.flow import declared_signal
 from aft.flows.declare.options import Duration
 from aft.flows.exceptions import failures
-from aft.ids import RunId
-from aft.runs import erasure, orders, run_rows, signals, steer
-from aft.runs.orders import Actor
+from aft.runs import run_rows, signals
 from aft.runs.records import faults, journal
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
-from aft.runs.steer import Order
-from aft.runs.wakes import wake
 from aft.runs.wakes.wake import NewInboxItem
 from aft.security.redaction import redact
 from aft.store.db_time import later
 from aft.store.leases import read_names
-from aft.store.sqlite.empty_log import empty_log
 from aft.store.tables import workers
-from aft.texts import MOST_BY, MOST_NOTE, check_storable
+from aft.texts import check_storable
 
 #: Seconds between two reads of a run that a caller waits for: at first, and at most.
 FIRST_LOOK, LONGEST_POLL = 0.005, 0.2
@@ -72,18 +64,8 @@ class ParkedWarning(UserWarning):
 R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
-class Run(Generic[R_co]):
+class Run(SteeredRun, Generic[R_co]):
     """One durable execution of a flow, which returns an R_co. Thread-safe."""
-
-    def __init__(self, app: Components, run_id: RunId) -> None:
-        self._app = app
-        self.id = run_id
-
-    @property
-    def row(self) -> RunRow:
-        """Its row, as it is now."""
-        with self._app.store.read() as connection:
-            return run_rows.get_run(connection, self._app.namespace, self.id)
 
     @property
     def status(self) -> Status:
@@ -132,89 +114,6 @@ class Run(Generic[R_co]):
                 if not error.transient or not may_wait or time.monotonic() - began > AWAY:
                     raise
                 time.sleep(LONGEST_POLL)
-
-    # By hand ----------------------------------------------------------------------------------------------------
-
-    def retry(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Make a parked run try again what it was parked for; raises OrderRefused if it is not parked."""
-        self._order(orders.retry, note, by)
-
-    def skip_frame(self, *, note: str, by: str | None = None) -> None:
-        """Drop the frame that the run is parked for; it will end ``failed``, with the note."""
-        self._order(orders.skip_frame, note, by)
-
-    def frame_done(self, *, note: str, by: str | None = None) -> None:
-        """Record that the frame the run is parked for was undone by hand; unwinding continues below it."""
-        self._order(orders.frame_done, note, by)
-
-    def release(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Take the run away from its owner, for another worker to continue. Raises OrderRefused if it has none."""
-        self._order(orders.take_from_worker, note, by)
-
-    def suspend(self, reason: str | None = None, *, by: str | None = None) -> None:
-        """Stop it at its next step, until ``resume``; signals are kept. Raises OrderRefused if it cannot be stopped."""
-        self._order(steer.suspend, reason, by)
-
-    def resume(self, *, note: str | None = None, by: str | None = None) -> None:
-        """Continue it after ``suspend``, also if it has not stopped yet; else raises OrderRefused."""
-        self._order(steer.resume, note, by)
-
-    def cancel(self, *, compensate: bool = True, note: str | None = None, by: str | None = None) -> None:
-        """Stop it for good at its next step, and undo everything; without ``compensate`` all stays as it is."""
-        self._order(steer.cancel if checks.check_bool("compensate", compensate) else steer.cancel_as_is, note, by)
-
-    def compensate(
-        self, *, dry_run: bool = False, to: str | None = None, note: str | None = None, by: str | None = None
-    ) -> list[Undo]:
-        """Undo everything it did, though it has completed; a run that has not is cancelled.
-
-        With ``to``, the name of a savepoint that it is in, only what it did since then: ``UndoneByHand`` is raised at
-        its current step, and the flow may catch it and go on differently. Returns what is undone, in order, then what
-        cannot be undone. With ``dry_run`` nothing is done; where the order would be refused, or the run is parked for a
-        compensator, each obstacle says so.
-
-        While a run is executed, only its owner knows which savepoints it is in; if that was lost, the next one. With
-        ``to`` the owner then decides about the order at the next step, so an empty list is returned, and a dry run is
-        refused. Any worker that has the compensators of its activities can do it, even if no worker has its flow any
-        more. With ``to`` the flow is needed, as it goes on from there.
-        """
-        checks.check_bool("dry_run", dry_run)
-        check_storable("to", to, OrderRefused)
-        registry = self._app.registry if self._app.registry.known else None
-        with self._app.store.read() as connection:
-            row = run_rows.get_run(connection, self._app.namespace, self.id)
-            scope = "" if to is None else steer.find_savepoint(row, to)
-            found = [] if scope is None else undo_preview.plan(connection, row, registry, scope)
-        if scope is None and dry_run:
-            raise OrderRefused(f"{_format_owner(row)} knows which savepoints it is in")
-        if not dry_run:
-            order = steer.compensate if to is None else functools.partial(steer.undo_to, savepoint=to)
-            self._order(order, note, by)
-        return found
-
-    def forget(self, *, note: str | None = None, by: str | None = None) -> list[RunId]:
-        """Erase the data of it and of all runs below it; that they ran stays recorded. Return the erased runs' ids.
-
-        Nothing of them can be undone after that. Raises OrderRefused if one has not ended, and for a child.
-        """
-        erased: list[RunId] = []
-
-        def erase(connection: Connection, row: RunRow, actor: Actor) -> None:
-            erased[:] = erasure.erase(connection, row, actor)
-
-        self._order(erase, note, by)
-        empty_log(self._app.store)
-        return erased
-
-    def _order(self, order: Order, note: str | None, by: str | None) -> None:
-        check_storable("note", note, OrderRefused, lines=True, most=MOST_NOTE)
-        actor = Actor(name_of(by), note, self._app.clock.now(), self._app.settings.grace)
-        with self._app.store.write() as connection:
-            order(connection, self._locked(connection), actor)
-
-    def _locked(self, connection: Connection) -> RunRow:
-        row = wake.lock(connection, self._app.namespace, self.id)
-        return row or run_rows.get_run(connection, self._app.namespace, self.id)
 
     # Signals ----------------------------------------------------------------------------------------------------
 
@@ -318,12 +217,6 @@ class Run(Generic[R_co]):
         return f"<run {self.id}>"
 
 
-def _format_owner(row: RunRow) -> str:
-    if row.worker_id is not None:
-        return f"run {row.id} is being executed: only its worker"
-    return f"run {row.id} is not executed, and its worker was lost: only the next one"
-
-
 def _waits_for_a_person(row: RunRow) -> bool:
     return row.status is Status.PARKED and row.wake_id is None
 
@@ -355,17 +248,3 @@ def _still(row: RunRow, timeout: float) -> str:
     why = f": {redact(row.reason)}" if row.reason else ""
     due = f", due at {row.due_at:%H:%M:%S} UTC" if row.due_at else ""
     return f"run {row.id} of flow {row.flow!r} has not ended within {timeout:g} s; it is {row.status.value}{due}{why}"
-
-
-def name_of(by: str | None, error: type[Exception] = OrderRefused) -> str:
-    """Return the actor's name, for the audit; this user's if none is given. Raises ``error`` if it cannot be stored."""
-    check_storable("by", by, error, most=MOST_BY)
-    return by or current_user()
-
-
-def current_user() -> str:
-    """Return the name of the current user, for the audit."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from aft.app.actors import name_of
 from aft.app.components import Components
-from aft.app.run import Run, name_of
+from aft.app.run import Run
 from aft.errors import DefinitionError
 from aft.flows.declare import context
 from aft.flows.declare import options as checks

@@ -20,6 +20,9 @@ PLACES = {
     "schedules": CommandRef(
         "aft.cli.commands.schedules:schedules", "List and steer schedules: flows that are run at certain times."
     ),
+    "operations": CommandRef(
+        "aft.cli.commands.runs.operations:operations", "List, show and steer operations: one order to many runs."
+    ),
     "faults": CommandRef("aft.cli.commands.faults:faults", "List faults and refused messages."),
     "rules": CommandRef("aft.cli.commands.rules.command:rules", "Show and teach the rules that decide about faults."),
     "exlets": CommandRef("aft.cli.commands.rules.exlets:exlets", "Show and add exlets, which rules choose."),

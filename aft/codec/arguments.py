@@ -7,6 +7,7 @@ calls of it are stored.
 from __future__ import annotations
 
 import inspect
+import json
 import types
 import typing
 from collections import OrderedDict
@@ -59,7 +60,7 @@ class ArgumentsCodec:
         given = tuple(bound.arguments)
         if len(given) < len(self.names):
             bound.apply_defaults()
-        tagged = self._tag(bound)
+        tagged = self._tag(bound.arguments)
         text = self._write(tagged)
         self._remember(text, bound)
         return text, text if len(given) == len(self.names) else self._write({name: tagged[name] for name in given})
@@ -74,25 +75,38 @@ class ArgumentsCodec:
 
     def encode(self, bound: inspect.BoundArguments) -> str:
         """Encode the arguments as one JSON object; raises CodecError, whose path begins with the parameter."""
-        text = self._write(self._tag(bound))
+        text = self._write(self._tag(bound.arguments))
         self._remember(text, bound)
         return text
+
+    def encode_some(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Encode single arguments, by name, as decoded JSON; raises CodecError, also for a name that there is not."""
+        for name in given:
+            if name not in self._codecs:
+                known = ", ".join(map(repr, self.names)) or "none"
+                raise CodecError(f"{self._function}() has no parameter {str(name)[:40]!r}; it has {known}", path=name)
+        decoded: dict[str, Any] = json.loads(self._write(self._tag(given)))
+        return decoded
 
     def _remember(self, text: str, bound: inspect.BoundArguments) -> None:
         if all(self._codecs[name].decodes_to_itself(value) for name, value in bound.arguments.items()):
             self._last = (text, dict(bound.arguments))
 
-    def _tag(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+    def _tag(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return {
                 name: self._codecs[name].tag(list(value) if name == self._star else value, name, 1)
-                for name, value in bound.arguments.items()
+                for name, value in arguments.items()
             }
         except CodecError as error:
             raise CodecError(f"{self._function}(): {error}", path=error.path) from error.__cause__
 
     def _write(self, tagged: dict[str, Any]) -> str:
         return write(tagged, f"the arguments of {self._function}()")
+
+    def codec(self, name: str) -> ValueCodec | None:
+        """Return the codec of a parameter, or None if there is no such."""
+        return self._codecs.get(name)
 
     def build(self, name: str, found: Any) -> Any:
         """Build an argument from its untagged value; raises only CodecError."""
@@ -112,7 +126,7 @@ class ArgumentsCodec:
         """Return whether the untagged value of an argument is the parameter's default."""
         bound = inspect.BoundArguments(self.signature, OrderedDict())
         bound.apply_defaults()
-        defaults = read_by_name(self._write(self._tag(bound)))
+        defaults = read_by_name(self._write(self._tag(bound.arguments)))
         return name in defaults and self.is_same(name, defaults[name], found)
 
     def decode(self, text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, delete, select, update
 
 from aft.errors import OrderRefused
 from aft.ids import RunId
-from aft.runs.orders import Actor
+from aft.runs.orders.actor import Actor
 from aft.runs.records import audit
 from aft.runs.records.notices import NoticeState
 from aft.runs.run_rows import COLUMNS, RunRow, from_row, is_of_family

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The newest migration; a test holds it against the files.
-HEAD = "0019"
+HEAD = "0020"
 VERSION_TABLE = "aft_schema_version"
 
 #: Seconds that a migration waits for the lock of migrations, and for each lock on a table.

@@ -543,6 +543,70 @@ holds = Table(
     Column("target", String(20), nullable=False),  # what the exlet suspended it as: run, flow, ancestors
 )
 
+#: One order to many runs: see ``runs.operations``.
+operations = Table(
+    PREFIX + "operations",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("namespace", String(40), nullable=False),
+    Column("verb", String(20), nullable=False),
+    Column("payload", Text, nullable=False),  # JSON: what its orders hold
+    Column("wanted", Text, nullable=False),  # how its runs were looked for
+    Column("state", String(20), nullable=False),
+    Column("why", Text),  # why it has stopped by itself
+    Column("brake", Float, nullable=False),  # the share of its runs that may fail again
+    Column("rate", Float),  # orders a second at most
+    Column("patience", Float, nullable=False),  # seconds for which the runs of a batch are waited for
+    Column("total", Integer, nullable=False),
+    Column("batch", Integer, nullable=False, server_default=text("0")),  # the number of the batch under way
+    Column("batch_size", Integer, nullable=False, server_default=text("0")),
+    Column("made_by", String(200), nullable=False),
+    Column("changed_by", String(200), nullable=False),
+    Column("note", Text),
+    Column("made_at", Moment, nullable=False),
+    Column("seen_at", Moment),  # when a person let it go on though runs had failed again: those count no more
+    Column("ordered_at", Moment),  # when it gave its last orders
+    Column("due_at", Moment),  # when a dispatcher looks at it again
+    Column("ended_at", Moment),
+    Index("ix_aft_operations_listing", "namespace", "id"),
+    Index(
+        "ix_aft_operations_due",
+        "namespace",
+        "due_at",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
+)
+
+#: The runs of an operation, chosen when it was made, and what came of the order to each.
+operation_runs = Table(
+    PREFIX + "operation_runs",
+    metadata,
+    Column("operation_id", _id(), ForeignKey(operations.c.id, ondelete="CASCADE"), primary_key=True),
+    # Without a foreign key: the report outlives the run.
+    Column("run_id", _id(), primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("batch", Integer),
+    Column("group_id", String(12)),  # the failure group of its last fault before
+    # Its epoch, its last fault and how it should end, as of when it got its order.
+    Column("epoch", BigInteger),
+    Column("fault_id", _id()),
+    Column("expected", String(20)),
+    Column("note", Text),
+    Column("ordered_at", Moment),
+    Column("settled_at", Moment),
+    Index("ix_aft_operation_runs_state", "operation_id", "state", "position"),
+    # A run is in one operation at a time.
+    Index(
+        "uq_aft_operation_runs_held",
+        "run_id",
+        unique=True,
+        postgresql_where=text("state IN ('selected', 'ordered')"),
+        sqlite_where=text("state IN ('selected', 'ordered')"),
+    ),
+)
+
 #: Notices (webhook requests); sent again until they are acknowledged or given up.
 notices = Table(
     PREFIX + "notices",

@@ -38,6 +38,8 @@ event                   happened                                                
 ``ScheduleFired``       a schedule's occurrence was due, and its run was made           dispatcher
 ``ScheduleSkipped``     a schedule's occurrence passed without a run                    dispatcher
 ``ScheduleBroken``      a schedule cannot be fired, and waits for a person              dispatcher
+``OperationStopped``    an operation has stopped by itself, and waits for a person      dispatcher
+``OperationEnded``      every run of an operation got its order                         dispatcher
 ``NoticeAcknowledged``  a notice was sent, and its receiver acknowledged it             dispatcher
 ``NoticeFailed``        a notice was not acknowledged, and will be sent again           dispatcher
 ``NoticeGivenUp``       a notice was refused, or not acknowledged for too long          dispatcher

@@ -304,6 +304,23 @@ class ScheduleBroken(Event):
     why: str
 
 
+class OperationStopped(Event):
+    text = "operation stopped"
+    level = logging.WARNING
+    operation: str
+    verb: str
+    why: str
+
+
+class OperationEnded(Event):
+    text = "operation ended"
+    operation: str
+    verb: str
+    passed: int
+    failed: int
+    refused: int
+
+
 class NoticeAcknowledged(Event):
     text = "notice acknowledged"
     notice: str

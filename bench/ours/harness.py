@@ -35,9 +35,9 @@ def clean(job: dict[str, Any], app: aft.Aft) -> None:
     """Empty the tables and remove the queues, so that rounds are independent; ``finished`` runs are kept."""
     with psycopg.connect(job["database"], autocommit=True) as connection:
         if job.get("finished"):
-            kept = "(SELECT id FROM aft_runs WHERE flow = %s)"
-            for table in ("aft_journal", "aft_frames"):
-                connection.execute(f"DELETE FROM {table} WHERE run_id NOT IN {kept}".encode(), (seed.FLOW,))
+            for table in ("aft_journal", "aft_frames", "aft_run_labels"):
+                statement = f"DELETE FROM {table} AS t USING aft_runs AS r WHERE r.id = t.run_id AND r.flow <> %s"
+                connection.execute(statement.encode(), (seed.FLOW,))
             connection.execute("DELETE FROM aft_runs WHERE flow <> %s", (seed.FLOW,))
             connection.execute("TRUNCATE aft_workers, aft_outbox")
         else:

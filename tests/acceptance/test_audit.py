@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import delete, insert, update
 
 import aft
-from aft.app.run import current_user
+from aft.app.actors import current_user
 from aft.cli.root import root
 from aft.config import Settings
 from aft.ids import RunId, new_id

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 import aft
 from aft import do
+from aft.app.operations import OperationDesk
 from aft.app.rules.rules import RuleDesk
 from aft.app.run_filter import Wanted
 from aft.cli.root import root
 from aft.rules.rule_types import RuleType
+from aft.runs.operations.operation_rows import Verb
 from tests.setups import Setup
 
 HOSTILE = settings(
@@ -126,6 +128,19 @@ class World:
     def run(self) -> aft.Run[Any]:
         """A new run, which has not begun."""
         return self.app.submit(flow.options(after="1h"), "honest")
+
+    def operation(self) -> aft.Operation:
+        """A new operation on a new run."""
+        return self.order_many("suspend")
+
+    def order_many(self, verb: str, *args: Any, **more: Any) -> aft.Operation:
+        """Give an order to many runs, of which there is one."""
+        key = secrets.token_hex(4)
+        self.app.submit(flow.options(after="1h", key=key), "honest")
+        operation: aft.Operation = getattr(self.app.operations, verb)(
+            f"key:{key} status:running", *args, note="x", **more
+        )
+        return operation
 
 
 @pytest.fixture
@@ -252,6 +267,25 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "RuleDesk.tree on": lambda world, text: world.app.rules.tree("hostile_flow", text),
     "RuleDesk.tree activity": lambda world, text: world.app.rules.tree("hostile_flow", "fault", text),
     "RuleDesk.propose fault_id": lambda world, text: world.app.rules.propose(text, "true", "park"),
+    "Operation.cancel by": lambda world, text: world.operation().cancel(by=text),
+    "Operation.outcomes state": lambda world, text: world.operation().outcomes(text),
+    "Operation.pause by": lambda world, text: world.operation().pause(by=text),
+    "Operation.resume by": lambda world, text: world.operation().resume(by=text),
+    "OperationDesk.cancel where": lambda world, text: world.app.operations.cancel(text),
+    "OperationDesk.compensate where": lambda world, text: world.app.operations.compensate(text),
+    "OperationDesk.find_meant where": lambda world, text: world.app.operations.find_meant(Verb.RETRY, text),
+    "OperationDesk.force_complete where": lambda world, text: world.app.operations.force_complete(text, 1, note="x"),
+    "OperationDesk.force_complete step": lambda world, text: world.order_many("force_complete", 1, step=text),
+    "OperationDesk.force_fail where": lambda world, text: world.app.operations.force_fail(text, note="x"),
+    "OperationDesk.force_fail step": lambda world, text: world.order_many("force_fail", step=text),
+    "OperationDesk.get operation_id": lambda world, text: world.app.operations.get(text),
+    "OperationDesk.preview verb": lambda world, text: world.app.operations.preview(text, "all"),
+    "OperationDesk.preview where": lambda world, text: world.app.operations.preview("retry", text),
+    "OperationDesk.resume where": lambda world, text: world.app.operations.resume(text),
+    "OperationDesk.retry where": lambda world, text: world.app.operations.retry(text),
+    "OperationDesk.retry args": lambda world, text: world.order_many("retry", args={text: 1}),
+    "OperationDesk.retry step": lambda world, text: world.order_many("retry", step=text),
+    "OperationDesk.suspend where": lambda world, text: world.app.operations.suspend(text),
     "RuleDesk.propose condition": lambda world, text: world.app.rules.propose(world.fault, text, "park"),
     "RuleDesk.propose exlet": lambda world, text: world.app.rules.propose(world.fault, "true", text),
     "RuleDesk.propose scope": lambda world, text: world.app.rules.propose(world.fault, "true", "park", scope=text),
@@ -266,6 +300,13 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "Run.compensate to": lambda world, text: world.run.compensate(to=text),
     "Run.compensate note": lambda world, text: world.run.compensate(note=text),
     "Run.compensate by": lambda world, text: world.run.compensate(by=text),
+    "Run.failed_step step": lambda world, text: world.run.failed_step(text),
+    "Run.force_complete step": lambda world, text: world.run.force_complete(1, note="x", step=text),
+    "Run.force_complete note": lambda world, text: world.run.force_complete(1, note=text),
+    "Run.force_complete by": lambda world, text: world.run.force_complete(1, note="x", by=text),
+    "Run.force_fail step": lambda world, text: world.run.force_fail(note="x", step=text),
+    "Run.force_fail note": lambda world, text: world.run.force_fail(note=text),
+    "Run.force_fail by": lambda world, text: world.run.force_fail(note="x", by=text),
     "Run.forget note": lambda world, text: world.run.forget(note=text),
     "Run.forget by": lambda world, text: world.run.forget(by=text),
     "Run.frame_done note": lambda world, text: world.run.frame_done(note=text),
@@ -274,6 +315,8 @@ GIVES: dict[str, Callable[[World, str], Any]] = {
     "Run.release by": lambda world, text: world.run.release(by=text),
     "Run.resume note": lambda world, text: world.run.resume(note=text),
     "Run.resume by": lambda world, text: world.run.resume(by=text),
+    "Run.retry args": lambda world, text: world.run.retry(args={text: 1}),
+    "Run.retry step": lambda world, text: world.run.retry(step=text),
     "Run.retry note": lambda world, text: world.run.retry(note=text),
     "Run.retry by": lambda world, text: world.run.retry(by=text),
     "Run.signal name": lambda world, text: world.run.signal(text),
@@ -384,8 +427,8 @@ OURS = {
     "Fault.describe_parked why": "of the engine",
 }
 #: Those that take a text as a key of a dict.
-KEYS = ("Flow.options tags", "RuleDesk.save_all bases")
-PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Flow, aft.Activity, aft.Fault, RuleDesk)
+KEYS = ("Flow.options tags", "RuleDesk.save_all bases", "Run.retry args", "OperationDesk.retry args")
+PUBLIC = (aft.Aft, aft.Run, aft.Schedule, aft.Operation, OperationDesk, aft.Flow, aft.Activity, aft.Fault, RuleDesk)
 
 
 def _find_parameters() -> Iterator[str]:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import aft
 from aft.app.schedule import Schedule
 from aft.cli.root import root
-from aft.dispatcher.schedules import ScheduleFirer
+from aft.dispatcher.sweep.schedules import ScheduleFirer
 from aft.run_options import RunOptions
 from aft.runs.run_rows import RunRow
 from aft.runs.schedules.schedule_rows import decode_options, encode_options

@@ -17,7 +17,7 @@ from sqlalchemy import text, update
 
 import aft
 from aft.app.schedule import Schedule
-from aft.dispatcher.schedules import ScheduleFirer
+from aft.dispatcher.sweep.schedules import ScheduleFirer
 from aft.runs import submit
 from aft.runs.run_rows import RunRow
 from aft.runs.schedules import fire as firing

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sqlalchemy import update
 
 from aft.cli.root import root
-from aft.dispatcher.schedules import ScheduleFirer
+from aft.dispatcher.sweep.schedules import ScheduleFirer
 from aft.store.tables import schedules
 from tests.acceptance.terminal import Terminal
 from tests.setups import Setup

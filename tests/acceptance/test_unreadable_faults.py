@@ -150,7 +150,7 @@ def test_a_lost_workers_fault_that_cannot_be_read_parks_its_run_which_goes_on_by
 def test_a_run_whose_open_fault_nobody_would_find_is_woken(
     setup: Setup, order: str, column: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aft.dispatcher.sweeper.STRANDED_EVERY", 1)
+    monkeypatch.setattr("aft.dispatcher.sweep.sweeper.STRANDED_EVERY", 1)
     app = setup.app()
     trouble[order, "book"].append(aft.Recoverable("busy"))
     with app.dispatcher():

@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import Connection, event, select, text, update
 
 import aft
-from aft.dispatcher.sweeper import CLOCKS, Sweeper
+from aft.dispatcher.sweep.sweeper import CLOCKS, Sweeper
 from aft.fault import FaultKind
 from aft.ids import StepPath
 from aft.recovery.takeover import Takeover
-from aft.runs import steer
+from aft.runs.orders import steer
 from aft.runs.records import faults, inbox
 from aft.runs.wakes import wake
 from aft.store import connect, tables

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from aft import names
 from aft.compensation import stack
 from aft.compensation.stack import Frame, FrameState
-from aft.dispatcher.sweep_late_effects import LateEffectSweep
+from aft.dispatcher.sweep.late_effects import LateEffectSweep
 from aft.ids import StepPath, new_id
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import OwnerWrite

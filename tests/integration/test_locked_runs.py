@@ -13,7 +13,7 @@ from sqlalchemy import Table as SqlTable
 
 import aft
 from aft import do
-from aft.dispatcher.sweeper import Sweeper
+from aft.dispatcher.sweep.sweeper import Sweeper
 from aft.recovery.takeover import Takeover
 from aft.rules.exlets import plans
 from aft.rules.exlets.plans import PlanState

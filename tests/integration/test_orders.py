@@ -12,8 +12,8 @@ from aft import names
 from aft.errors import OrderRefused
 from aft.fault import FaultKind, FaultState
 from aft.ids import StepPath
-from aft.runs import orders
-from aft.runs.orders import Actor
+from aft.runs.orders import by_hand as orders
+from aft.runs.orders.actor import Actor
 from aft.runs.ownership.owner import Owner
 from aft.runs.records import audit, inbox
 from aft.runs.records.inbox import InboxItem, InboxVerb

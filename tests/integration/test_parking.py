@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from aft.dispatcher.sweep_late_effects import LateEffectSweep
+from aft.dispatcher.sweep.late_effects import LateEffectSweep
 from aft.ids import RunId, StepPath, new_id
 from aft.runs import park as parking
-from aft.runs import steer
+from aft.runs.orders import steer
 from aft.runs.records import inbox, late_effects
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.records.journal import Entry, EntryKind, Outcome

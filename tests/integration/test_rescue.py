@@ -17,7 +17,7 @@ from aft.fault import FaultKind, FaultState, Recoverability
 from aft.ids import RunId, StepPath, WorkerId
 from aft.recovery import takeover as takeover_module
 from aft.recovery.takeover import Takeover
-from aft.runs import orders
+from aft.runs.orders import by_hand
 from aft.runs.ownership.claims import claim, find_due
 from aft.runs.ownership.executing_runs import ExecutingRuns, Expect
 from aft.runs.ownership.owner import Fenced, Owner
@@ -291,7 +291,7 @@ def test_whoever_has_written_anything_has_no_deaths_behind_it(stage: Stage) -> N
 def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stage: Stage) -> None:
     owner = stage.owned(stage.lease())
     with stage.store.write() as connection:
-        orders.take_from_worker(connection, stage.row(owner.run_id), actor("ann", "it hangs"))
+        by_hand.take_from_worker(connection, stage.row(owner.run_id), actor("ann", "it hangs"))
     row = stage.row(owner.run_id)
     assert (row.worker_id, row.epoch, row.deaths) == (None, owner.epoch + 1, 0)
     (fault,) = stage.faults(owner.run_id)
@@ -304,14 +304,14 @@ def test_a_run_taken_away_by_hand_is_an_abort_without_a_death_and_on_record(stag
     with pytest.raises(Fenced):
         owner.write(nothing)
     with stage.store.write() as connection, pytest.raises(OrderRefused, match="has no worker"):
-        orders.take_from_worker(connection, row, actor("bob"))
+        by_hand.take_from_worker(connection, row, actor("bob"))
 
 
 def test_the_end_of_a_lease_by_hand_takes_all_its_runs_away(stage: Stage) -> None:
     lease, other = stage.lease(), stage.lease()
     owners, spared = [stage.owned(lease) for _ in range(3)], stage.owned(other)
     with stage.store.write() as connection:
-        taken = orders.take_all_from_worker(connection, stage.namespace, lease.worker, actor("ann", "old"))
+        taken = by_hand.take_all_from_worker(connection, stage.namespace, lease.worker, actor("ann", "old"))
     assert set(taken) == {owner.run_id for owner in owners}
     assert stage.row(spared.run_id).worker_id == other.worker
     before = lease.worker

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from aft.app.actors import name_of
 from aft.app.components import Components
 from aft.app.rules.past_faults import ChangedDecision, PastFaults, Preview, stored_decision
 from aft.app.rules.rule_store import RuleStore, compile_all, format_key, key_of, make_key, scoped_key
-from aft.app.run import name_of
 from aft.dispatcher.classify import classify
 from aft.dispatcher.fault_rules import FaultRules, activity_of, rule_types_of
 from aft.dispatcher.route import route

@@ -23,7 +23,8 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.declare.registry import Registry
 from aft.flows.steps.children import describe_remaining
 from aft.ids import RunId
-from aft.runs import run_rows, steer
+from aft.runs import run_rows
+from aft.runs.orders import steer
 from aft.runs.records import faults, journal
 from aft.runs.records.journal import EntryKind, Outcome
 from aft.runs.run_rows import RunRow

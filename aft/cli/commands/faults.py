@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from aft import durations
 from aft.app import Aft
-from aft.app.run import current_user
+from aft.app.actors import current_user
 from aft.app.views import health
 from aft.app.views.exlet_reports import format_progress, format_rule, format_ruling, plans_of, taught
 from aft.cli.application import open_for_reading

@@ -13,7 +13,7 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from aft.app import Aft, Schedule
-from aft.app.run import current_user
+from aft.app.actors import current_user
 from aft.app.schedule import new_schedule
 from aft.app.views import health
 from aft.cli.application import open_for_reading, opened

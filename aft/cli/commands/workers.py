@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from aft.app import Aft
-from aft.app.run import current_user
+from aft.app.actors import current_user
 from aft.app.views import health
 from aft.app.views.health import WorkerStatus
 from aft.cli.application import open_for_reading
@@ -16,8 +16,8 @@ from aft.cli.show import documents
 from aft.cli.show.lists import print_listing
 from aft.cli.show.output import Column, json_option, moment, print_message, print_table, short_id
 from aft.ids import WorkerId
-from aft.runs import orders
-from aft.runs.orders import Actor
+from aft.runs.orders import by_hand
+from aft.runs.orders.actor import Actor
 
 
 @click.group(cls=Noun)
@@ -88,7 +88,7 @@ def release(given: ConnectionOptions, worker: str, note: str) -> None:
         found = _find(app, worker)
         with app.store.write() as connection:
             actor = Actor(current_user(), note, app.clock.now(), app.settings.grace)
-            taken = orders.take_all_from_worker(connection, app.namespace, WorkerId(found.id), actor)
+            taken = by_hand.take_all_from_worker(connection, app.namespace, WorkerId(found.id), actor)
         print_message(f"Worker {found.id} has no lease any more; {len(taken)} of its runs go on elsewhere.")
 
 

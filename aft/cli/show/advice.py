@@ -39,6 +39,14 @@ def begins_later(row: RunRow) -> bool:
     return waits and row.due_at is not None and row.due_at > datetime.now(UTC)
 
 
+def warn_if_nobody_carries_out(app: Aft) -> None:
+    """Print a note if no live dispatcher carries out operations."""
+    with app.store.read() as connection:
+        workers = health.live_workers(connection, app.namespace)
+    if not any("sweep" in worker.roles for worker in workers):
+        print_to_stderr("note: no live dispatcher carries out operations; start one with `aft dispatcher MODULE`")
+
+
 def warn_if_nobody_works(app: Aft, row: RunRow) -> None:
     """Print a note if no live worker has the code of a run."""
     flow = f"{row.flow}@{row.version}"

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
+from aft.app.operations import RunOutcome
 from aft.app.views.health import WorkerStatus
 from aft.app.views.story import Story
 from aft.app.views.timeline import StoryEvent
@@ -27,6 +28,7 @@ from aft.ids import RunId
 from aft.recovery.levels import Ladder, read_ladder
 from aft.rules.exlets.plans import Plan
 from aft.runs.find.read_groups import FailureGroup
+from aft.runs.operations.operation_rows import OperationRow, OutcomeState
 from aft.runs.records.inbox import InboxItem
 from aft.runs.records.quarantine import Refusal
 from aft.runs.run_rows import RunRow
@@ -88,6 +90,22 @@ def schedule(row: ScheduleRow, status: Status | None) -> dict[str, Any]:
     """Return a schedule, and the status of its last run."""
     local = {"next_local": _local(row, row.next_at), "last_local": _local(row, row.last_at)}
     return document(row, _SCHEDULE, last_status=status, **local)
+
+
+_OPERATION = """
+id verb state why where=wanted total batch batch_size brake rate patience note made_by changed_by made_at ordered_at
+ended_at runs
+"""
+
+
+def operation(row: OperationRow, counts: dict[OutcomeState, int]) -> dict[str, Any]:
+    """Return an operation, with how many of its runs are in each state."""
+    return document(row, _OPERATION, runs={state.value: number for state, number in counts.items()})
+
+
+def outcome(one: RunOutcome) -> dict[str, Any]:
+    """Return what came of an operation's order to one run."""
+    return document(one, "run=run.id state batch note")
 
 
 def _local(row: ScheduleRow, at: datetime | None) -> datetime | None:

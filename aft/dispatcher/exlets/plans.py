@@ -20,11 +20,11 @@ from aft.ids import RunId
 from aft.rules.exlets import plans, primitives
 from aft.rules.exlets.plans import Plan, PlanState
 from aft.rules.exlets.primitives import Target
-from aft.runs import run_rows, steer
-from aft.runs.orders import Actor
+from aft.runs import run_rows
+from aft.runs.orders import steer
+from aft.runs.orders.actor import Actor, Order
 from aft.runs.records import notices
 from aft.runs.run_rows import RunRow
-from aft.runs.steer import Order
 from aft.runs.wakes import wake
 from aft.store.tables import runs
 from aft.telemetry import ExletDone, ServiceFailed, logger

@@ -29,8 +29,8 @@ from aft.rules.exlets.primitives import NOTHING, Target
 from aft.rules.rule_types import RuleType
 from aft.run_options import TAG_LABEL, labels_of
 from aft.runs import park as parking
-from aft.runs import steer
-from aft.runs.orders import Actor
+from aft.runs.orders import steer
+from aft.runs.orders.actor import Actor
 from aft.runs.records import faults as fault_rows
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.rulings import Ruling, RulingAction

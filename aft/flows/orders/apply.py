@@ -29,6 +29,8 @@ from aft.fault import Fault, FaultKind, FaultState
 from aft.flows.declare.policy import Policy
 from aft.flows.exceptions import failures
 from aft.flows.exceptions.failures import FaultSite
+from aft.flows.orders import failed_steps
+from aft.flows.orders.failed_steps import RuledFault
 from aft.flows.session import release
 from aft.flows.session.blocks import (
     Blocked,
@@ -51,9 +53,9 @@ from aft.flows.session.savepoint_orders import (
 from aft.flows.session.unknown_outcomes import count_losses
 from aft.flows.steps.children import Children, refusal_of
 from aft.flows.steps.run_session import RunSession
-from aft.ids import FaultId, RunId, StepPath
+from aft.ids import RunId, StepPath
 from aft.rules.cases import step_snapshot
-from aft.runs import steer
+from aft.runs.orders import steer
 from aft.runs.ownership.owner import Owner
 from aft.runs.ownership.owner_writes import NO_PROGRESS
 from aft.runs.records import faults, inbox
@@ -93,9 +95,16 @@ class _SortedOrders:
     undoes: list[InboxItem]
 
     @property
-    def are_by_hand(self) -> bool:
+    def free_all(self) -> bool:
         """Whether they let a parked run go on, whatever it is parked for."""
-        return bool(self.changes) or any(item.verb in (InboxVerb.RETRY, *_BY_HAND) for item in self.items)
+        return bool(self.changes) or any(
+            failed_steps.is_general_retry(item) or item.verb in _BY_HAND for item in self.items
+        )
+
+    @property
+    def are_by_hand(self) -> bool:
+        """Whether they let a parked run go on; perhaps only one of the steps that it is parked for."""
+        return self.free_all or any(failed_steps.is_about_step(item) for item in self.items)
 
     @property
     def marked_read(self) -> list[InboxItem]:
@@ -113,18 +122,20 @@ class _FaultChanges:
     """The faults that orders close, or that start again."""
 
     closed: list[Fault]
-    #: Those of them whose steps start again, as the rules decided: each with its ruling.
-    again: dict[FaultId, str]
+    #: Those whose steps start again, as the rules decided.
+    again: list[RuledFault]
+    #: Those whose steps orders are about.
+    ordered: list[RuledFault]
     #: Whether the unknown outcomes are never resolved: their aborts stay.
     drops_unknown: bool
 
     def write(self, connection: Connection, run_id: RunId) -> None:
         if self.drops_unknown:
             faults.keep_aborts(connection, run_id)
-        resolved = [fault.id for fault in self.closed if fault.id not in self.again]
-        faults.close(connection, resolved, FaultState.RESOLVED)
-        for fault_id, ruling in self.again.items():
-            faults.reopen(connection, fault_id, ruling)
+        faults.close(connection, [fault.id for fault in self.closed], FaultState.RESOLVED)
+        for one in (*self.again, *self.ordered):
+            why = {} if one.why is None else {"why": one.why}
+            faults.rule(connection, one.fault.id, one.ruling, one.state, **why)
 
 
 class OrderHandler:
@@ -147,21 +158,22 @@ class OrderHandler:
             self._cancel_as_is(items, entries)
         if self._resolves_unknown_first(items, live):
             return
-        orders = self._sort(items)
+        orders = self._sort(items, live)
         owner.pending_orders = orders.undoes if orders.suspends is None else []
         parked = [fault for fault in live if fault.state is FaultState.PARKED]
         stuck = [fault for fault in parked if not is_interrupted(fault, entries)]
         if stuck and not orders.are_by_hand and not self._may_reach(orders.undoes, stuck):
             unreached = LEFT_SAVEPOINT if owner.savepoints is not None else steer.UNKNOWN_SAVEPOINTS
             raise Blocked(*_stay_parked(parked, orders.items, orders.refused, unreached))
-        effect = self._find_effect(orders, parked)
+        effect = self._find_effect(orders, live)
         self._write(orders, effect)
         self._note(orders, effect)
 
-    def _sort(self, items: list[InboxItem]) -> _SortedOrders:
+    def _sort(self, items: list[InboxItem], live: list[Fault]) -> _SortedOrders:
         """Sort orders into those that apply and those that are refused, and find their effect together."""
         refused = _find_taken_back(items)
-        refused += [(item, why) for item in items if (why := self._why_not(item)) is not None]
+        whys = [(item, self._why_not(item) or failed_steps.refuse(item, live)) for item in items]
+        refused += [(item, why) for item, why in whys if why is not None]
         items = [item for item in items if all(item is not other for other, _ in refused)]
         changes = self._changes(items)
         if changes:
@@ -169,13 +181,16 @@ class OrderHandler:
             items = [item for item in items if not _is_for_going(item)]
         return _SortedOrders(items, refused, changes, self._suspends(items), self._undoes_to(items))
 
-    def _find_effect(self, orders: _SortedOrders, parked: list[Fault]) -> _FaultChanges:
-        settled = _choose_closed(parked, orders.are_by_hand, orders.suspends)
-        again = {fault.id: ruling for fault in settled if (ruling := step_snapshot.begin_again(fault)) is not None}
+    def _find_effect(self, orders: _SortedOrders, live: list[Fault]) -> _FaultChanges:
+        ordered = failed_steps.rule(orders.items, live)
+        settled = _choose_closed(live, orders)
+        settled = [fault for fault in settled if all(one.fault is not fault for one in ordered)]
+        again = [RuledFault(one, ruling) for one in settled if (ruling := step_snapshot.begin_again(one)) is not None]
         unseen = bool(orders.changes) and self._session.step_states.any_unseen
         if unseen:
             settled = [fault for fault in settled if fault.kind is not FaultKind.ABORT]
-        return _FaultChanges(settled, again, unseen)
+        closed = [fault for fault in settled if all(one.fault is not fault for one in again)]
+        return _FaultChanges(closed, again, ordered, unseen)
 
     def _write(self, orders: _SortedOrders, effect: _FaultChanges) -> None:
         """Record what the orders change, and mark them read, in one transaction."""
@@ -202,14 +217,16 @@ class OrderHandler:
         if effect.drops_unknown:
             step_states.unknown.drop_all()
         for fault in effect.closed:
-            step_states.restart_step(fault, effect.again.get(fault.id))
+            step_states.restart_step(fault)
+        for one in effect.again:
+            step_states.restart_step(one.fault, one.ruling)
         if orders.suspends is not None:
             raise Blocked(orders.suspends)
         by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]
         for item in by_hand:
             step_states.note_known(StepPath(f"{_step_of(item)}/undo"))
-        if by_hand:
-            raise InboxChanged  # what was read of the stack is not true any more: keys of steps follow from it
+        if by_hand or effect.ordered:
+            raise InboxChanged  # what was read of stack and faults is not true any more: steps follow from it
 
     def _is_cancelled_as_is(self, items: list[InboxItem]) -> bool:
         run, cancels = self._session.owner.run, [item for item in items if item.verb is InboxVerb.CANCEL]
@@ -321,7 +338,7 @@ class OrderHandler:
 
 def _is_for_going(item: InboxItem) -> bool:
     """Whether an order applies only to a run that goes on, not to one that ends or is undone as a whole."""
-    return item.verb is InboxVerb.SUSPEND or "to" in item.payload
+    return item.verb is InboxVerb.SUSPEND or "to" in item.payload or failed_steps.is_about_step(item)
 
 
 def _find_taken_back(items: list[InboxItem]) -> list[tuple[InboxItem, str]]:
@@ -333,11 +350,12 @@ def _find_taken_back(items: list[InboxItem]) -> list[tuple[InboxItem, str]]:
     return [(item, why) for item in stops if item.verb is InboxVerb.SUSPEND]
 
 
-def _choose_closed(parked: list[Fault], by_hand: bool, suspends: SuspensionNeeded | None) -> list[Fault]:
+def _choose_closed(live: list[Fault], orders: _SortedOrders) -> list[Fault]:
     """Return the faults for which a parked run that goes on does not stop any more."""
-    if by_hand:
+    parked = [fault for fault in live if fault.state is FaultState.PARKED]
+    if orders.free_all:
         return parked
-    return [] if suspends is not None else [fault for fault in parked if fault.path is None]
+    return [] if orders.suspends is not None else [fault for fault in parked if fault.path is None]
 
 
 def _stay_parked(

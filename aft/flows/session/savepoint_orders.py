@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from aft.fault import Fault
 from aft.flows.session.blocks import is_of_step
-from aft.runs import steer
+from aft.runs.orders import steer
 from aft.runs.ownership.owner import Owner
 from aft.runs.records import inbox
 from aft.runs.records.inbox import InboxItem

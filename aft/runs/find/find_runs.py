@@ -8,7 +8,7 @@ meanwhile moves no page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +63,10 @@ class RunFilter:
     #: A part of the exception's message.
     text: str | None = field(default=None, repr=False)
 
+    def with_statuses(self, statuses: tuple[Status, ...]) -> RunFilter:
+        """Return a copy for runs in one of these states."""
+        return replace(self, statuses=statuses)
+
     def __str__(self) -> str:
         """Return it as the end of "runs": "" for any, `` that are parked of owner 'ads'``."""
         version = "" if self.version is None else f"@{self.version}"
@@ -92,7 +96,7 @@ def find(
     connection: Connection, namespace: str, wanted: RunFilter, *, limit: int, before: RunId | None = None
 ) -> list[RunRow]:
     """Return the newest of these runs, newest first; ``before``: only those that are older than this run."""
-    statement = _select(connection, wanted, namespace, *COLUMNS).order_by(runs.c.id.desc()).limit(limit)
+    statement = select_runs(connection, namespace, wanted, *COLUMNS).order_by(runs.c.id.desc()).limit(limit)
     if before is not None:
         statement = statement.where(runs.c.id < before)
     return [from_row(row) for row in connection.execute(statement)]
@@ -112,11 +116,12 @@ def find_all(store: Store, namespace: str, wanted: RunFilter) -> Iterator[RunRow
 
 def count(connection: Connection, namespace: str, wanted: RunFilter) -> int:
     """Return how many runs these are, ``MOST_COUNTED`` at most."""
-    some = _select(connection, wanted, namespace, runs.c.id).limit(MOST_COUNTED).subquery()
+    some = select_runs(connection, namespace, wanted, runs.c.id).limit(MOST_COUNTED).subquery()
     return int(connection.execute(select(func.count()).select_from(some)).scalar_one())
 
 
-def _select(connection: Connection, wanted: RunFilter, namespace: str, *columns: ColumnElement[Any]) -> Select[Any]:
+def select_runs(connection: Connection, namespace: str, wanted: RunFilter, *columns: ColumnElement[Any]) -> Select[Any]:
+    """Select columns of these runs; they may be about other tables, too, for each run."""
     return select(*columns).where(runs.c.namespace == namespace, *_conditions(connection, wanted, namespace))
 
 

@@ -243,10 +243,12 @@ def renew(connection: Connection, fault_id: str, epoch: int) -> None:
     connection.execute(update(faults).where(faults.c.id == fault_id).values(epoch=epoch))
 
 
-def reopen(connection: Connection, fault_id: str, ruling: str) -> None:
-    """Make a parked fault wait again, due now, with this ruling; only in a write of the run's owner."""
-    again = {"state": FaultState.WAITING.value, "ruling": ruling, "due_at": now(), "settled_at": None, "signal": None}
-    connection.execute(update(faults).where(faults.c.id == fault_id).values(**again))
+def rule(
+    connection: Connection, fault_id: str, ruling: str | None, state: FaultState = FaultState.WAITING, **more: Any
+) -> None:
+    """Write a ruling that a person ordered, due now, into an undecided fault; only in a write of the run's owner."""
+    ruled = {"state": state.value, "ruling": ruling, "due_at": now(), "settled_at": None, "signal": None, **more}
+    connection.execute(update(faults).where(faults.c.id == fault_id).values(**ruled))
 
 
 def close(connection: Connection, ids: Collection[str], state: FaultState) -> None:

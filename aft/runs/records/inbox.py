@@ -37,7 +37,9 @@ class InboxVerb(StrEnum):
     RESUME = "resume"  #: go on after having been suspended
     SUSPEND = "suspend"  #: stop at the next step
     RULING = "ruling"  #: an exlet has decided about one of its faults
-    RETRY = "retry"  #: try again what it was parked for
+    RETRY = "retry"  #: try again what it was parked for, or what is in its ladder
+    COMPLETE = "complete"  #: take this as the result of a failed step
+    FAIL = "fail"  #: let a failed step fail for good
     SKIP = "skip"  #: let the failed frame go, with a note
     DONE = "done"  #: the failed frame was undone by hand, with a note
 

@@ -10,10 +10,10 @@ import click
 from rich.text import Text
 
 from aft.app import Aft
+from aft.app.actors import current_user
 from aft.app.rules.rule_documents import of_text
 from aft.app.rules.rule_store import format_key, key_of, read_exlet
 from aft.app.rules.rules import MOST_LOOKED_AT
-from aft.app.run import current_user
 from aft.cli.application import opened
 from aft.cli.commands.rules.diff import print_diff, print_exlet_diff
 from aft.cli.commands.rules.draw import draw_tree

@@ -16,11 +16,12 @@ from aft.app.views import story
 from aft.app.views.exlet_reports import format_progress, plans_of
 from aft.cli.application import NoDatabase, open_for_reading
 from aft.cli.commands.runs.compensate import compensate
+from aft.cli.commands.runs.failed_steps import force_complete, force_fail, retry
 from aft.cli.commands.runs.follow import follow
 from aft.cli.commands.runs.forget import forget
 from aft.cli.commands.runs.signal import signal
 from aft.cli.commands.runs.start import start
-from aft.cli.commands.runs.steer import cancel, frame_done, release, resume, retry, skip_frame, suspend
+from aft.cli.commands.runs.steer import cancel, frame_done, release, resume, skip_frame, suspend
 from aft.cli.groups import Noun
 from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
@@ -224,5 +225,6 @@ def show(given: ConnectionOptions, run: str, following: bool, depth: int, everyt
         advise(found_story.row, found_story.runs)
 
 
-for _verb in (start, signal, suspend, resume, cancel, compensate, retry, skip_frame, frame_done, release, forget):
+_STEERING = (suspend, resume, cancel, compensate, retry, force_complete, force_fail, skip_frame, frame_done, release)
+for _verb in (start, signal, *_STEERING, forget):
     runs.add_command(_verb)

@@ -6,12 +6,14 @@ import click
 
 from aft.app.views.undo_preview import Undo
 from aft.cli.application import open_for_reading
+from aft.cli.commands.runs.many import ManyRuns, order_many, run_or_many
 from aft.cli.options import ConnectionOptions
 from aft.cli.show import documents
 from aft.cli.show.advice import warn_if_nobody_works
 from aft.cli.show.output import Column, format_data, json_option, print_json, print_message, print_table, short_id
 from aft.codec import value_to_json
-from aft.runs import steer
+from aft.runs.operations.operation_rows import Verb
+from aft.runs.orders import steer
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 
@@ -20,22 +22,33 @@ MOST_VALUE = 80
 
 
 @click.command()
-@click.argument("run")
+@run_or_many
 @click.option("--dry-run", is_flag=True, help="Only show what would be undone, in order, and what could not be.")
 @click.option("--to", metavar="SAVEPOINT", help="Only what it did since this savepoint, which it is in.")
 @click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 @json_option
 @click.pass_obj
 def compensate(
-    given: ConnectionOptions, run: str, dry_run: bool, to: str | None, note: str | None, as_json: bool
+    given: ConnectionOptions,
+    run: str | None,
+    many: ManyRuns | None,
+    dry_run: bool,
+    to: str | None,
+    note: str | None,
+    as_json: bool,
 ) -> None:
     """Undo everything a run did, also if it has completed.
 
     One that has not ended is cancelled: it stops where it is, also if it waits or is parked, and ends `compensated`.
     Its children are undone at their place in its stack.
     """
+    if many is not None:
+        if dry_run or to or as_json:
+            raise click.UsageError("--dry-run, --to and --json go with one RUN; --preview shows many")
+        order_many(given, None, Verb.COMPENSATE, many, lambda desk: desk.compensate(many.where, note=note, **many.how))
+        return
     with open_for_reading(given) as app:
-        found = app.run(run)
+        found = app.run(str(run))
         undos = found.compensate(dry_run=dry_run, to=to, note=note)
         if as_json:
             print_json([documents.undo(undo) for undo in undos])

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import click
 
-from aft.app import Run
+from aft.app import Aft, Operation, OperationDesk, Run
 from aft.cli.application import open_for_reading
+from aft.cli.commands.runs.many import ManyRuns, order_many, run_or_many
+from aft.cli.modules import LoadedModules
 from aft.cli.options import ConnectionOptions
 from aft.cli.show.advice import warn_if_nobody_works
 from aft.cli.show.output import print_message, short_id
+from aft.runs.operations.operation_rows import Verb
 from aft.runs.states import Status
 
 
@@ -24,42 +27,61 @@ def _verb(name: str | None = None, *, needs_note: bool = False) -> Callable[[Cal
     return declare
 
 
-@_verb()
-def suspend(given: ConnectionOptions, run: str, note: str | None) -> None:
-    """Stop a run at its next step, until it is resumed.
+_note = click.option("--note", metavar="TEXT", help="Why; kept in the run's story.")
 
-    Its current step is completed first; signals are kept.
+
+@click.command()
+@run_or_many
+@_note
+@click.pass_obj
+def suspend(given: ConnectionOptions, run: str | None, many: ManyRuns | None, note: str | None) -> None:
+    """Stop runs at their next steps, until they are resumed.
+
+    The current step is completed first; signals are kept.
     """
+    if many is not None:
+        order_many(given, None, Verb.SUSPEND, many, lambda desk: desk.suspend(many.where, note=note, **many.how))
+        return
     with open_for_reading(given) as app:
-        found = app.run(run)
+        found = app.run(str(run))
         found.suspend(note)
         short = short_id(found.id)
         how = "is suspended" if found.status is Status.SUSPENDED else "stops at its next step"
         print_message(f"Run {found.id} {how}. `aft runs resume {short}` continues it.")
 
 
-@_verb()
-def resume(given: ConnectionOptions, run: str, note: str | None) -> None:
-    """Resume a suspended run."""
-    _order(given, run, lambda found: found.resume(note=note), "goes on")
+@click.command()
+@run_or_many
+@_note
+@click.pass_obj
+def resume(given: ConnectionOptions, run: str | None, many: ManyRuns | None, note: str | None) -> None:
+    """Resume suspended runs."""
+    if many is not None:
+        order_many(given, None, Verb.RESUME, many, lambda desk: desk.resume(many.where, note=note, **many.how))
+        return
+    _order(given, str(run), lambda found: found.resume(note=note), "goes on")
 
 
-@_verb()
+@click.command()
+@run_or_many
 @click.option("--no-compensate", "keep", is_flag=True, help="Undo nothing: what it did stays as it is.")
-def cancel(given: ConnectionOptions, run: str, keep: bool, note: str | None) -> None:
-    """Stop a run for good, and undo what it did.
+@_note
+@click.pass_obj
+def cancel(given: ConnectionOptions, run: str | None, many: ManyRuns | None, keep: bool, note: str | None) -> None:
+    """Stop runs for good, and undo what they did.
 
-    Its current step is completed first. Its children are cancelled, too. It ends `compensated`, or, where nothing is
+    The current step is completed first. Children are cancelled, too. A run ends `compensated`, or, where nothing is
     undone, `cancelled`.
     """
+    if many is not None:
+
+        def make(desk: OperationDesk) -> Operation:
+            return desk.cancel(many.where, compensate=not keep, note=note, **many.how)
+
+        order_many(given, None, Verb.CANCEL, many, make)
+        return
     what = "ends, and nothing is undone," if keep else "is undone"
-    _order(given, run, lambda found: found.cancel(compensate=not keep, note=note), what)
-
-
-@_verb()
-def retry(given: ConnectionOptions, run: str, note: str | None) -> None:
-    """Retry what a parked run is parked for."""
-    _order(given, run, lambda found: found.retry(note=note), "tries again")
+    _order(given, str(run), lambda found: found.cancel(compensate=not keep, note=note), what)
 
 
 @_verb("skip-frame", needs_note=True)
@@ -90,8 +112,15 @@ def release(given: ConnectionOptions, run: str, note: str) -> None:
 
 
 def _order(given: ConnectionOptions, run: str, order: Callable[[Run], None], what: str) -> None:
-    with open_for_reading(given) as app:
+    give_order(given, None, run, lambda app, found: order(found), what)
+
+
+def give_order(
+    given: ConnectionOptions, loaded: LoadedModules | None, run: str, order: Callable[[Aft, Run], None], what: str
+) -> None:
+    """Give a run an order, and print what comes of it; modules that were ``loaded`` know its activities."""
+    with open_for_reading(given, loaded) as app:
         found = app.run(run)
-        order(found)
+        order(app, found)
         print_message(f"Run {found.id} {what} as soon as a worker takes it.")
         warn_if_nobody_works(app, found.row)

@@ -2,7 +2,7 @@
 
 - Faults that are open long after they were raised: decided as if their message had come.
 - Runs of workers whose lease is expired: rescued, with a fault of kind *abort*.
-- Late effects: dropped, undone or parked (see ``dispatcher.sweep_late_effects``).
+- Late effects: dropped, undone or parked (see ``dispatcher.sweep.late_effects``).
 - Compensated runs above a child that is parked for such an effect: parked (see ``runs.wakes.child_runs``).
 - Runs that take longer than expected: reported, once.
 - Due runs of flows that no live worker serves: postponed, with back-off (``runs.wakes.unserved_runs``).
@@ -27,7 +27,7 @@ from sqlalchemy import ColumnElement, Select, select
 from aft.brokers.base import Broker
 from aft.dispatcher.dependencies import DispatcherDependencies
 from aft.dispatcher.intake import Intake
-from aft.dispatcher.sweep_late_effects import LateEffectSweep
+from aft.dispatcher.sweep.late_effects import LateEffectSweep
 from aft.errors import AftError, StoreError
 from aft.fault import FaultState
 from aft.recovery.backoff import Backoff

@@ -10,8 +10,6 @@ message is lost, the timer claims the run at its ``sweep_at``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -20,33 +18,16 @@ from aft.errors import OrderRefused
 from aft.fault import FaultKind, FaultState
 from aft.ids import RunId, WorkerId
 from aft.runs import run_rows
+from aft.runs.orders.actor import Actor
 from aft.runs.ownership.rescue import take_away
 from aft.runs.records import audit
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
 from aft.runs.states import Status
 from aft.runs.wakes import wake
-from aft.runs.wakes.wake import NewInboxItem
 from aft.security.redaction import redact
 from aft.store.leases import end_leases
 from aft.store.tables import faults, runs
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """The person, or the exlet, that gives orders: its name, its reason, and the time.
-
-    ``grace`` is the time that a message about an order may take before the timer wakes the run.
-    """
-
-    name: str
-    note: str | None
-    at: datetime
-    grace: timedelta
-
-    def new_item(self, verb: InboxVerb, payload: dict[str, Any]) -> NewInboxItem:
-        """Return the inbox item that gives an order."""
-        return NewInboxItem(verb, payload, self.name, self.at, self.grace)
 
 
 def retry(connection: Connection, run: RunRow, by: Actor) -> None:

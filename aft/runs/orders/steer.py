@@ -7,7 +7,7 @@ act. One transaction: inbox item, audit and wake exist together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, literal, select, update
 
 from aft.errors import OrderRefused
 from aft.ids import RunId, new_id
-from aft.runs.orders import Actor
+from aft.runs.orders.actor import Actor
 from aft.runs.records import audit, inbox
 from aft.runs.records.inbox import InboxVerb
 from aft.runs.run_rows import RunRow
@@ -25,8 +25,6 @@ from aft.runs.wakes import wake
 from aft.store.db_time import Moment, now
 from aft.store.tables import holds, runs
 from aft.texts import format_value
-
-Order = Callable[[Connection, RunRow, Actor], None]
 
 #: Why a parked run is not undone to a savepoint: it would have to go on first, with the step in doubt.
 UNKNOWN_SAVEPOINTS = (
