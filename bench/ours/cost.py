@@ -43,7 +43,7 @@ HOPS = {
 
 Work = Callable[[aft.Aft, int, "Watch"], None]
 
-_LEFT = "SELECT count(*) FROM aft_runs WHERE ended_at IS NULL"
+_LEFT = f"SELECT count(*) FROM aft_runs WHERE namespace = '{NAMESPACE}' AND ended_at IS NULL"
 _SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
