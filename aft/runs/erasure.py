@@ -22,7 +22,18 @@ from aft.runs.records.notices import NoticeState
 from aft.runs.run_rows import COLUMNS, RunRow, from_row, is_of_family
 from aft.runs.states import FrameState
 from aft.store.db_time import now
-from aft.store.tables import faults, frames, inbox, journal, late_effects, notices, plans, run_labels, runs
+from aft.store.tables import (
+    faults,
+    frames,
+    inbox,
+    journal,
+    late_effects,
+    notices,
+    operation_runs,
+    plans,
+    run_labels,
+    runs,
+)
 
 #: The values that replace the erased ones, by table.
 _ERASED: dict[Table, dict[str, Any]] = {
@@ -46,6 +57,7 @@ _ERASED: dict[Table, dict[str, Any]] = {
     late_effects: {"args": "{}", "value": "null"},
     notices: {"body": "{}", "note": None},
     plans: {"facts": "{}", "note": None},
+    operation_runs: {"note": None},
 }
 #: Open work that prevents erasing: its table, its state, and the text of the refusal.
 _UNSETTLED = (

@@ -268,3 +268,26 @@ def test_what_people_ordered_is_told_in_the_story(parks: aft.Aft, order: str) ->
         story = read_story(connection, parks.namespace, run.id)
     told = [event.detail for event in story.happenings if event.name == "complete"]
     assert told == ["by ann: steer_transfer (step 2): paid at the counter"]
+
+
+@aft.activity(name="steer_refill", levels=["1h"])
+def refill(order: str) -> str:
+    ledger[order].append("refill")
+    if ledger[order] == ["refill"]:
+        raise aft.Recoverable("empty", on_signal="refilled")
+    return "full"
+
+
+@aft.flow(name="steer_refilling")
+def refilling(order: str) -> str:
+    return refill(order)
+
+
+def test_a_step_that_waits_for_a_signal_is_tried_without_it(setup: Setup, order: str) -> None:
+    app = setup.app()
+    with app.dispatcher():
+        run = app.submit(refilling, order)
+        eventually(lambda: [fault.state for fault in faults_of(app, run)] == ["waiting"])
+        run.retry(note="it was refilled by hand")
+        assert run.result(60) == "full"
+    assert run.row.waits == ()

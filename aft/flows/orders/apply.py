@@ -220,6 +220,8 @@ class OrderHandler:
             step_states.restart_step(fault)
         for one in effect.again:
             step_states.restart_step(one.fault, one.ruling)
+        for one in effect.ordered:
+            self._session.owner.remove_wait(str(one.fault.path))  # it waits for no signal any more
         if orders.suspends is not None:
             raise Blocked(orders.suspends)
         by_hand = [item for item in orders.marked_read if item.verb in _BY_HAND]

@@ -61,15 +61,16 @@ def decide(row: OperationRow, progress: Progress) -> NextStep:
     """Return what to do next."""
     if (why := _find_why_to_stop(row, progress.counted)) is not None:
         return StopOperation(why)
+    most = MOST_IN_ROUND if row.rate is None else max(1, min(MOST_IN_ROUND, int(row.rate)))
     left, ordered = progress.runs[OutcomeState.SELECTED], progress.runs[OutcomeState.ORDERED]
     if left and row.batch and progress.in_batch < row.batch_size:
-        return GiveOrders(min(left, row.batch_size - progress.in_batch, MOST_IN_ROUND), row.batch, row.batch_size)
+        return GiveOrders(min(left, row.batch_size - progress.in_batch, most), row.batch, row.batch_size)
     if ordered:
         return AwaitBatch(gives_up=progress.waited >= row.patience)
     if not left:
         return EndOperation()
     size = min(row.batch_size * GROWTH, MOST_IN_BATCH) if row.batch else 1
-    return GiveOrders(min(left, size, MOST_IN_ROUND), row.batch + 1, size)
+    return GiveOrders(min(left, size, most), row.batch + 1, size)
 
 
 def _find_why_to_stop(row: OperationRow, counted: Mapping[OutcomeState, int]) -> str | None:

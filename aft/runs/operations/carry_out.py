@@ -202,7 +202,7 @@ def _begin(connection: Connection, row: OperationRow, step: batches.NextStep) ->
         operation_rows.write(connection, row.id, state=OperationState.STOPPED.value, why=step.why, due_at=None)
         return Round(row, events=[OperationStopped(operation=row.id, verb=row.verb.value, why=step.why)])
     assert isinstance(step, EndOperation)
-    operation_rows.write(connection, row.id, state=OperationState.DONE.value, due_at=None, ended_at=now())
+    operation_rows.write(connection, row.id, state=OperationState.DONE.value, due_at=None, **operation_rows.ended())
     counts = operation_rows.count(connection, row.id)
     failed = counts[OutcomeState.RETURNED] + counts[OutcomeState.FAILED]
     passed, refused = counts[OutcomeState.PASSED], counts[OutcomeState.REFUSED]

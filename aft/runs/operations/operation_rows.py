@@ -219,10 +219,15 @@ def cancel(connection: Connection, row: OperationRow, by: str) -> None:
     """End it: runs that are left get no order; orders that were given stand. Raises OrderRefused if it has ended."""
     if row.state not in UNFINISHED:
         raise OrderRefused(f"operation {row.id} is {_describe(row)}; there is nothing to cancel")
-    _change(connection, row, by, "cancel", state=OperationState.CANCELLED.value, due_at=None, ended_at=now())
+    _change(connection, row, by, "cancel", state=OperationState.CANCELLED.value, due_at=None, **ended())
     for before, after in ((OutcomeState.SELECTED, OutcomeState.DROPPED), (OutcomeState.ORDERED, OutcomeState.UNDERWAY)):
         of_it = (operation_runs.c.operation_id == row.id, operation_runs.c.state == before.value)
         connection.execute(update(operation_runs).where(*of_it).values(state=after.value, settled_at=now()))
+
+
+def ended() -> dict[str, Any]:
+    """Return the columns of an operation that ends: the values that its orders held are in its runs' own records."""
+    return {"ended_at": now(), "payload": "{}"}
 
 
 def _describe(row: OperationRow) -> str:

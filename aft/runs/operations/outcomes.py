@@ -52,14 +52,15 @@ def judge(verb: Verb, ordered: OrderedRun, run: RunRow, failure: Fault | None) -
         return _judge_end(ordered.expected, run)
     if verb is Verb.SUSPEND:
         return OrderOutcome(OutcomeState.PASSED) if run.status is Status.SUSPENDED else None
-    if failure is not None:
+    undoes = ordered.expected is ExpectedEnd.UNDONE
+    if failure is not None and (not undoes or run.status is Status.PARKED):
         same = failure.group_id is not None and failure.group_id == ordered.group
         return OrderOutcome(OutcomeState.RETURNED if same else OutcomeState.FAILED, f"{failure.name}: {failure}")
     if run.worker_id is not None or run.epoch <= ordered.epoch:
         return None  # it is at work, or the order is still on its way
     if run.status is Status.PARKED and run.wake_id is None:
         return OrderOutcome(OutcomeState.FAILED, run.reason)
-    if run.status in _AT_REST and ordered.expected is not ExpectedEnd.UNDONE:
+    if run.status in _AT_REST and not undoes:
         return OrderOutcome(OutcomeState.PASSED, f"it is {run.status.value}")
     return None
 

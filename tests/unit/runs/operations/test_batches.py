@@ -63,6 +63,12 @@ def test_a_batch_that_was_begun_is_completed_first() -> None:
     assert decide(second, progress(3, selected=90, ordered=2, passed=2)) == GiveOrders(2, 2, 5)
 
 
+def test_no_round_gives_more_orders_than_a_second_may_have() -> None:
+    second = replace(ROW, batch=2, batch_size=25, rate=10.0)
+    assert decide(second, progress(selected=90, passed=5)) == GiveOrders(10, 2, 25)
+    assert decide(replace(second, rate=0.1), progress(selected=90, passed=5)) == GiveOrders(1, 2, 25)
+
+
 def test_runs_that_go_on_for_too_long_are_not_waited_for() -> None:
     first = replace(ROW, batch=1, batch_size=1)
     assert decide(first, progress(1, 59.0, selected=9, ordered=1)) == AwaitBatch(gives_up=False)
