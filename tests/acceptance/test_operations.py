@@ -152,6 +152,16 @@ def test_runs_are_suspended_and_resumed_together(app: aft.Aft, order: str) -> No
     eventually(lambda: app.count_runs("status:waiting") == 7)
 
 
+def test_runs_that_have_completed_are_undone_together(app: aft.Aft, order: str) -> None:
+    fixed.add(order)
+    done = [app.submit(deliver, order, nth) for nth in range(12)]
+    eventually(lambda: app.count_runs("status:completed") == 12)
+    operation = app.operations.compensate("flow:many_deliver", note="recalled")
+    assert operation.wait(60) == "done"
+    assert outcomes(operation) == {"passed": 12}
+    assert all(run.status == "compensated" for run in done)
+
+
 def test_a_run_that_cannot_take_the_order_is_reported_with_the_reason(app: aft.Aft, order: str) -> None:
     fixed.add(order)
     run = app.submit(deliver, order, 0)

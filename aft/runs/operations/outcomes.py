@@ -48,6 +48,8 @@ def expect(verb: Verb, run: RunRow) -> ExpectedEnd:
 
 def judge(verb: Verb, ordered: OrderedRun, run: RunRow, failure: Fault | None) -> OrderOutcome | None:
     """Return the outcome of an order, or None if nothing is known yet; ``failure`` is the last fault since."""
+    if run.epoch <= ordered.epoch and run.wake_id is not None:
+        return None  # the order is still on its way; the run may have ended before it
     if run.status.ended:
         return _judge_end(ordered.expected, run)
     if verb is Verb.SUSPEND:
@@ -57,7 +59,7 @@ def judge(verb: Verb, ordered: OrderedRun, run: RunRow, failure: Fault | None) -
         same = failure.group_id is not None and failure.group_id == ordered.group
         return OrderOutcome(OutcomeState.RETURNED if same else OutcomeState.FAILED, f"{failure.name}: {failure}")
     if run.worker_id is not None or run.epoch <= ordered.epoch:
-        return None  # it is at work, or the order is still on its way
+        return None  # it is at work
     if run.status is Status.PARKED and run.wake_id is None:
         return OrderOutcome(OutcomeState.FAILED, run.reason)
     if run.status in _AT_REST and not undoes:

@@ -55,6 +55,7 @@ def test_the_same_failure_has_returned_and_another_is_another() -> None:
 
 def test_nothing_is_known_while_no_worker_has_had_the_run_or_one_has_it() -> None:
     assert seen(Status.PARKED, epoch=3, wake_id="order") is None
+    assert seen(Status.COMPLETED, epoch=3, wake_id="order") is None  # it is to be undone
     assert seen(Status.WAITING, worker_id="w") is None
 
 
