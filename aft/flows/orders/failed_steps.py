@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from aft.fault import Fault, FaultState
+from aft.fault import Fault, FaultKind, FaultState
 from aft.rules.cases import step_snapshot
 from aft.runs.orders.failed_steps import UNDECIDED
 from aft.runs.records.inbox import InboxItem, InboxVerb
@@ -17,6 +17,8 @@ from aft.runs.rulings import Ruling, RulingAction
 
 #: Orders about one step; to retry is one if it names the step.
 _VERBS = (InboxVerb.RETRY, InboxVerb.COMPLETE, InboxVerb.FAIL)
+#: Why an order is refused while an effect may not have been seen: its undo would be owed, and nobody would know of it.
+IN_DOUBT = "a worker of the run was lost, and may have executed the step; its next try shows that, then order again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,11 @@ def find_fault(item: InboxItem, live: Iterable[Fault]) -> Fault | None:
 
 def refuse(item: InboxItem, live: Sequence[Fault]) -> str | None:
     """Return why an order about a step cannot be carried out any more; None if it can, or is about none."""
-    if not is_about_step(item) or find_fault(item, live) is not None:
+    if not is_about_step(item):
+        return None
+    if any(fault.kind is FaultKind.ABORT and fault.state is not FaultState.FINAL for fault in live):
+        return IN_DOUBT
+    if find_fault(item, live) is not None:
         return None
     return f"step {item.payload['step']} is not waiting after a failure any more"
 
